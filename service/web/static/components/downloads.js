@@ -41,13 +41,15 @@ export function csvBlob(rows) {
   return new Blob([rows.map((row) => Array.from(row, cell).join(",")).join("\r\n"), "\r\n"], { type: "text/csv" });
 }
 
-// float32 values as a .npy file, version 1.0, C order.
-export function npyBlob(values, shape) {
+const ARRAYS = { "<f4": Float32Array, "|i1": Int8Array, "|u1": Uint8Array };
+
+// Values as a .npy file, version 1.0, C order; type: a key of ARRAYS.
+export function npyBlob(values, shape, type = "<f4") {
   const tuple = shape.length === 1 ? `(${shape[0]},)` : `(${shape.join(", ")})`;
-  const text = `{'descr': '<f4', 'fortran_order': False, 'shape': ${tuple}, }`;
+  const text = `{'descr': '${type}', 'fortran_order': False, 'shape': ${tuple}, }`;
   const padded = text.padEnd(Math.ceil((10 + text.length + 1) / 64) * 64 - 11, " ") + "\n";
   const head = new Uint8Array(10 + padded.length);
   head.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, padded.length & 255, padded.length >> 8]);
   head.set(new TextEncoder().encode(padded), 10);
-  return new Blob([head, Float32Array.from(values)], { type: "application/octet-stream" });
+  return new Blob([head, ARRAYS[type].from(values)], { type: "application/octet-stream" });
 }

@@ -13,7 +13,7 @@ export function Heatmap({ values, rows, columns, title, rowLabel, columnLabel, r
   const theme = useTheme();
   const [cell, setCell] = useState(null);
   const range = scale ?? rangeOf(values);
-  const left = rowNames ? Math.min(160, Math.max(MARGIN.left, 7 * Math.max(0, ...rowNames.map((name) => name.length)) + 24)) : MARGIN.left;
+  const left = rowNames ? Math.min(160, Math.max(MARGIN.left, 0.3 * width), Math.max(MARGIN.left, 7 * Math.max(0, ...rowNames.map((name) => name.length)) + 24)) : MARGIN.left;
   const plot = { x: left, y: MARGIN.top, width: Math.max(1, width - left - MARGIN.right), height: height - MARGIN.top - MARGIN.bottom };
   useEffect(() => {
     if (!width || !rows || !columns) return;
@@ -65,7 +65,7 @@ export function rangeOf(values) {
 }
 
 // Returns value -> [red, green, blue]: from the colour below zero over that of zero to that above.
-function colors([lowest, highest]) {
+export function colors([lowest, highest]) {
   const [low, zero, high] = ["--low", "--zero", "--high"].map((name) => color(name).split(",").map(Number));
   const most = Math.max(Math.abs(lowest), Math.abs(highest)) || 1;
   return (value) => {
@@ -108,7 +108,7 @@ function axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnN
   context.textBaseline = "middle";
   context.textAlign = "right";
   for (const row of ticks(rows, plot.height / 22, rowNames))
-    context.fillText(shortened(rowNames?.[row] ?? row, 20), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
+    context.fillText(shortened(rowNames?.[row] ?? row, Math.max(6, Math.floor((plot.x - 12) / 7))), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
   context.textAlign = "center";
   context.textBaseline = "top";
   const room = columnNames ? Math.max(40, 7 * Math.max(0, ...columnNames.map((name) => name.length))) : 50;
@@ -143,13 +143,13 @@ function short(value) {
   return Math.abs(value) < 0.001 || Math.abs(value) >= 10_000 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
 }
 
-function shortened(text, most) {
+export function shortened(text, most) {
   const whole = String(text);
   return whole.length > most ? `${whole.slice(0, most - 1)}…` : whole;
 }
 
 // At most `most` whole numbers below `count`, at round steps; with names every one that has room.
-function ticks(count, most, names) {
+export function ticks(count, most, names) {
   const rough = count / Math.max(1, most);
   const power = 10 ** Math.floor(Math.log10(Math.max(1, rough)));
   const step = names ? Math.max(1, Math.ceil(rough)) : Math.max(1, [1, 2, 5, 10].find((each) => each * power >= rough) * power);

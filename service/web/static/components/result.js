@@ -3,7 +3,8 @@ import { html, useEffect, useState } from "../lib/dom.js";
 import { ask } from "../lib/api.js";
 
 // Sends `request` whenever it changes (compared as JSON); a newer one aborts the one before. null: nothing to ask.
-// Returns {answer, error, waiting}; `answer` stays until the next one has come, so that nothing jumps.
+// Returns {answer, error, waiting}; `answer` (as of `ask`, with the request it answers) stays until the next one has come and while
+// the server is busy or stopped, so that nothing jumps.
 export function useAnswer(request) {
   const [result, setResult] = useState({ answer: null, error: null, waiting: false });
   const [attempt, setAttempt] = useState(0);
@@ -22,11 +23,12 @@ export function useAnswer(request) {
     let timer;
     setResult((before) => ({ ...before, waiting: true }));
     ask(request, { signal: controller.signal }).then(
-      (answer) => setResult({ answer, error: null, waiting: false }),
+      (answer) => setResult({ answer: { ...answer, request }, error: null, waiting: false }),
       (error) => {
         if (error.name === "AbortError") return;
-        setResult({ answer: null, error, waiting: false });
-        if (error.status === 429 || error.status === 503 || error.status === 0)
+        const passing = error.status === 429 || error.status === 503 || error.status === 0;
+        setResult((before) => ({ answer: passing ? before.answer : null, error, waiting: false }));
+        if (passing)
           timer = setTimeout(() => setAttempt((before) => before + 1), 1000 * (error.retryAfter ?? 3));
       },
     );

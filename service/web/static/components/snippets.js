@@ -5,7 +5,8 @@ import { CopyButton } from "./copy_button.js";
 
 const quoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-function python(value, indent = 0) {
+// A value of JSON as Python writes it.
+export function python(value, indent = 0) {
   const pad = "    ".repeat(indent + 1);
   const end = "    ".repeat(indent);
   if (value === null) return "None";

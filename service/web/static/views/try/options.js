@@ -1,0 +1,153 @@
+// How texts become vectors: controls for what the chosen model has, and the same as fields of a request.
+import { html } from "../../lib/dom.js";
+import { python } from "../../components/snippets.js";
+
+export const SENTENCE = "sentence_embedding";
+const NO_ROWS = ["class_logits", "sparse_embedding", "multi_vector_embedding", "logits"];
+const POOLINGS = { cls: "first token", mean: "mean", max: "largest values", lasttoken: "last token", mean_sqrt_len_tokens: "mean times √length", weightedmean: "weighted mean" };
+const PURPOSES = ["query", "document", "classification", "clustering"];
+
+// What a model can do with texts.
+export function abilitiesOf(model) {
+  const has = (output) => model.outputs.includes(output);
+  return {
+    text: model.reads_text,
+    sentence: has(SENTENCE),
+    outputs: model.outputs.filter((output) => !NO_ROWS.includes(output)),
+    sparse: has("sparse_embedding"),
+    several: Boolean(model.multi_vector),
+    labels: Boolean(model.classifier && !model.classifier.ranks),
+    ranks: Boolean(model.classifier?.ranks || model.multi_vector),
+  };
+}
+
+// The output whose rows are drawn: what the link names, if the model has it.
+export function outputOf(model, state) {
+  const { outputs, sentence } = abilitiesOf(model);
+  if (outputs.includes(state.output)) return state.output;
+  if (sentence) return SENTENCE;
+  return outputs.includes(model.default_output) ? model.default_output : outputs[0];
+}
+
+// Fields of /embed for the options of the link; those that the model has not are left out.
+export function fieldsOf(model, state, output) {
+  const fields = truncationOf(state);
+  if (model.prompts.includes(state.prompt)) fields.prompt_name = state.prompt;
+  if (model.tasks.includes(state.task)) fields.task = state.task;
+  if (PURPOSES.includes(state.purpose)) fields.input_type = state.purpose;
+  const dtypes = dtypesOf(model, output);
+  if (dtypes.includes(state.dtype) && state.dtype !== "float32") fields.dtype = state.dtype;
+  if (output !== SENTENCE) return fields;
+  if (state.pooling in POOLINGS) fields.pooling = state.pooling;
+  if (typeof state.normalize === "boolean") fields.normalize = state.normalize;
+  const most = model.sentence_width;
+  if (Number.isInteger(state.dimensions) && state.dimensions >= 1 && state.dimensions <= most) fields.dimensions = state.dimensions;
+  return fields;
+}
+
+export function truncationOf(state) {
+  if (state.cut === "refuse") return { truncate: false };
+  if (state.cut === "beginning") return { truncate: true, truncation_direction: "Left" };
+  if (state.cut === "end") return { truncate: true };
+  return {};
+}
+
+function dtypesOf(model, output) {
+  const floats = ["float32", "float16", "bfloat16"];
+  if (output !== SENTENCE) return floats;
+  return [...floats, ...(model.calibration ? ["int8", "uint8"] : []), "binary", "ubinary"];
+}
+
+function Choice({ label, value, values, onChoose, note }) {
+  return html`<label class="field">
+    <span>${label}</span>
+    <select value=${value} onChange=${(event) => onChoose(event.target.value)}>
+      ${values.map(([each, text]) => html`<option value=${each} selected=${each === value}>${text}</option>`)}
+    </select>
+    ${note && html`<span class="note">${note}</span>`}
+  </label>`;
+}
+
+const named = (names) => names.map((name) => [name, name]);
+
+export function Options({ model, state, change }) {
+  const abilities = abilitiesOf(model);
+  const output = outputOf(model, state);
+  const own = model.pooling;
+  const pooled = output === SENTENCE;
+  const outputs = abilities.outputs;
+  return html`
+    ${outputs.length > 1 &&
+    html`<${Choice} label="Output" value=${output} values=${named(outputs)} onChoose=${(value) => change({ output: value === SENTENCE ? undefined : value })}
+      note=${pooled ? "" : "One row a token: drawn for one text at a time."} />`}
+    ${pooled &&
+    own &&
+    html`<${Choice} label="Pooling" value=${state.pooling in POOLINGS ? state.pooling : ""} onChoose=${(value) => change({ pooling: value || undefined })}
+      values=${[["", `the model's own (${POOLINGS[own.mode] ?? own.mode})`], ...Object.entries(POOLINGS)]} />`}
+    ${pooled &&
+    html`<${Choice} label="Scale to unit length" value=${typeof state.normalize === "boolean" ? String(state.normalize) : ""}
+      onChoose=${(value) => change({ normalize: value === "" ? undefined : value === "true" })}
+      values=${[["", `as the model's files say${own ? ` (${own.normalize ? "yes" : "no"})` : ""}`], ["true", "yes"], ["false", "no"]]} />`}
+    ${pooled && html`<${Dimensions} model=${model} state=${state} change=${change} />`}
+    ${outputs.length > 0 &&
+    html`<${Choice} label="Number format (dtype)" value=${dtypesOf(model, output).includes(state.dtype) ? state.dtype : "float32"} values=${named(dtypesOf(model, output))}
+      onChoose=${(value) => change({ dtype: value === "float32" ? undefined : value })}
+      note=${pooled && !model.calibration ? "int8 and uint8 need ranges: inlay calibrate finds them." : ""} />`}
+    ${model.prompts.length > 0 &&
+    html`<${Choice} label="Prompt" value=${model.prompts.includes(state.prompt) ? state.prompt : ""} onChoose=${(value) => change({ prompt: value || undefined })}
+      values=${[["", model.default_prompt ? `the model's own (${model.default_prompt})` : "none"], ...named(model.prompts)]} />`}
+    ${model.tasks.length > 0 &&
+    html`<${Choice} label="Task" value=${model.tasks.includes(state.task) ? state.task : ""} onChoose=${(value) => change({ task: value || undefined })}
+      values=${[["", model.default_task ? `the model's own (${model.default_task})` : "none"], ...named(model.tasks)]} />`}
+    ${outputs.length > 0 &&
+    html`<${Choice} label="What the texts are for (input_type)" value=${PURPOSES.includes(state.purpose) ? state.purpose : ""}
+      onChoose=${(value) => change({ purpose: value || undefined })} values=${[["", "not said"], ...named(PURPOSES)]}
+      note=${model.prompts.length || model.tasks.length || model.multi_vector ? "Brings the model's prompt for it." : "This model has no prompts: it changes nothing."} />`}
+    <${Choice} label=${model.max_tokens ? `Texts of more than ${model.max_tokens} tokens` : "Texts that are too long"} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
+      onChoose=${(value) => change({ cut: value || undefined })}
+      values=${[["", "as the server does"], ["end", "lose their end"], ["beginning", "lose their beginning"], ["refuse", "are refused"]]} />
+  `;
+}
+
+function Dimensions({ model, state, change }) {
+  const most = model.sentence_width;
+  const typed = (event) => {
+    const text = event.target.value;
+    const number = Number(text);
+    event.target.setCustomValidity(text && !(Number.isInteger(number) && number >= 1 && number <= most) ? `a whole number from 1 to ${most}` : "");
+    event.target.reportValidity();
+    if (event.target.validity.valid) change({ dimensions: text ? number : undefined });
+  };
+  return html`<label class="field">
+    <span>Dimensions kept</span>
+    <input type="number" min="1" max=${most} step="1" placeholder=${`all ${model.default_width}`} value=${state.dimensions ?? ""} onChange=${typed} />
+  </label>`;
+}
+
+// A request's options as OpenAI's client takes them, or why it does not.
+export function openaiOf(model, texts, fields) {
+  const untold = ["pooling", "dtype", "prompt_name", "truncate"].filter((name) => name in fields && !(name === "truncate" && fields.truncate));
+  if (untold.length) return { missing: `OpenAI's route has no ${untold.join(", ")}: leave that as it is, or ask /embed.` };
+  const extra = {};
+  for (const name of ["normalize", "task", "input_type"]) if (name in fields) extra[name] = fields[name];
+  if (fields.truncate) extra.truncate_prompt_tokens = -1;
+  if (fields.truncation_direction === "Left") extra.truncation_side = "left";
+  const given = [`model=${JSON.stringify(model.name)}`, `input=[\n${texts.map((text) => `        ${JSON.stringify(text)},\n`).join("")}    ]`, `encoding_format="float"`];
+  if ("dimensions" in fields) given.push(`dimensions=${fields.dimensions}`);
+  if (Object.keys(extra).length) given.push(`extra_body=${python(extra)}`);
+  return `answer = client.embeddings.create(\n    ${given.join(",\n    ")},\n)\nfor each in answer.data:\n    print(each.index, each.embedding[:4])\nprint(answer.usage)`;
+}
+
+const DTYPES = { float16: "FLOAT16", bfloat16: "BFLOAT16", int8: "INT8", uint8: "UINT8", binary: "BINARY", ubinary: "UBINARY" };
+const POOLING_NUMBERS = { cls: "CLS", mean: "MEAN", max: "MAX", lasttoken: "LAST_TOKEN", mean_sqrt_len_tokens: "MEAN_SQRT_LEN", weightedmean: "WEIGHTED_MEAN" };
+
+// The same request for inlay.v1.Embedder/Embed; the vectors come as bytes, which grpcurl prints in base64.
+export function grpcOf(model, texts, fields, output) {
+  const message = { model: model.name, inputs: texts.map((text) => ({ text })), outputs: [output] };
+  const plain = ["truncate", "normalize", "dimensions", "prompt_name", "task", "input_type", "max_active_dims"];
+  for (const name of plain) if (name in fields) message[name] = fields[name];
+  if (fields.truncation_direction === "Left") message.truncation_direction = "LEFT";
+  if (fields.dtype) message.dtype = DTYPES[fields.dtype];
+  if (fields.pooling) message.pooling = POOLING_NUMBERS[fields.pooling];
+  return { service: "inlay.v1.Embedder", method: "Embed", message };
+}

@@ -1,0 +1,84 @@
+// The texts ranked for a query: by a cross-encoder or a late-interaction model, or by the cosine of sentence vectors.
+import { html } from "../../lib/dom.js";
+import { Bars } from "../../components/bars.js";
+import { barsSvg, pictureFiles } from "../../components/picture.js";
+import { Downloads, csvBlob } from "../../components/downloads.js";
+import { Snippets } from "../../components/snippets.js";
+import { useAnswer } from "../../components/result.js";
+import { Cost, Panel, useDraft } from "./panel.js";
+import { abilitiesOf, truncationOf } from "./options.js";
+
+export function rankersOf(models) {
+  return models.filter((model) => model.reads_text && (abilitiesOf(model).ranks || abilitiesOf(model).sentence));
+}
+
+const EMPTY = " "; // in the link: a query that somebody emptied
+
+export function queryOf(state, usual) {
+  if (state.query === undefined) return usual;
+  return state.query === EMPTY ? "" : String(state.query);
+}
+
+// The model that ranks: what the link names, the chosen model if it ranks, the first that does, else one of sentence vectors.
+function rankerOf(model, models, state) {
+  const able = rankersOf(models);
+  const ranking = able.filter((each) => abilitiesOf(each).ranks);
+  return able.find((each) => each.name === state.ranker) ?? ranking.find((each) => each.name === model.name) ?? ranking[0] ?? able.find((each) => each.name === model.name) ?? able[0];
+}
+
+function requestOf(ranker, query, texts, state) {
+  if (abilitiesOf(ranker).ranks) return { path: "/rerank", json: { model: ranker.name, query, texts, ...truncationOf(state) } };
+  return { path: "/v2/rerank", json: { model: ranker.name, query, documents: texts } };
+}
+
+const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+
+// tei.v1.Rerank asks the default model; every other one is reached over the Open Inference Protocol, with texts in base64.
+function grpcOf(ranker, query, texts) {
+  if (!abilitiesOf(ranker).ranks) return { missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." };
+  if (ranker.default) return { service: "tei.v1.Rerank", method: "Rerank", message: { query, texts, truncate: true } };
+  const tensor = (name, values) => ({ name, datatype: "BYTES", shape: [values.length], contents: { bytes_contents: values.map(base64) } });
+  const message = { model_name: ranker.name, inputs: [tensor("query", [query]), tensor("documents", texts)], outputs: [{ name: "scores" }] };
+  return { service: "inference.GRPCInferenceService", method: "ModelInfer", message };
+}
+
+// [{index, score}] of both routes, best first.
+const ranksOf = (body) => (Array.isArray(body) ? body : body.results.map((each) => ({ index: each.index, score: each.relevance_score })));
+
+export function Rank({ model, models, texts, state, change, usual }) {
+  const written = queryOf(state, usual);
+  const [query, setQuery] = useDraft(written, (value) => change({ query: value === usual ? undefined : value || EMPTY }));
+  const ranker = rankerOf(model, models, state);
+  const given = written.trim();
+  const request = ranker && given ? requestOf(ranker, given, texts, state) : null;
+  const result = useAnswer(request);
+  const { answer } = result;
+  const shown = answer ? (answer.request.json.texts ?? answer.request.json.documents) : [];
+  const ranks = answer ? ranksOf(answer.body) : [];
+  const real = models.some((each) => abilitiesOf(each).ranks);
+  const cosine = ranker && !abilitiesOf(ranker).ranks;
+  const bars = ranks.map(({ index, score }) => ({ label: `${index + 1}. ${shown[index]}`, value: score }));
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${24 + 1.9 * texts.length}>
+    <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
+    ${ranker &&
+    html`<label class="field"><span>Ranked by</span>
+      <select value=${ranker.name} onChange=${(event) => change({ ranker: event.target.value })}>
+        ${rankersOf(models).map((each) => html`<option value=${each.name} selected=${each.name === ranker.name}>${each.name}${abilitiesOf(each).ranks ? "" : " (cosine of its vectors)"}</option>`)}
+      </select>
+    </label>`}
+    ${!real &&
+    html`<p class="note">
+      No model of this server is a reranker${ranker ? ": the cosine stands in" : ""}. <code>make reranker</code> makes one of random weights to try;
+      <code>inlay export CHECKPOINT</code> exports a cross-encoder or a ColBERT model of your own. Then restart the server.
+    </p>`}
+    ${!given && html`<p class="note">Type a query.</p>`}
+    ${answer && request && html`<${Bars} bars=${bars} most=${Math.max(1e-30, ...ranks.map(({ score }) => Math.abs(score)))} ordered title="Texts, the best first" />`}
+    ${answer && request && html`<${Cost} answer=${answer} />
+      <${Downloads} name="ranking" files=${{
+        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${given}`, bars }], title: `Ranked by ${ranker.name}` })),
+        csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
+      }} />`}
+    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}
+    ${cosine && html`<p class="note">A model of sentence vectors ranks on the routes of Cohere and vLLM alone.</p>`}
+  <//>`;
+}
