@@ -114,23 +114,37 @@ def draw(
     Raises:
         BadEncoding: a parameter is unknown or out of range, or the tables do not have this figure.
     """
+    if format not in get_args(Format):
+        raise BadEncoding(f"format {format!r} is not one of {', '.join(get_args(Format))}")
+    for name, value, (minimum, maximum) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
+        if value is not None and not minimum <= value <= maximum:
+            raise BadEncoding(f"{name} is {value} pixels; it must be {minimum} to {maximum}")
+    picture = compose(plot, subjects, axis=axis)
+    height = height_px or round(picture.height * width_px / canvas.DEFAULT_WIDTH)
+    return canvas.render(picture, format, width_px, height, dark)
+
+
+def compose(plot: str | None, subjects: Sequence[Subject], *, axis: AxisScale | None = None) -> Picture:
+    """Return one figure as data: its curves or grids, axes and notes.
+
+    Args:
+        plot: a name of figures_of(scheme); None: the first.
+        subjects: one, or several to compare.
+        axis: scale of distances and positions, linear or log; None: log where they are long.
+
+    Raises:
+        BadEncoding: a parameter is unknown or out of range, or the tables do not have this figure.
+    """
     if not subjects:
         raise BadEncoding("nothing to draw: give at least one subject")
     figure = _figure(plot or default_plot(subjects[0].scheme), subjects)
     if len(subjects) > figure.max_subjects:
         raise BadEncoding(f"{len(subjects)} subjects to compare; this figure holds up to {figure.max_subjects}")
-    if format not in get_args(Format):
-        raise BadEncoding(f"format {format!r} is not one of {', '.join(get_args(Format))}")
     if axis not in (None, *get_args(AxisScale)):
         raise BadEncoding(f"axis {axis!r} is not one of {', '.join(get_args(AxisScale))}")
     if axis is not None and not figure.scales:
         raise BadEncoding(f"axis {axis!r}: this figure has no axis of distances to scale; leave it out")
-    for name, value, (minimum, max_subjects) in (("width", width_px, WIDTHS), ("height", height_px, HEIGHTS)):
-        if value is not None and not minimum <= value <= max_subjects:
-            raise BadEncoding(f"{name} is {value} pixels; it must be {minimum} to {max_subjects}")
-    picture = figure.compose(subjects, axis)
-    height = height_px or round(picture.height * width_px / canvas.DEFAULT_WIDTH)
-    return canvas.render(picture, format, width_px, height, dark)
+    return figure.compose(subjects, axis)
 
 
 def _figure(plot: str, subjects: Sequence[Subject]) -> Figure:

@@ -4,7 +4,7 @@ The angle of position m in channel pair i is m * inverse_frequency[i]. scalings.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from difflib import get_close_matches
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadScaling
 from models.positions.arithmetic import DIGITS, NUMBERS
-from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.scaling_parameters import PARAMETERS, POSITIVE, TRAINED, Bounds
 from models.positions.rope.scalings import SCALINGS, Scaling, Unscaled
 from models.positions.table import MAX_POSITION, Arithmetic
 
@@ -182,11 +182,19 @@ def _checked_parameters(rope: Rope) -> dict[str, Any]:
         raise BadScaling(
             f"{name} RoPE: {', '.join(missing)} {'is' if one else 'are'} missing; give {'it' if one else 'them'}"
         )
-    return {parameter: _check(parameter)(parameter, value) for parameter, value in parameters.items()}
+    return {parameter: _checked(parameter, value) for parameter, value in parameters.items()}
 
 
-def _check(parameter: str) -> Callable[[str, Any], Any]:
-    return _CHECKS.get(parameter, positive)
+def _checked(name: str, value: Any) -> Any:
+    """Return the value of a scaling's parameter as its row of PARAMETERS has it."""
+    row = PARAMETERS[name]
+    if row.kind == "boolean":
+        return _flag(name, value)
+    if row.kind == "number":
+        return _within(row.bounds, name, value)
+    if not isinstance(value, tuple):
+        raise BadScaling(f"{name} is {_shorten(value)}; it must be a list of numbers {row.bounds}")
+    return tuple(_within(row.bounds, f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
 def positive(name: str, value: Any) -> float:
@@ -195,9 +203,13 @@ def positive(name: str, value: Any) -> float:
     Raises:
         BadScaling: it is not a finite number above 0.
     """
+    return _within(POSITIVE, name, value)
+
+
+def _within(bounds: Bounds, name: str, value: Any) -> float:
     number = finite(name, value)
-    if number <= 0:
-        raise BadScaling(f"{name} is {value!r}; it must be above 0")
+    if not bounds.contain(number):
+        raise BadScaling(f"{name} is {value!r}; it must be {bounds}")
     return number
 
 
@@ -217,43 +229,7 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _at_least_one(name: str, value: Any) -> float:
-    if (number := positive(name, value)) < 1.0:
-        raise BadScaling(f"{name} is {value!r}; it must be 1 or more")
-    return number
-
-
-def _not_negative(name: str, value: Any) -> float:
-    if (number := finite(name, value)) < 0:
-        raise BadScaling(f"{name} is {value!r}; it must be 0 or more")
-    return number
-
-
-def _fraction(name: str, value: Any) -> float:
-    if (number := positive(name, value)) > 1.0:
-        raise BadScaling(f"{name} is {value!r}; it must be above 0, up to 1")
-    return number
-
-
 def _flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadScaling(f"{name} is {_shorten(value)}; it must be true or false")
     return value
-
-
-def _positives(name: str, value: Any) -> tuple[float, ...]:
-    if not isinstance(value, tuple):
-        raise BadScaling(f"{name} is {_shorten(value)}; it must be a list of numbers above 0")
-    return tuple(positive(f"{name}[{index}]", item) for index, item in enumerate(value))
-
-
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "factor": _at_least_one,
-    "alpha": _at_least_one,
-    "mscale": _not_negative,
-    "mscale_all_dim": _not_negative,
-    "partial_rotary_factor": _fraction,
-    "truncate": _flag,
-    "short_factor": _positives,
-    "long_factor": _positives,
-}

@@ -80,6 +80,7 @@ class Scaling:
             A: attention_factor.
         required: parameters by the names of config.json.
         optional: likewise.
+        sizes: what else of the model is required, besides theta and the channels, by the names of config.json.
         remarks: parameters -> notes for the reader of the table: forms in which libraries differ.
     """
 
@@ -87,6 +88,7 @@ class Scaling:
     formula: str
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
     remarks: Callable[[Mapping[str, Any]], list[str]] = lambda parameters: []
 
 
@@ -408,6 +410,7 @@ SCALINGS: dict[str, Scaling] = {
         dynamic,
         "(theta (s n/L - s + 1)^(r/(r-2)))^(-2i/r), n = max(seq_len, L), L = max_position_embeddings",
         ("factor",),
+        sizes=("max_position_embeddings",),
         remarks=_dynamic_remarks,
     ),
     "ntk": Scaling(ntk, "(theta s^(r/(r-2)))^(-2i/r)", ("factor",)),
@@ -419,7 +422,7 @@ SCALINGS: dict[str, Scaling] = {
         "times within o; A = m(s, mscale)/m(s, mscale_all_dim) or m(s, 1), m(s, k) = 0.1 k ln s + 1",
         (TRAINED,),
         _YARN_OPTIONS,
-        _yarn_remarks,
+        remarks=_yarn_remarks,
     ),
     "deepseek_yarn": Scaling(
         deepseek_yarn, "f as yarn; A = m(s, mscale)/m(s, mscale_all_dim)", ("factor", TRAINED), _DEEPSEEK_OPTIONS
@@ -435,13 +438,13 @@ SCALINGS: dict[str, Scaling] = {
         "f / short_factor_i where seq_len <= o, else f / long_factor_i; A = sqrt(1 + ln s / ln o)",
         ("short_factor", "long_factor", TRAINED),
         _LONGROPE_OPTIONS,
-        _longrope_remarks,
+        remarks=_longrope_remarks,
     ),
     "proportional": Scaling(
         proportional,
         "theta^(-2i/head_dim) / s for i < partial_rotary_factor head_dim/2, 0 for the other pairs of the head",
         (),
         ("partial_rotary_factor", "factor"),
-        _proportional_remarks,
+        remarks=_proportional_remarks,
     ),
 }

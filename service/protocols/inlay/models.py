@@ -17,6 +17,7 @@ from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.machine import Mappings
+from service.protocols.inlay.positions.model_schemes import available
 from service.registry.registry import ModelRegistry
 from service.settings import Settings
 
@@ -246,6 +247,7 @@ class ModelSummary(BaseModel):
     tasks: Annotated[list[str], Field(description="what `task` may name: the model has adapters of each")]
     default_task: Annotated[str | None, Field(description="of requests that name none; null: no adapter is used")]
     encodings: EncodingsSummary
+    positions: Annotated[list[str], Field(description="schemes of GET /models/{name}/{scheme} that it has")]
     dtype: Annotated[str, Field(description="of the weights")]
     parameters: int
     bytes: Annotated[int, Field(description="of the weights")]
@@ -331,6 +333,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
         "multi_vector": card.multi_vector and _several(card.multi_vector),
         "encodings": _encodings(card.encodings),
+        "positions": list(available(card)),
         "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
         "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
         "flops_per_text": card.modules.flops_per_text if card.modules else 0,

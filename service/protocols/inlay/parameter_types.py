@@ -30,14 +30,22 @@ def described(description: str, default: Any = ...) -> Any:
     return Field(default, description=description)
 
 
-def whole(minimum: int, maximum: int, meaning: str, default: Any = ...) -> Any:
+def whole(minimum: int, maximum: int, meaning: str, default: Any = ..., *, multiple_of: int | None = None) -> Any:
     """Return the field of an integer."""
-    return Field(default, ge=minimum, le=maximum, description=f"an integer from {minimum} to {maximum} ({meaning})")
+    description = f"an integer from {minimum} to {maximum} ({meaning})"
+    return Field(default, ge=minimum, le=maximum, multiple_of=multiple_of, description=description)
 
 
-def number(meaning: str, default: Any = ...) -> Any:
+def number(
+    meaning: str,
+    default: Any = ...,
+    *,
+    above: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
     """Return the field of a finite float."""
-    return Field(default, allow_inf_nan=False, description=f"a number ({meaning})")
+    return Field(default, allow_inf_nan=False, gt=above, ge=minimum, le=maximum, description=f"a number ({meaning})")
 
 
 def switch(meaning: str, default: Any = ...) -> Any:

@@ -19,6 +19,7 @@ from models.positions.rope.axial import AXIAL
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.rope.rotation import LAYOUTS
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
+from models.positions.rope.scaling_parameters import ScalingParameter
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic
@@ -49,11 +50,6 @@ from service.protocols.inlay.parameter_types import (
 )
 
 MAX_LAYER = 100_000
-_SCALING_TYPES: dict[str, JsonSchemaValue] = {
-    "number": {"type": "number"},
-    "boolean": {"type": "boolean"},
-    "numbers": {"type": "array", "items": {"type": "number"}},
-}
 
 
 # ---- parameters that several schemes share
@@ -185,30 +181,47 @@ def _scaling_value(name: str, value: Any) -> Any:
 
 
 def _scaling_schema(name: str) -> JsonSchemaValue:
-    kind, description = SCALING_PARAMETERS[name]
+    row = SCALING_PARAMETERS[name]
     types = [
         rope_type + (" (required)" if name in row.required else "")
         for rope_type, row in SCALINGS.items()
         if name in (*row.required, *row.optional)
     ]
     return {
-        "anyOf": [_SCALING_TYPES[kind], {"type": "null"}],
+        "anyOf": [_scaling_type(row), {"type": "null"}],
         "default": None,
         "title": name.replace("_", " ").title(),
-        "description": f"a {kind.replace('numbers', 'list of numbers')} ({description}); of {', '.join(types)}",
+        "description": f"a {row.kind.replace('numbers', 'list of numbers')} ({row.description}); of {', '.join(types)}",
     }
+
+
+def _scaling_type(row: ScalingParameter) -> JsonSchemaValue:
+    if row.kind == "boolean":
+        return {"type": "boolean"}
+    least, above, most = row.bounds
+    bounds = {"minimum": least, "exclusiveMinimum": above, "maximum": most}
+    number = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
+    return number if row.kind == "number" else {"type": "array", "items": number}
 
 
 class RopeSource(SequenceLength, Layer, Scaling, extra="allow"):
     """A RoPE: by its parameters, by the name of a preset, or by a config.json."""
 
-    theta: float | None = number(f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}", None)
+    theta: float | None = number(
+        f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}", None, above=1
+    )
     head_dim: int | None = whole(2, MAX_ROTARY_DIM, "channels of a head", None)
     rotary_dim: int | None = whole(
-        2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim times the partial factor", None
+        2,
+        MAX_ROTARY_DIM,
+        "channels of it that rotate, an even number; left out: head_dim times the partial factor",
+        None,
+        multiple_of=2,
     )
     max_position_embeddings: int | None = whole(1, MAX_POSITION, "positions the model was trained for", None)
-    partial_rotary_factor: float | None = number("share of head_dim that rotates, above 0, at most 1", None)
+    partial_rotary_factor: float | None = number(
+        "share of head_dim that rotates, above 0, at most 1", None, above=0, maximum=1
+    )
     preset: str | None = text("a name of GET /positions/presets, instead of parameters", None)
     config: JsonObject | None = described("a config.json or its rope part, a JSON object", None)
     model_type: str | None = text("whose conventions a config follows that does not say", None)
@@ -256,8 +269,8 @@ class AxialParameters(TableOptions, TableWidth, Patches):
     """Which vision tower, and its patches."""
 
     kind: str = one_of(AXIAL, "whose vision tower")
-    head_dim: int = whole(4, MAX_DIM, "channels of a head, a multiple of 4")
-    theta: float | None = number("the base of the frequencies; left out: the tower's own", None)
+    head_dim: int = whole(4, MAX_DIM, "channels of a head, a multiple of 4", multiple_of=4)
+    theta: float | None = number("the base of the frequencies, above 1; left out: the tower's own", None, above=1)
     merge: int | None = whole(1, 64, "patches come in blocks of merge x merge; left out: as the tower reads them", None)
 
 
@@ -266,7 +279,7 @@ class SinusoidalParameters(TableOptions, PositionRange):
 
     kind: str = one_of(sinusoidal.SINUSOIDS, "where sines and cosines stand", "vaswani")
     dim: int = whole(1, MAX_DIM, "channels")
-    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA)
+    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA, above=1)
     offset: int = whole(-(2**31), 2**31, "added to every position, such as 2 in M2M100", 0)
     zero_row: int | None = whole(0, MAX_POSITION - 1, "a position whose row is all zero: padding_idx", None)
 
@@ -274,11 +287,11 @@ class SinusoidalParameters(TableOptions, PositionRange):
 class SinusoidalGridParameters(TableOptions):
     """The channels and the patches of sinusoids in two dimensions."""
 
-    dim: int = whole(4, MAX_DIM, "channels, a multiple of 4")
+    dim: int = whole(4, MAX_DIM, "channels, a multiple of 4", multiple_of=4)
     grid: Grid = described("patches down x across, such as 14x14")
     order: str = one_of(sinusoidal.ORDERS, "hw: the first half for the row. wh: swapped, as ViT-MAE", "hw")
     cls_rows: int = whole(0, 1024, "rows of zeros before the patches", 0)
-    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA)
+    theta: float = number("the base of the frequencies, above 1", sinusoidal.THETA, above=1)
 
 
 class LearnedParameters(TableOptions, BeyondTable, PositionRange):
@@ -292,7 +305,7 @@ class AlibiParameters(TableOptions, Padding, Past, Lengths):
 
     heads: int = whole(1, MAX_WIDTH, "attention heads")
     form: str = one_of(alibi.FORMS, "what the slopes are multiplied with", "symmetric")
-    max_bias: float = number("alibi_bias_max, above 0", alibi.MAX_BIAS)
+    max_bias: float = number("alibi_bias_max, above 0", alibi.MAX_BIAS, above=0)
 
 
 class T5Parameters(TableOptions, Past, Lengths):
@@ -315,7 +328,7 @@ class DebertaParameters(TableOptions, Lengths):
     weights: Tensor | None = described("rel_embeddings.weight [2 span, dim]", None)
     norm_weight: Tensor | None = described("encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm", None)
     norm_bias: Tensor | None = described("encoder.LayerNorm.bias [dim]", None)
-    norm_eps: float = number("layer_norm_eps", 1e-7)
+    norm_eps: float = number("layer_norm_eps, 0 or more", 1e-7, minimum=0)
 
 
 class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):

@@ -1,8 +1,9 @@
-"""GET {scheme}.png and .svg: pictures of tables, drawn one at a time and cached.
+"""GET {scheme}.png, .svg and .json: figures of tables, as pictures or as their numbers, made one at a time and cached.
 
 `compare` names further tables for the same picture, as often as there is one: a preset, names with commas between, or
-parameters as an escaped query string. These replace those of the picture's own table; with scheme=NAME first they
-stand alone: compare=theta%3D500000, compare=scheme%3Dsinusoidal%26dim%3D64
+parameters as an escaped query string. These replace those of the picture's own table. With scheme=NAME they stand
+alone; with model=NAME they are those of a loaded model's encoding: compare=theta%3D500000,
+compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearned
 """
 
 import asyncio
@@ -12,40 +13,70 @@ from functools import cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
+import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaValue
 
-from models.plots import FIGURES, Subject, draw, figures_of
+from models.plots import FIGURES, Subject, compose, document, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
+from models.plots.picture import Picture
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import Overloaded, UnknownValue
+from service.http.formats import JSON
 from service.http.response import Response
 from service.http.routes import Request
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parameter_types import (
+    MAX_TEXT,
     ArrayOptions,
     Parameters,
     TableOptions,
+    described,
     one_of,
     switch,
     text,
     whole,
 )
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.model_schemes import AnyScheme
+from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES, AnyScheme
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
-from service.protocols.inlay.positions.responses import is_held
+from service.protocols.inlay.positions.responses import REVALIDATE, is_held
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
 
 PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
+DOCUMENT = "json"
+FIGURE_TYPES = {**PICTURE_TYPES, DOCUMENT: JSON}
 PLOTS = tuple(dict.fromkeys(plot for _, plot in FIGURES))
 MAX_WAITING = 16
+MAX_COMPARED_FIELDS = 100  # of one `compare`
 PIXEL_BYTES = 20  # of memory while a picture is drawn
+DOCUMENT_BYTES = 2**23  # of memory while a document is made
 ONE_AXIS = ("rope", "sinusoidal", "learned")  # schemes whose positions are one a row
 FIGURE_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # where figures call a scheme otherwise
 USUAL_LENGTHS = {"length": 2048, "query_length": 64}
 """Lengths that a table requires, with the value that a picture or a graph takes without."""
+
+FIGURE_DOCUMENT: JsonSchemaValue = {
+    "type": "object",
+    "description": "A figure as it is drawn, in numbers.",
+    "required": ["title", "subtitle", "description", "panels", "colours", "notes", "tables"],
+    "properties": {
+        "panels": {
+            "type": "array",
+            "description": "Rows of panels. kind curves: x, y (axes), curves [{label, reference, shape, x, y, low, "
+            "high}], marks, reciprocal. kind grid: title, x, y, rows, columns, data (float32, little-endian, base64), "
+            "square.",
+            "items": {"type": "array", "items": {"type": "object"}},
+        },
+        "colours": {"description": "The scale of the grids: label, kind, low, high, classes."},
+        "tables": {
+            "type": "array",
+            "description": "Each table: label, scheme, arithmetic, facts, notes, shapes of its outputs.",
+            "items": {"type": "object"},
+        },
+    },
+}
 
 
 class PictureSize(Parameters):
@@ -56,22 +87,31 @@ class PictureSize(Parameters):
     dark: bool = switch("light lines on a dark ground", False)
 
 
-class PlotOptions(PictureSize):
-    """The options of a picture: what to draw, and how it looks."""
+class FigureOptions(Parameters):
+    """The options of a figure: what it shows."""
 
     plot: str | None = one_of(PLOTS, "what to draw; left out: the first of these", None)
     axis: Literal["linear", "log"] | None = one_of(
         ("linear", "log"), "of distances and positions; left out: log where they are many", None
     )
-    compare: str | None = text("a preset, or parameters as a query string: what else to show; repeatable", None)
+    compare: str | None = described("a preset, or parameters as a query string: what else to show; repeatable", None)
+    label: str | None = text("the table's name in the picture; a compared one has its own; left out: described", None)
+
+
+class PlotOptions(PictureSize, FigureOptions):
+    """The options of a picture: what it shows, and how it looks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table of a picture, and its name; "" leaves that to the figure."""
+    """A table of a picture, its name ("" leaves that to the figure), and whether a model holds its parameters."""
 
     call: TableCall
     name: str = ""
+    of_model: bool = False
+
+
+CallFinder = Callable[[AnyScheme, str], Callable[[Any], TableCall]]
 
 
 def figure_name(scheme: str) -> str:
@@ -91,7 +131,7 @@ def is_drawable(scheme: str) -> bool:
 def source_schema(row: AnyScheme) -> JsonSchemaValue:
     """Return the JSON schema of a scheme's parameters without those of the form of a response."""
     schema: JsonSchemaValue = row.parameters.model_json_schema()
-    usual = _usual_lengths(row)
+    usual = usual_lengths(row)
     properties = {
         name: entry | ({"default": usual[name]} if name in usual else {})
         for name, entry in schema["properties"].items()
@@ -101,13 +141,17 @@ def source_schema(row: AnyScheme) -> JsonSchemaValue:
 
 
 @cache
-def plot_schema(row: AnyScheme) -> JsonSchemaValue:
-    """Return the JSON schema of a picture's query string."""
+def plot_schema(row: AnyScheme, extension: str = "png") -> JsonSchemaValue:
+    """Return the JSON schema of the query string of a picture, or of a figure's document."""
     plots = list(figures_of(figure_name(row.name)))
-    looks = PlotOptions.model_json_schema()["properties"]
+    looks = _options_model(extension).model_json_schema()["properties"]
     looks["plot"] = {"enum": plots, "description": _plot_description(plots)}
     source = source_schema(row)
     return source | {"properties": source["properties"] | looks}
+
+
+def _options_model(extension: str) -> type[FigureOptions]:
+    return FigureOptions if extension == DOCUMENT else PlotOptions
 
 
 def _plot_description(plots: list[str]) -> str:
@@ -120,12 +164,13 @@ def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
     for name in values:
         if name not in names:
             raise unknown_field(name, tuple(names))
-    usual = {} if "positions" in values else _usual_lengths(row)
+    usual = {} if "positions" in values else usual_lengths(row)
     parameters: TableOptions = validated(row.parameters, usual | dict(values))
     return parameters
 
 
-def _usual_lengths(row: AnyScheme) -> dict[str, int]:
+def usual_lengths(row: AnyScheme) -> dict[str, int]:
+    """Return the lengths that a scheme's pictures and graphs take where none is sent."""
     model: type[BaseModel] = row.parameters
     names = parameter_names(model)
     of_model = not isinstance(row, Scheme)  # where a missing length is that of the model
@@ -134,15 +179,16 @@ def _usual_lengths(row: AnyScheme) -> dict[str, int]:
     }
 
 
-def _parse_plot(row: AnyScheme, values: Mapping[str, str]) -> tuple[TableOptions, PlotOptions]:
+def _parse_plot(row: AnyScheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
     """Return the parameters of a picture's own table, and how it looks."""
-    looks = {name: value for name, value in values.items() if name in PlotOptions.model_fields}
+    model = _options_model(extension)
+    looks = {name: value for name, value in values.items() if name in model.model_fields}
     source = {name: value for name, value in values.items() if name not in looks}
-    names = plot_schema(row)["properties"]
+    names = plot_schema(row, extension)["properties"]
     for name in source:
         if name not in names:
             raise unknown_field(name, tuple(names))
-    options = validated(PlotOptions, looks)
+    options = validated(model, looks)
     plots = list(figures_of(figure_name(row.name)))
     if options.plot is not None and options.plot not in plots:
         allowed = f"allowed: {_plot_description(plots)}"
@@ -151,10 +197,14 @@ def _parse_plot(row: AnyScheme, values: Mapping[str, str]) -> tuple[TableOptions
 
 
 class Plots:
-    """Draws one picture at a time and caches it among the tables."""
+    """Makes one figure at a time and caches it among the tables.
 
-    def __init__(self, tables: Tables, budget: MemoryBudget) -> None:
-        self._tables, self._budget = tables, budget
+    Args:
+        model_calls: (row, model) -> the function that turns the row's parameters into a call.
+    """
+
+    def __init__(self, tables: Tables, budget: MemoryBudget, model_calls: CallFinder) -> None:
+        self._tables, self._budget, self._model_calls = tables, budget, model_calls
         self._turn = asyncio.Lock()
         self._waiting = 0
 
@@ -166,25 +216,28 @@ class Plots:
         extension: str,
         cache_control: str,
     ) -> Response:
-        """Return a picture; raise BadParameters for one that cannot be drawn, Overloaded where too many wait.
+        """Return a figure; raise BadParameters for one that cannot be drawn, Overloaded where too many wait.
 
         Args:
             make_call: turns the row's parameters into a call.
-            extension: of PICTURE_TYPES.
+            extension: of FIGURE_TYPES.
         """
-        parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)))
-        shown = [Shown(make_call(parameters), _preset_name(parameters)), *_compared(request, row, make_call)]
+        parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
+        own = Shown(make_call(parameters), options.label or _preset_name(parameters))
+        shown = [own, *_compared(request, Comparison(row, make_call, self._model_calls))]
         looks = options.model_dump(exclude={"compare"})
         etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
+        if extension == DOCUMENT or any(table.of_model for table in shown):
+            cache_control = REVALIDATE  # another version may write the document otherwise, a model may be exchanged
         headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
         if is_held(request, etag):
             return Response((), headers, 304)
         body = self._tables.cached(etag) or await self._draw_next(etag, shown, options, extension)
-        return Response((body,), (*headers, (b"content-type", PICTURE_TYPES[extension].encode())))
+        return Response((body,), (*headers, (b"content-type", FIGURE_TYPES[extension].encode())))
 
-    async def _draw_next(self, etag: str, shown: list[Shown], options: PlotOptions, extension: str) -> memoryview:
+    async def _draw_next(self, etag: str, shown: list[Shown], options: FigureOptions, extension: str) -> memoryview:
         if self._waiting >= MAX_WAITING:
-            raise Overloaded(f"{self._waiting} pictures are waiting to be drawn", remedy="try again soon")
+            raise Overloaded(f"{self._waiting} figures are waiting to be drawn", remedy="try again soon")
         self._waiting += 1
         try:
             await self._turn.acquire()
@@ -194,9 +247,11 @@ class Plots:
         drawing.add_done_callback(self._finish)
         return await asyncio.shield(drawing)  # once begun it is finished, even if its client leaves
 
-    async def _draw_once(self, etag: str, shown: list[Shown], options: PlotOptions, extension: str) -> memoryview:
+    async def _draw_once(self, etag: str, shown: list[Shown], options: FigureOptions, extension: str) -> memoryview:
         if (body := self._tables.cached(etag)) is None:
-            size = PIXEL_BYTES * options.width * (options.height or options.width // 2)
+            size = DOCUMENT_BYTES
+            if isinstance(options, PlotOptions):
+                size = PIXEL_BYTES * options.width * (options.height or options.width // 2)
             with self._budget.held_for(size):
                 body = memoryview(await asyncio.to_thread(_draw, shown, options, extension))
             self._tables.cache(etag, body)
@@ -216,17 +271,37 @@ def _preset_name(parameters: TableOptions) -> str:
     return f"{parameters.preset} {layer}" if layer else parameters.preset
 
 
-def _draw(shown: list[Shown], options: PlotOptions, extension: str) -> bytes:
+def _draw(shown: list[Shown], options: FigureOptions, extension: str) -> bytes:
     with as_bad_parameters():
+        subjects = [_subject(table, options.plot) for table in shown]
+        if not isinstance(options, PlotOptions):
+            return _document(compose(options.plot, subjects, axis=options.axis), subjects)
         return draw(
             options.plot,
-            [_subject(table, options.plot) for table in shown],
+            subjects,
             format=extension,  # type: ignore[arg-type]
             dark=options.dark,
             axis=options.axis,
             width_px=options.width,
             height_px=options.height,
         )
+
+
+def _document(picture: Picture, subjects: list[Subject]) -> bytes:
+    return orjson.dumps(document(picture) | {"tables": [_table_facts(subject) for subject in subjects]})
+
+
+def _table_facts(subject: Subject) -> dict[str, Any]:
+    """Return what a table is, without its long lists, and the shape of its outputs."""
+    table = subject.table
+    return {
+        "label": subject.label,
+        "scheme": table.scheme,
+        "arithmetic": table.arithmetic,
+        "facts": {name: fact for name, fact in table.facts.items() if not isinstance(fact, list)},
+        "notes": table.notes,
+        "shapes": {name: output.shape for name, output in table.outputs.items()},
+    }
 
 
 def _subject(shown: Shown, plot: str | None) -> Subject:
@@ -238,18 +313,31 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
     return Subject(table, shown.name, positions, twin)
 
 
-def _compared(request: Request, row: AnyScheme, make_call: Callable[[Any], TableCall]) -> Iterator[Shown]:
+# ---- tables to compare
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What the `compare` of a picture may refer to: the picture's own scheme, and models by name."""
+
+    row: AnyScheme
+    make_call: Callable[[Any], TableCall]
+    model_calls: CallFinder
+
+
+def _compared(request: Request, comparison: Comparison) -> Iterator[Shown]:
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
     own = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
     for value in [value for name, value in pairs if name == "compare"]:
         if "=" in value:
-            yield Shown(_other_call(row, own, value, make_call))
+            yield _other(comparison, own, value)
             continue
         for preset in value.split(","):
             replaced = {name for name in own if name in (*SIZES, *SOURCES) or name in _scaling_names()}
             kept = {name: value for name, value in own.items() if name not in replaced}
-            yield Shown(make_call(parse_source(row, {**kept, "preset": preset.strip()})), preset.strip())
+            parameters = parse_source(comparison.row, {**kept, "preset": preset.strip()})
+            yield Shown(comparison.make_call(parameters), preset.strip())
 
 
 @cache
@@ -257,17 +345,20 @@ def _scaling_names() -> frozenset[str]:
     return frozenset(parameter_names(RopeSource)) - frozenset(RopeSource.model_fields)
 
 
-def _other_call(
-    row: AnyScheme, own: Mapping[str, str], compare: str, make_call: Callable[[Any], TableCall]
-) -> TableCall:
-    values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=100))
-    scheme = values.pop("scheme", row.name)
-    if scheme == row.name:
-        return make_call(parse_source(row, {**own, **values}))
-    if scheme not in SCHEMES or not is_drawable(scheme):
-        allowed = f"allowed: {', '.join(filter(is_drawable, SCHEMES))}"
+def _other(comparison: Comparison, own: Mapping[str, str], compare: str) -> Shown:
+    values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=MAX_COMPARED_FIELDS))
+    label = values.pop("label", "")[:MAX_TEXT]
+    if "scheme" not in values and "model" not in values:
+        return Shown(comparison.make_call(parse_source(comparison.row, {**own, **values})), label)
+    scheme, model = values.pop("scheme", comparison.row.name), values.pop("model", None)
+    rows: Mapping[str, AnyScheme] = SCHEMES if model is None else MODEL_SCHEMES
+    if scheme not in rows or not is_drawable(scheme):
+        allowed = f"allowed: {', '.join(filter(is_drawable, rows))}"
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
-    other = SCHEMES[scheme]
-    model: type[BaseModel] = other.parameters
-    shared = {name: own[name] for name in ("start", "length") if name in own and name in model.model_fields}
-    return other.call(parse_source(other, shared | values))
+    row = rows[scheme]
+    names = row.parameters.model_fields
+    shared = {name: own[name] for name in ("start", "length") if name in own and name in names}
+    make_call = comparison.model_calls(row, model or "")
+    return Shown(
+        make_call(parse_source(row, ({} if "positions" in values else shared) | values)), label, model is not None
+    )

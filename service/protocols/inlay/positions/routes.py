@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import orjson
 from pydantic import BaseModel
 
 from models.graphs.positions.catalog import GRAPHS, graph
-from models.plots import figures_of
-from models.positions.rope.presets import PRESETS
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
@@ -18,6 +16,7 @@ from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, Route, Schema, binary
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
+from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
 from service.protocols.inlay.positions.model_schemes import (
     MODEL_SCHEMES,
     AnyScheme,
@@ -31,9 +30,10 @@ from service.protocols.inlay.positions.parameters import (
     TensorOptions,
 )
 from service.protocols.inlay.positions.plots import (
+    DOCUMENT,
+    FIGURE_DOCUMENT,
     PICTURE_TYPES,
     Plots,
-    figure_name,
     is_drawable,
     parse_source,
     plot_schema,
@@ -68,12 +68,15 @@ def routes(context: ServiceContext) -> list[Route]:
         _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
         *_tensor_routes(context),
     ]
-    plots = Plots(context.tables, context.budget)
+    model_calls = partial(call_maker, context)
+    pictures = Plots(context.tables, context.budget, model_calls)
+    documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
     schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
     for row in schemes:
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
-            rows += [_plot_route(context, plots, row, extension) for extension in PICTURE_TYPES]
+            rows += [_plot_route(context, pictures, row, extension) for extension in PICTURE_TYPES]
+            rows.append(_plot_route(context, documents, row, DOCUMENT))
         if "GET" in row.methods and row.name in GRAPHS:
             rows.append(_graph_route(context, row))
     return rows
@@ -140,9 +143,11 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    answers = {200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()}), 304: HELD}
+    content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    answers = {200: Answer(description="The figure.", content=content), 304: HELD}
     path, name = _path(row, f".{extension}"), _operation(row, "draw", f"_{extension}")
-    return _get_route(path, handler, name, f"{row.summary}, drawn", plot_schema(row), answers)
+    summary = f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn"
+    return _get_route(path, handler, name, summary, plot_schema(row, extension), answers)
 
 
 def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
@@ -210,24 +215,9 @@ def _list_route(path: str, body: bytes, summary: str) -> Route:
 
 @cache
 def _scheme_list() -> bytes:
-    return orjson.dumps({"schemes": [_scheme(row) for row in SCHEMES.values()]})
+    return orjson.dumps({"schemes": scheme_list()})
 
 
-def _scheme(row: Scheme[Any]) -> Mapping[str, Any]:
-    schema = row.parameters.model_json_schema()
-    return {
-        "name": row.name,
-        "summary": row.summary,
-        "methods": row.methods,
-        "paths": [_path(row)] + ([_path(MODEL_SCHEMES[row.name])] if row.name in MODEL_SCHEMES else []),
-        "required": schema.get("required", []),
-        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
-        "plots": {plot: figure.about for plot, figure in figures_of(figure_name(row.name)).items()},
-    }
-
-
+@cache
 def _preset_list() -> bytes:
-    presets = [
-        {"name": name, "title": row.title, "source": row.source, "config": row.config} for name, row in PRESETS.items()
-    ]
-    return orjson.dumps({"presets": presets})
+    return orjson.dumps({"presets": preset_list()})

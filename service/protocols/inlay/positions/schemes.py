@@ -1,7 +1,7 @@
 """SCHEMES: one row per positional encoding, with its parameters and the table they stand for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from models.positions import alibi, buckets, learned, masks, sinusoidal
@@ -42,6 +42,7 @@ class Scheme(Generic[P]):
     Args:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for.
+        example: parameters of a small table.
         methods: with GET, whose responses can be cached and linked to, or with POST alone.
     """
 
@@ -49,6 +50,7 @@ class Scheme(Generic[P]):
     summary: str
     parameters: type[P]
     call: Callable[[P], TableCall]
+    example: Mapping[str, Any] = field(hash=False)
     methods: tuple[str, ...] = ("GET", "POST")
 
 
@@ -207,15 +209,57 @@ def _mask(parameters: MaskParameters) -> TableCall:
 
 
 _ROWS: tuple[Scheme[Any], ...] = (
-    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope),
-    Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope),
-    Scheme("axial", "Rotary cos and sin of an image's patches", AxialParameters, _axial),
-    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal),
-    Scheme("sinusoidal-2d", "Sinusoidal positions of an image's patches", SinusoidalGridParameters, _sinusoidal_grid),
-    Scheme("learned", "Rows of a learned table", LearnedParameters, _learned, ("POST",)),
-    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi),
-    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5),
-    Scheme("deberta", "DeBERTa-v2's relative buckets", DebertaParameters, _deberta),
-    Scheme("mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask),
+    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope, {"head_dim": 64, "length": 128}),
+    Scheme(
+        "mrope",
+        "M-RoPE cos and sin: time, height and width",
+        MropeParameters,
+        _mrope,
+        {
+            "theta": 1000000,
+            "head_dim": 128,
+            "sections": "16,24,24",
+            "positions": "0,1,2,2,2,2,4;0,1,2,2,3,3,4;0,1,2,3,2,3,4",
+        },
+    ),
+    Scheme(
+        "axial",
+        "Rotary cos and sin of an image's patches",
+        AxialParameters,
+        _axial,
+        {"kind": "pixtral", "head_dim": 64, "grid": "14x14"},
+    ),
+    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal, {"dim": 64, "length": 128}),
+    Scheme(
+        "sinusoidal-2d",
+        "Sinusoidal positions of an image's patches",
+        SinusoidalGridParameters,
+        _sinusoidal_grid,
+        {"dim": 64, "grid": "14x14"},
+    ),
+    Scheme(
+        "learned",
+        "Rows of a learned table",
+        LearnedParameters,
+        _learned,
+        {"weights": [[0.5, -0.25], [0.125, 1.0]], "length": 2},
+        ("POST",),
+    ),
+    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi, {"heads": 8, "query_length": 64}),
+    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5, {"query_length": 64}),
+    Scheme(
+        "deberta",
+        "DeBERTa-v2's relative buckets",
+        DebertaParameters,
+        _deberta,
+        {"query_length": 64, "max_position_embeddings": 512},
+    ),
+    Scheme(
+        "mask",
+        "Attention masks: causal, sliding, chunked, padded, packed",
+        MaskParameters,
+        _mask,
+        {"query_length": 64, "window": 16},
+    ),
 )
 SCHEMES: dict[str, Scheme[Any]] = {row.name: row for row in _ROWS}

@@ -4,7 +4,7 @@ import { color, html, useEffect, useRef, useTheme, useWidth } from "../lib/dom.j
 const SERIES = 6; // colours of the style sheet
 let loading = null;
 
-function loadUplot() {
+export function loadUplot() {
   loading ??= new Promise((resolve, reject) => {
     const style = document.createElement("link");
     style.rel = "stylesheet";
@@ -18,7 +18,7 @@ function loadUplot() {
   return loading;
 }
 
-const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4]];
+export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4]];
 
 // Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
 // time: x is seconds since 1970; fromZero: the y axis begins at 0; height in CSS pixels; onCanvas: gets the canvas, for downloads.

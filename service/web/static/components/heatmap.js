@@ -5,21 +5,25 @@ const MARGIN = { left: 64, right: 76, top: 8, bottom: 44 };
 
 // Args: values (rows * columns, row by row); rows, columns; title (for readers of the screen); rowLabel, columnLabel: what the axes
 // count; rowNames, columnNames: texts in place of numbers; scale: [lowest, highest], else that of the values, symmetric around 0
-// where some are negative; height in CSS pixels; onCanvas: gets the canvas, for downloads.
-export function Heatmap({ values, rows, columns, title, rowLabel, columnLabel, rowNames, columnNames, scale, height = 280, onCanvas }) {
+// where some are negative; height in CSS pixels; onCanvas: gets the canvas, for downloads; rowAt, columnAt: {start, step} of the
+// numbers of rows and columns, else 0, 1, ...; textOf: value -> text; classes: names of the values 0 and 1, in place of a scale.
+export function Heatmap(options) {
+  const { values, rows, columns, title, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, scale, classes, height = 280, onCanvas } = options;
+  const textOf = options.textOf ?? ((value) => value.toPrecision(4));
   const box = useRef(null);
   const canvas = useRef(null);
   const width = useWidth(box);
   const theme = useTheme();
-  const [cell, setCell] = useState(null);
+  const [chosen, setCell] = useState(null);
+  const cell = chosen && chosen[0] < rows && chosen[1] < columns ? chosen : null;
   const range = scale ?? rangeOf(values);
   const left = rowNames ? Math.min(160, Math.max(MARGIN.left, 0.3 * width), Math.max(MARGIN.left, 7 * Math.max(0, ...rowNames.map((name) => name.length)) + 24)) : MARGIN.left;
   const plot = { x: left, y: MARGIN.top, width: Math.max(1, width - left - MARGIN.right), height: height - MARGIN.top - MARGIN.bottom };
   useEffect(() => {
     if (!width || !rows || !columns) return;
-    draw(canvas.current, { values, rows, columns, rowLabel, columnLabel, rowNames, columnNames, range, width, height, plot });
+    draw(canvas.current, { values, rows, columns, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, classes, range, width, height, plot });
     onCanvas?.(canvas.current);
-  }, [values, rows, columns, width, height, theme, rowLabel, columnLabel, range[0], range[1]]);
+  }, [values, rows, columns, width, height, theme, rowLabel, columnLabel, range[0], range[1], numberAt(0, rowAt), numberAt(0, columnAt), rowAt?.step, columnAt?.step]);
   const pointed = (event) => {
     const bounds = canvas.current.getBoundingClientRect();
     const row = Math.floor(((event.clientY - bounds.top - plot.y) / plot.height) * rows);
@@ -34,8 +38,10 @@ export function Heatmap({ values, rows, columns, title, rowLabel, columnLabel, r
     setCell([Math.min(rows - 1, Math.max(0, row + step[0])), Math.min(columns - 1, Math.max(0, column + step[1]))]);
   };
   const said = cell
-    ? `${rowNames?.[cell[0]] ?? `${rowLabel} ${cell[0]}`}, ${columnNames?.[cell[1]] ?? `${columnLabel} ${cell[1]}`}: ${values[cell[0] * columns + cell[1]].toPrecision(4)}`
-    : `${rows} × ${columns} values from ${range[0].toPrecision(3)} to ${range[1].toPrecision(3)}`;
+    ? `${rowNames?.[cell[0]] ?? `${rowLabel} ${numberAt(cell[0], rowAt)}`}, ${columnNames?.[cell[1]] ?? `${columnLabel} ${numberAt(cell[1], columnAt)}`}: ${textOf(values[cell[0] * columns + cell[1]])}`
+    : classes
+      ? `${rows} × ${columns}: ${classes.join(" or ")}`
+      : `${rows} × ${columns} values, colours from ${range[0].toPrecision(3)} to ${range[1].toPrecision(3)}`;
   return html`<figure class="figure" ref=${box}>
     <canvas
       ref=${canvas}
@@ -76,7 +82,11 @@ export function colors([lowest, highest]) {
   };
 }
 
-function draw(canvas, { values, rows, columns, rowLabel, columnLabel, rowNames, columnNames, range, width, height, plot }) {
+function numberAt(index, place) {
+  return place ? Math.round(place.start + index * place.step) : index;
+}
+
+function draw(canvas, { values, rows, columns, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, classes, range, width, height, plot }) {
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
@@ -89,31 +99,35 @@ function draw(canvas, { values, rows, columns, rowLabel, columnLabel, rowNames, 
   cells.height = rows;
   const image = new ImageData(columns, rows);
   const paint = colors(range);
+  const painted = new Map(); // by colour step: a matrix has far fewer of them than cells
+  const most = Math.max(Math.abs(range[0]), Math.abs(range[1])) || 1;
   for (let index = 0; index < rows * columns; index++) {
-    const [red, green, blue] = paint(values[index]);
-    image.data.set([red, green, blue, 255], 4 * index);
+    const step = Math.round((255 * values[index]) / most);
+    if (!painted.has(step)) painted.set(step, [...paint(values[index]), 255]);
+    image.data.set(painted.get(step), 4 * index);
   }
   cells.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = rows > 2 * plot.height * ratio || columns > 2 * plot.width * ratio;
   context.drawImage(cells, plot.x, plot.y, plot.width, plot.height);
   context.strokeStyle = color("--strong-line");
   context.strokeRect(plot.x, plot.y, plot.width, plot.height);
-  axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnNames, plot, height });
-  scaleBar(context, { range, paint, plot });
+  axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, plot, height });
+  if (classes) classKeys(context, { classes, paint, plot });
+  else scaleBar(context, { range, paint, plot });
 }
 
-function axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnNames, plot, height }) {
+function axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, plot, height }) {
   context.fillStyle = color("--ink");
   context.font = "12px system-ui, sans-serif";
   context.textBaseline = "middle";
   context.textAlign = "right";
-  for (const row of ticks(rows, plot.height / 22, rowNames))
-    context.fillText(shortened(rowNames?.[row] ?? row, Math.max(6, Math.floor((plot.x - 12) / 7))), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
+  for (const row of placed(rows, plot.height / 22, rowNames, rowAt))
+    context.fillText(shortened(rowNames?.[row] ?? numberAt(row, rowAt), Math.max(6, Math.floor((plot.x - 12) / 7))), plot.x - 6, plot.y + ((row + 0.5) / rows) * plot.height);
   context.textAlign = "center";
   context.textBaseline = "top";
   const room = columnNames ? Math.max(40, 7 * Math.max(0, ...columnNames.map((name) => name.length))) : 50;
-  for (const column of ticks(columns, plot.width / room, columnNames))
-    context.fillText(shortened(columnNames?.[column] ?? column, 16), plot.x + ((column + 0.5) / columns) * plot.width, plot.y + plot.height + 6);
+  for (const column of placed(columns, plot.width / room, columnNames, columnAt))
+    context.fillText(shortened(columnNames?.[column] ?? numberAt(column, columnAt), 16), plot.x + ((column + 0.5) / columns) * plot.width, plot.y + plot.height + 6);
   context.fillText(columnLabel, plot.x + plot.width / 2, height - 18);
   if (rowNames) return;
   context.save();
@@ -121,6 +135,31 @@ function axes(context, { rows, columns, rowLabel, columnLabel, rowNames, columnN
   context.rotate(-Math.PI / 2);
   context.fillText(rowLabel, 0, -6);
   context.restore();
+}
+
+// Rows or columns to name: round numbers, also where these do not begin at 0 or are not 1 apart.
+function placed(count, most, names, place) {
+  if (!place || names) return ticks(count, most, names);
+  const last = place.start + (count - 1) * place.step;
+  const step = Math.max(1, ticks(Math.max(1, last - place.start), most)[1] ?? 1);
+  const numbers = [];
+  for (let number = Math.ceil(place.start / step) * step; number <= last + 1e-9; number += step) numbers.push(number);
+  return (numbers.length ? numbers : [place.start]).map((number) => (number - place.start) / place.step);
+}
+
+function classKeys(context, { classes, paint, plot }) {
+  const x = plot.x + plot.width + 12;
+  context.textAlign = "left";
+  context.textBaseline = "middle";
+  classes.forEach((name, value) => {
+    const y = plot.y + 26 * value;
+    context.fillStyle = `rgb(${paint(value).map(Math.round).join(",")})`;
+    context.fillRect(x, y, 12, 12);
+    context.strokeStyle = color("--strong-line");
+    context.strokeRect(x, y, 12, 12);
+    context.fillStyle = color("--ink");
+    context.fillText(shortened(name, 11), x, y + 19);
+  });
 }
 
 function scaleBar(context, { range, paint, plot }) {

@@ -45,9 +45,9 @@ export class RequestError extends Error {
 }
 
 export function target(request) {
-  const query = new URLSearchParams(
-    Object.entries(request.query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== ""),
-  ).toString();
+  const given = Object.entries(request.query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  // a list is a parameter that comes several times
+  const query = new URLSearchParams(given.flatMap(([name, value]) => [].concat(value).map((each) => [name, each]))).toString();
   return request.path + (query ? `?${query}` : "");
 }
 

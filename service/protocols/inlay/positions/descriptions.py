@@ -1,0 +1,201 @@
+"""GET /positions and GET /positions/presets: schemes, figures and presets as data for a page's controls.
+
+All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS, FIGURES, PRESETS.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic.json_schema import JsonSchemaValue
+
+from models.plots import figures_of
+from models.positions.rope import choice as rope_choice
+from models.positions.rope.config import LayerRope, read
+from models.positions.rope.frequencies import BY_LENGTH
+from models.positions.rope.layers import ALL
+from models.positions.rope.presets import PRESETS, Preset
+from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
+from models.positions.rope.scalings import SCALINGS
+from service.protocols.inlay.parameter_types import TypedArrayOptions
+from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
+from service.protocols.inlay.positions.parameters import (
+    SIZES,
+    Patches,
+    PositionRange,
+    RopeSource,
+)
+from service.protocols.inlay.positions.plots import (
+    PICTURE_TYPES,
+    PlotOptions,
+    figure_name,
+    source_schema,
+    usual_lengths,
+)
+from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+
+Description = Mapping[str, Any]
+_OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
+_ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
+"""The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
+
+
+def scheme_list() -> list[Description]:
+    """Return every scheme with its parameters, figures and an example."""
+    return [_scheme(row) for row in SCHEMES.values()]
+
+
+def _scheme(row: Scheme[Any]) -> Description:
+    schema = row.parameters.model_json_schema()
+    scales = issubclass(row.parameters, RopeSource)
+    figures = figures_of(figure_name(row.name))
+    pictured = bool(figures) and "GET" in row.methods
+    return {
+        "name": row.name,
+        "summary": row.summary,
+        "methods": row.methods,
+        "paths": [f"/positions/{row.name}"] + ([f"/models/{{name}}/{row.name}"] if row.name in MODEL_SCHEMES else []),
+        "required": schema.get("required", []),
+        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
+        "plots": {plot: figure.about for plot, figure in figures.items()},
+        "fields": {name: _field(row, name, entry) for name, entry in schema["properties"].items()},
+        "model_fields": _model_fields(row.name),
+        "exclusive": _exclusive(row),
+        "example": row.example,
+        "rope_types": [_rope_type(name) for name in SCALINGS] if scales else [],
+        "pictures": [f"/positions/{row.name}.{extension}" for extension in PICTURE_TYPES] if pictured else [],
+        "figures": [
+            {
+                "name": plot,
+                "about": figure.about,
+                "max_subjects": figure.max_subjects,
+                "distance_axis": figure.scales,
+            }
+            for plot, figure in figures.items()
+            if pictured
+        ],
+        "picture_fields": _picture_fields() if pictured else {},
+        "picture_defaults": usual_lengths(row) if pictured else {},
+    }
+
+
+def _model_fields(scheme: str) -> dict[str, Any]:
+    """Return the parameters of a model's own encoding with their defaults; those of `fields` that its card leaves."""
+    if scheme not in MODEL_SCHEMES:
+        return {}
+    properties = MODEL_SCHEMES[scheme].parameters.model_json_schema()["properties"]
+    return {name: _plain(entry) for name, entry in properties.items() if name not in TypedArrayOptions.model_fields}
+
+
+# ---- parameters
+
+
+def _field(row: Scheme[Any], name: str, entry: JsonSchemaValue) -> Description:
+    """Return the JSON schema of a parameter, with what it is for."""
+    field = _plain(entry)
+    if issubclass(row.parameters, RopeSource):
+        field |= _scalings_of(name)
+    field["required"] = name in row.parameters.model_json_schema().get("required", [])
+    field["role"] = "output" if name in TypedArrayOptions.model_fields else "encoding"
+    field["in_pictures"] = name in source_schema(row)["properties"]
+    return field
+
+
+def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
+    """Return a schema without alternatives: null is dropped, and the types of several forms become a list."""
+    options = [option for option in entry.get("anyOf", [entry]) if option != {"type": "null"}]
+    field: dict[str, Any] = {}
+    for option in options:
+        field |= {key: value for key, value in option.items() if key not in _OWN_KEYS}
+    types = [option["type"] for option in options]
+    field["type"] = types[0] if len(types) == 1 else types
+    if entry.get("default") is not None:
+        field["default"] = entry["default"]
+    return field | {"description": entry.get("description", "")}
+
+
+def _scalings_of(name: str) -> dict[str, Any]:
+    """Return what a parameter is to the rope types: which read it, unless all do, and which need it."""
+    parameter = SCALING_PARAMETERS.get(name)
+    default = parameter.default if parameter else _ROPE_DEFAULTS.get(name)
+    needing = [rope_type for rope_type, row in SCALINGS.items() if name in (*row.required, *row.sizes)]
+    reading = [rope_type for rope_type, row in SCALINGS.items() if name in (*row.required, *row.optional)]
+    if name == "seq_len":
+        reading = list(BY_LENGTH)
+    elif name in RopeSource.model_fields:  # a size that every rope type reads
+        reading = []
+    of_scaling = {
+        "default": default,
+        "examples": parameter and [parameter.example],
+        "rope_types": reading,
+        "required_by": needing,
+    }
+    return {key: value for key, value in of_scaling.items() if value not in (None, [])}
+
+
+def _exclusive(row: Scheme[Any]) -> list[list[tuple[str, ...]]]:
+    """Return groups of parameters of which a request takes one group only."""
+    choices = []
+    if issubclass(row.parameters, RopeSource):
+        choices.append([("preset",), ("config", "model_type"), tuple(dict.fromkeys((*SIZES, *SCALING_PARAMETERS)))])
+    if issubclass(row.parameters, PositionRange):
+        choices.append([("start", "length"), ("positions",)])
+    if issubclass(row.parameters, Patches):
+        choices.append([("grid",), ("positions",)])
+    return choices
+
+
+def _rope_type(name: str) -> Description:
+    row = SCALINGS[name]
+    required = (*row.required, *row.sizes)
+    sizes = {"head_dim": 64, "max_position_embeddings": 4096}
+    shown = (*row.required, *(("factor",) if "factor" in row.optional else ()))
+    example = {"rope_type": name} | {parameter: SCALING_PARAMETERS[parameter].example for parameter in shown}
+    example |= {size: sizes[size] for size in ("head_dim", *row.sizes)}
+    by_length = ("seq_len",) if name in BY_LENGTH else ()
+    optional = (*row.optional, *by_length)
+    return {"name": name, "formula": row.formula, "required": required, "optional": optional, "example": example}
+
+
+def _picture_fields() -> Description:
+    """Return the options of a picture; which figures a scheme has is in `figures`."""
+    properties = PlotOptions.model_json_schema()["properties"]
+    return {name: _plain(entry) for name, entry in properties.items() if name != "plot"}
+
+
+# ---- presets
+
+
+def preset_list() -> list[Description]:
+    """Return every preset: its config, and the parameters of each kind of layer."""
+    return [
+        {
+            "name": name,
+            "title": row.title,
+            "source": row.source,
+            "config": row.config,
+            "layers": [_layer(*item) for item in _layers(row)],
+        }
+        for name, row in PRESETS.items()
+    ]
+
+
+def _layers(preset: Preset) -> Iterator[tuple[str | None, LayerRope]]:
+    for layer_type, layer in read(preset.config).tables.items():
+        yield None if layer_type == ALL else layer_type, layer
+
+
+def _layer(layer_type: str | None, layer: LayerRope) -> Description:
+    """Return how one kind of layer rotates, as the parameters that give the same table without the preset."""
+    rope = layer.rope
+    parameters = {
+        "theta": rope.theta,
+        "head_dim": rope.head_dim,
+        "rotary_dim": rope.rotary_dim,
+        "max_position_embeddings": rope.max_position_embeddings,
+        "rope_type": rope.rope_type,
+        **dict(rope.parameters),
+    }
+    sent = {name: value for name, value in parameters.items() if value is not None}
+    multi_axis = {"sections": layer.sections, "axes": layer.axes} if layer.sections else {}
+    about = {"layer_type": layer_type, "parameters": sent, "layout": layer.layout, **multi_axis}
+    return about | {"softmax_scale": layer.softmax_scale}
