@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from xml.etree import ElementTree
 
 import httpx
 
@@ -104,6 +105,18 @@ def test_csv_has_the_times_and_curves(opened: Callable[[str], Page]) -> None:
     lines = started.value.path().read_text().splitlines()
     assert lines[0] == "seconds since 1970,tokens,inputs"
     assert float(lines[1].split(",")[0]) > 1e9
+
+
+def test_picture_holds_every_curve(opened: Callable[[str], Page]) -> None:
+    page = opened("now")
+    latency = page.get_by_role("region", name="Latency of successful requests")
+    page.get_by_role("button", name="Send a request").click()
+    expect(latency.locator(".u-legend")).to_contain_text("p99")
+    with page.expect_download() as started:
+        latency.get_by_role("button", name="SVG").click()
+    root = ElementTree.parse(started.value.path()).getroot()
+    texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"p50", "p95", "p99", "seconds", "time"} <= set(texts)
 
 
 def test_works_with_several_workers_and_keys(page: Page, web_server: Served) -> None:

@@ -21,9 +21,9 @@ export function loadUplot() {
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4]];
 
 // Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
-// time: x is seconds since 1970; fromZero: the y axis begins at 0; height in CSS pixels; onCanvas: gets the canvas, for downloads.
+// time: x is seconds since 1970; fromZero: the y axis begins at 0; height in CSS pixels.
 // Curves differ in colour and dashes.
-export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, fromZero = false, height = 280, onCanvas }) {
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, fromZero = false, height = 280 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const width = useWidth(box);
@@ -40,7 +40,6 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
         [x, ...curves.map((curve) => curve.values)],
         box.current.querySelector(".plot"),
       );
-      onCanvas?.(plot.current.ctx.canvas);
     });
     return () => {
       current = false;

@@ -3,7 +3,8 @@ import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { RequestError, ask } from "../lib/api.js";
 import { Scrape, mean, parseMetrics, quantile, rate, rates } from "../lib/prometheus.js";
 import { Chart } from "../components/chart.js";
-import { Downloads, canvasBlob, csvBlob } from "../components/downloads.js";
+import { Downloads, csvBlob, npyBlob } from "../components/downloads.js";
+import { curvesSvg, pictureFiles } from "../components/picture.js";
 import { ErrorLine } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
 
@@ -165,9 +166,7 @@ function Totals({ scrapes }) {
 }
 
 function Live({ chart, scrapes }) {
-  const canvas = useRef(null);
   const { x, curves } = useMemo(() => series(chart, scrapes), [scrapes]);
-  const rows = () => [["seconds since 1970", ...curves.map((curve) => curve.name)], ...x.map((time, index) => [time, ...curves.map((curve) => curve.values[index] ?? "")])];
   return html`<section class="panel" aria-label=${chart.title}>
     <h2>${chart.title}</h2>
     <${Chart}
@@ -179,14 +178,24 @@ function Live({ chart, scrapes }) {
       time=${true}
       fromZero=${true}
       height=${200}
-      onCanvas=${(drawn) => {
-        canvas.current = drawn;
-      }}
     />
     <p class="note fixed">${curves.some((curve) => curve.values.some((value) => value)) ? "" : scrapes.length < 2 ? "Waiting for the second scrape." : "Nothing in this time."}</p>
-    <${Downloads} name=${chart.title.toLowerCase().replaceAll(" ", "-")} files=${{ png: () => canvasBlob(canvas.current), csv: () => csvBlob(rows()) }} />
+    <${Downloads} name=${chart.title.toLowerCase().replaceAll(" ", "-")} files=${filesOf(chart, x, curves)} />
   </section>`;
 }
+
+function filesOf(chart, x, curves) {
+  const rows = x.map((time, index) => [time, ...curves.map((curve) => curve.values[index] ?? NaN)]);
+  const picture = () =>
+    curvesSvg({ x, curves, title: chart.title, xLabel: "time", yLabel: chart.unit, fromZero: true, xText: clock, yText: (value) => String(Number(value.toPrecision(3))) });
+  return {
+    ...pictureFiles(picture),
+    npy: () => npyBlob(rows.flatMap((row) => [row[0] - x[0], ...row.slice(1)]), [rows.length, 1 + curves.length]),
+    csv: () => csvBlob([["seconds since 1970", ...curves.map((curve) => curve.name)], ...rows.map((row) => row.map((value) => (Number.isNaN(value) ? "" : value)))]),
+  };
+}
+
+const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
 
 // The curves of a chart over the kept scrapes; a curve that is missing in one is null there.
 function series(chart, scrapes) {
