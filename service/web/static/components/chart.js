@@ -21,14 +21,14 @@ export function loadUplot() {
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [6, 3], [12, 3, 2, 3, 2, 3]];
 
 // Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
-// time: x is seconds since 1970; height in CSS pixels; onCanvas: gets the canvas, for downloads.
+// time: x is seconds since 1970; fromZero: the y axis begins at 0; height in CSS pixels.
 // Curves differ in colour and dashes.
-export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, height = 280, onCanvas }) {
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, fromZero = false, height = 280 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const width = useWidth(box);
   const theme = useTheme();
-  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, height]);
+  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
   useEffect(() => {
     if (!width) return undefined;
     let current = true;
@@ -36,11 +36,10 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
       if (!current) return;
       plot.current?.destroy();
       plot.current = new UPlot(
-        options({ curves, xLabel, yLabel, xLog, yLog, time, width, height }, UPlot),
+        options({ curves, xLabel, yLabel, xLog, yLog, time, fromZero, width, height }, UPlot),
         [x, ...curves.map((curve) => curve.values)],
         box.current.querySelector(".plot"),
       );
-      onCanvas?.(plot.current.ctx.canvas);
     });
     return () => {
       current = false;
@@ -52,7 +51,7 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
   useEffect(() => () => plot.current?.destroy(), []);
   return html`<figure class="figure" ref=${box} role="group" aria-label=${title}>
     <div class="plot" style=${{ minHeight: `${height + 36}px` }}></div>
-    <table class="hidden">
+    <div class="hidden"><table>
       <caption>
         ${title}
       </caption>
@@ -64,7 +63,7 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
         <th>last</th>
       </tr>
       ${curves.map((curve) => summaryRow(curve))}
-    </table>
+    </table></div>
   </figure>`;
 }
 
@@ -77,12 +76,12 @@ function summaryRow({ name, values }) {
   </tr>`;
 }
 
-function options({ curves, xLabel, yLabel, xLog, yLog, time, width, height }, UPlot) {
+function options({ curves, xLabel, yLabel, xLog, yLog, time, fromZero, width, height }, UPlot) {
   const axis = { stroke: color("--ink"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, labelSize: 22 };
   return {
     width,
     height,
-    scales: { x: { time, distr: xLog ? 3 : 1 }, y: { distr: yLog ? 3 : 1 } },
+    scales: { x: { time, distr: xLog ? 3 : 1 }, y: { distr: yLog ? 3 : 1, ...(fromZero && { range: (_, __, most) => [0, most > 0 ? 1.05 * most : 1] }) } },
     axes: [
       { ...axis, label: xLabel },
       { ...axis, label: yLabel, size: 64 },

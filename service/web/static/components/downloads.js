@@ -29,12 +29,6 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-export function canvasBlob(canvas) {
-  return new Promise((resolve, reject) =>
-    canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("the browser could not draw it"))), "image/png"),
-  );
-}
-
 // Rows of cells as CSV (RFC 4180).
 export function csvBlob(rows) {
   const cell = (value) => (/[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));

@@ -5,10 +5,10 @@ const MARGIN = { left: 64, right: 76, top: 8, bottom: 44 };
 
 // Args: values (rows * columns, row by row); rows, columns; title (for readers of the screen); rowLabel, columnLabel: what the axes
 // count; rowNames, columnNames: texts in place of numbers; scale: [lowest, highest], else that of the values, symmetric around 0
-// where some are negative; height in CSS pixels; onCanvas: gets the canvas, for downloads; rowAt, columnAt: {start, step} of the
+// where some are negative; height in CSS pixels; rowAt, columnAt: {start, step} of the
 // numbers of rows and columns, else 0, 1, ...; textOf: value -> text; classes: names of the values 0 and 1, in place of a scale.
 export function Heatmap(options) {
-  const { values, rows, columns, title, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, scale, classes, height = 280, onCanvas } = options;
+  const { values, rows, columns, title, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, scale, classes, height = 280 } = options;
   const textOf = options.textOf ?? ((value) => value.toPrecision(4));
   const box = useRef(null);
   const canvas = useRef(null);
@@ -22,7 +22,6 @@ export function Heatmap(options) {
   useEffect(() => {
     if (!width || !rows || !columns) return;
     draw(canvas.current, { values, rows, columns, rowLabel, columnLabel, rowNames, columnNames, rowAt, columnAt, classes, range, width, height, plot });
-    onCanvas?.(canvas.current);
   }, [values, rows, columns, width, height, theme, rowLabel, columnLabel, range[0], range[1], numberAt(0, rowAt), numberAt(0, columnAt), rowAt?.step, columnAt?.step]);
   const pointed = (event) => {
     const bounds = canvas.current.getBoundingClientRect();

@@ -1,5 +1,6 @@
 // Pictures for downloads: a matrix or bars as SVG, and an SVG as PNG. They have the colours of the theme that is shown.
 import { color } from "../lib/dom.js";
+import { DASHES } from "./chart.js";
 import { colors, rangeOf, shortened, ticks } from "./heatmap.js";
 
 const FONT = 12;
@@ -76,6 +77,52 @@ export function barsSvg({ groups, title, width = 480, digits = 4 }) {
     y += 10;
   }
   return svg(width + 310, y, title, parts);
+}
+
+// Curves over a common axis. Args: x; curves: [{name, values}], null where there is none; title, xLabel, yLabel; xText, yText: value ->
+// text of a tick; yLog; fromZero.
+export function curvesSvg({ x, curves, title, xLabel, yLabel, xText = String, yText = String, yLog = false, fromZero = false, width = 800, height = 320 }) {
+  const [left, top] = [76, 34];
+  const along = (value) => (yLog ? Math.log10(value) : value);
+  const known = curves.flatMap((curve) => Array.from(curve.values).filter((value) => Number.isFinite(value) && (!yLog || value > 0))).map(along);
+  const [lowest, highest] = bounds(fromZero ? [0, ...known] : known);
+  const [first, last] = bounds(x);
+  const place = (value) => left + ((value - first) / (last - first)) * width;
+  const level = (value) => top + height - ((value - lowest) / (highest - lowest)) * height;
+  const parts = [label(title, left, 16, "start", 'font-weight="600"'), `<rect x="${left}" y="${top}" width="${width}" height="${height}" fill="none" stroke="${color("--strong-line")}"/>`];
+  for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+    const value = lowest + share * (highest - lowest);
+    parts.push(`<path d="M${left} ${level(value)}h${width}" stroke="${color("--line")}"/>`);
+    parts.push(label(yText(yLog ? 10 ** value : value), left - 6, level(value), "end"));
+    parts.push(label(xText(first + share * (last - first)), left + share * width, top + height + 14, "middle"));
+  }
+  for (const [index, curve] of curves.entries()) {
+    const tone = color(`--series-${(index % 6) + 1}`);
+    const dash = DASHES[index % DASHES.length].join(" ");
+    for (const run of runs(x, curve.values, (value) => Number.isFinite(value) && (!yLog || value > 0)))
+      parts.push(`<polyline fill="none" stroke="${tone}" stroke-width="2" stroke-dasharray="${dash}" points="${run.map(([at, value]) => `${place(at)},${level(along(value))}`).join(" ")}"/>`);
+    const [keyX, keyY] = [left + (index % 3) * (width / 3), top + height + 62 + 20 * Math.floor(index / 3)];
+    parts.push(`<path d="M${keyX} ${keyY}h28" stroke="${tone}" stroke-width="2" stroke-dasharray="${dash}"/>`, label(shortened(curve.name, 34), keyX + 34, keyY));
+  }
+  parts.push(label(xLabel, left + width / 2, top + height + 36, "middle"));
+  parts.push(label(yLabel, 14, top + height / 2, "middle", `transform="rotate(-90 14 ${top + height / 2})"`));
+  return svg(left + width + 24, top + height + 72 + 20 * Math.ceil(curves.length / 3), title, parts);
+}
+
+function bounds(values) {
+  const [lowest, highest] = [values.reduce((a, b) => Math.min(a, b), Infinity), values.reduce((a, b) => Math.max(a, b), -Infinity)];
+  if (lowest > highest) return [0, 1];
+  return lowest === highest ? [lowest, lowest + (Math.abs(lowest) || 1)] : [lowest, highest];
+}
+
+// The stretches of a curve between gaps, as [[x, y], ...].
+function runs(x, values, isKnown) {
+  const stretches = [[]];
+  for (const [index, value] of Array.from(values).entries()) {
+    if (isKnown(value)) stretches.at(-1).push([x[index], value]);
+    else if (stretches.at(-1).length) stretches.push([]);
+  }
+  return stretches.filter((stretch) => stretch.length);
 }
 
 export function svgBlob(text) {

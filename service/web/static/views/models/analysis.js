@@ -1,0 +1,99 @@
+// Norms and singular spectrum of a model's word table, memory and work by component: GET /models/{name}/analysis.
+import { html } from "../../lib/dom.js";
+import { ask } from "../../lib/api.js";
+import { Chart } from "../../components/chart.js";
+import { Downloads, csvBlob } from "../../components/downloads.js";
+import { ErrorLine, useAnswer } from "../../components/result.js";
+import { Snippets } from "../../components/snippets.js";
+import { bytes, count, flops } from "./units.js";
+
+export function Analysis({ model }) {
+  const path = `/models/${encodeURIComponent(model.name)}/analysis`;
+  const { answer, error, waiting } = useAnswer({ path });
+  const found = answer?.body;
+  return html`<section class="panel" aria-labelledby="analysis" aria-busy=${waiting}>
+    <h3 id="analysis">Its word table</h3>
+    ${error && html`<${ErrorLine} error=${error} />`}
+    ${!found && !error && html`<p class="note" role="status">Computing the singular values; a large table takes a while.</p>`}
+    <div class="pair">${found && html`<${Norms} found=${found} /><${Spectrum} found=${found} />`}</div>
+    ${found && html`<${Summary} found=${found} /><${Components} found=${found} />`}
+    ${found && html`<${Files} path=${path} found=${found} name=${model.name} />`}
+    <${Snippets}
+      label="The analysis"
+      request=${{ path }}
+      grpc=${{ service: "inlay.v1.Embedder", method: "Analysis", message: { model: model.name } }}
+    />
+  </section>`;
+}
+
+function Norms({ found }) {
+  const { edges, counts } = found.norms.histogram;
+  const middles = counts.map((_, index) => (edges[index] + edges[index + 1]) / 2);
+  return html`<${Chart} x=${middles} curves=${[{ name: "rows", values: counts }]} title="Histogram of row norms" xLabel="norm of a row" yLabel="rows" height=${240} />`;
+}
+
+function Spectrum({ found }) {
+  const values = found.spectrum?.singular_values;
+  if (!values) return html`<p class="note">No singular values.</p>`;
+  const ranks = values.map((_, index) => index + 1);
+  return html`<${Chart}
+    x=${ranks}
+    curves=${[{ name: "singular value", values: values.map((value) => (value > 0 ? value : null)) }]}
+    title="Singular values of the word table"
+    xLabel="rank"
+    yLabel="singular value"
+    yLog=${true}
+    height=${240}
+  />`;
+}
+
+function Summary({ found }) {
+  const facts = [
+    ["table", `${found.table.name}, ${found.table.shape.map(count).join(" × ")}, ${found.table.dtype}, ${bytes(found.table.bytes)}`],
+    ["norms", `${found.norms.min.toPrecision(3)} to ${found.norms.max.toPrecision(3)}, mean ${found.norms.mean.toPrecision(3)}`],
+    ["effective rank", found.spectrum ? `${found.spectrum.effective_rank.toPrecision(4)} of ${count(found.table.shape[1])}` : null],
+    ["half, 90 %, 99 % of the energy", found.spectrum ? Object.values(found.spectrum.energy_ranks).map((rank) => `rank ${rank}`).join(", ") : null],
+    ["mean cosine of two rows", found.mean_cosine?.toPrecision(3)],
+    ["rows of zeros, equal rows", `${count(found.zero_rows.count)}, ${count(found.duplicate_rows.count)}`],
+  ];
+  return html`<dl class="facts">
+    ${facts.filter(([, value]) => value).map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}
+  </dl>`;
+}
+
+function Components({ found }) {
+  const rows = Object.entries(found.components).flatMap(([part, steps]) => steps.map((step) => [part.replaceAll("_", " "), step]));
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Memory and work by component">
+    <table>
+      <tr>
+        <th>part</th>
+        <th>step</th>
+        <th class="number">parameters</th>
+        <th class="number">bytes</th>
+        <th class="number">work per token</th>
+      </tr>
+      ${rows.map(([part, step]) => html`<tr>
+        <td>${part}</td>
+        <td>${step.step}${step.steps ? ` (${step.steps} steps)` : ""}</td>
+        <td class="number">${count(step.parameters)}</td>
+        <td class="number">${bytes(step.bytes)}</td>
+        <td class="number">${flops(step.flops_per_token ?? 0)}</td>
+      </tr>`)}
+    </table>
+  </div>`;
+}
+
+function Files({ path, found, name }) {
+  const picture = (suffix, type) => async () => {
+    const { body } = await ask({ path: `${path}.${suffix}`, accept: type });
+    return new Blob([body], { type });
+  };
+  const csv = () =>
+    csvBlob([
+      ["what", "x", "value"],
+      ...found.norms.histogram.counts.map((value, index) => ["rows by norm from", found.norms.histogram.edges[index], value]),
+      ...(found.spectrum?.singular_values ?? []).map((value, index) => ["singular value of rank", index + 1, value]),
+    ]);
+  const files = { png: picture("png", "image/png"), svg: picture("svg", "image/svg+xml"), csv };
+  return html`<${Downloads} name=${`${name}-table`} files=${files} />`;
+}

@@ -1,0 +1,144 @@
+// One model: its card in full, its word table's norms and spectrum, the nearest tokens.
+import { html } from "../../lib/dom.js";
+import { Snippets } from "../../components/snippets.js";
+import { Analysis } from "./analysis.js";
+import { Nearest } from "./nearest.js";
+import { bytes, count, flops } from "./units.js";
+
+export function Detail({ model, tokens }) {
+  const path = `/models/${encodeURIComponent(model.name)}`;
+  return html`<section aria-labelledby="detail">
+    <h2 id="detail">${model.name} in detail</h2>
+    <div class="cards">
+      <section class="panel" aria-label="What it gives">
+        <h3>What it gives</h3>
+        <${Facts} facts=${abilities(model)} />
+      </section>
+      <section class="panel" aria-label="Numbers">
+        <h3>Numbers</h3>
+        <${Facts} facts=${numbers(model, tokens)} />
+      </section>
+      <section class="panel" aria-label="Positions it was trained with">
+        <h3>Positions it was trained with</h3>
+        <${Encodings} model=${model} />
+      </section>
+    </div>
+    <${Analysis} model=${model} />
+    ${model.vocab_size > 0 && html`<${Nearest} model=${model} />`}
+    <${Files} model=${model} />
+    <${Snippets}
+      label=${`GET ${path}`}
+      request=${{ path }}
+      openai=${`print(client.models.retrieve(${JSON.stringify(model.name)}))`}
+      grpc=${{ service: "inlay.v1.Embedder", method: "GetModel", message: { name: model.name } }}
+    />
+  </section>`;
+}
+
+function Facts({ facts }) {
+  return html`<dl class="facts">
+    ${facts.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}
+  </dl>`;
+}
+
+function abilities(model) {
+  const prompts = model.prompts.map((prompt) => (typeof prompt === "string" ? prompt : prompt.name));
+  return [
+    ["outputs", model.outputs.join(", ")],
+    ["pooling", model.pooling ? `${model.pooling.mode}${model.pooling.normalize ? ", unit length" : ""}` : "none"],
+    ["modules behind it", model.modules.map((module) => module.type ?? module).join(", ") || null],
+    ["similarity", model.similarity_function],
+    ["prompts", prompts.length ? `${prompts.join(", ")}; default: ${model.default_prompt ?? "none"}` : null],
+    ["tasks", model.tasks.length ? `${model.tasks.join(", ")}; default: ${model.default_task ?? "none"}` : null],
+    ["output head", model.head ? "logits of the vocabulary" : `none: ${model.headless ?? "not exported"}`],
+    ["classes", model.classifier ? model.classifier.labels?.join(", ") ?? "yes" : model.unclassified],
+    ["whole encoder", model.blockless ? `no: ${model.blockless}` : null],
+    ["reads images", model.image ? "yes" : null],
+    ["rows for vLLM", model.handed_over?.replaceAll("_", " ")],
+    ["closeness to float32", model.closeness],
+  ];
+}
+
+function numbers(model, tokens) {
+  const differences = Object.entries(model.largest_difference ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${Number(value).toExponential(1)}`);
+  return [
+    ["vocabulary", count(model.vocab_size)],
+    ["hidden width", count(model.hidden_size)],
+    ["sentence width", count(model.sentence_width)],
+    ["token types", count(model.type_rows)],
+    ["parameters", count(model.parameters)],
+    ["weights", bytes(model.bytes)],
+    ["mapped / in memory", `${bytes(model.memory.mapped)} / ${bytes(model.memory.resident)}`],
+    ["work per token", Object.entries(model.flops_per_token).map(([part, value]) => `${part} ${flops(value ?? 0)}`).join(", ")],
+    ["per token and key", flops(model.flops_per_token_and_key ?? 0)],
+    [`attention of ${count(tokens)} tokens`, flops(tokens * tokens * (model.flops_per_token_and_key ?? 0))],
+    ["largest difference to float64", `${differences.join(", ")} (allowed ${model.tolerance})`],
+    ["quantised", model.quantized ? JSON.stringify(model.quantized) : null],
+    ["made by", model.tool],
+  ];
+}
+
+// What `encodings` of a card says, a line each, with links to the view Positions.
+function Encodings({ model }) {
+  const { ropes, layers, alibi, buckets, masks, refused } = model.encodings;
+  const name = encodeURIComponent(model.name);
+  const rows = [
+    ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope"]),
+    ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
+    ...(buckets ? [["relative buckets", buckets, buckets.scheme ?? ""]] : []),
+    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask"]),
+  ];
+  const learned = model.outputs.includes("position_embeddings");
+  return html`
+    <dl class="facts">
+      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings</dd>`}
+      ${rows.map(([title, value, scheme]) => html`<dt>${title}</dt><dd>
+        ${described(value)}${" "}
+        ${scheme && html`<a href=${`#/positions?model=${name}&scheme=${scheme}`}>show</a>`}
+      </dd>`)}
+      ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
+    </dl>
+    ${layers?.length > 0 && html`<p class="note">Layers: ${layers.join(", ")}</p>`}
+    ${!rows.length && !learned && html`<p class="note">None that its card names.</p>`}
+  `;
+}
+
+function described(value) {
+  const parts = Object.entries(value).filter(([, each]) => each !== null && each !== undefined && each !== false);
+  return parts.map(([name, each]) => `${name.replaceAll("_", " ")} ${typeof each === "object" ? JSON.stringify(each) : each}`).join(", ") || "every token sees every token";
+}
+
+function Files({ model }) {
+  return html`<details>
+    <summary>Graphs and files</summary>
+    <div class="scroll" tabindex="0" role="region" aria-label="Graphs and files">
+      <table>
+        <tr>
+          <th>graph</th>
+          <th>file</th>
+          <th>reads</th>
+          <th>gives</th>
+        </tr>
+        ${Object.entries(model.graphs).map(([name, graph]) => html`<tr>
+          <td>${name}</td>
+          <td>${graph.file}</td>
+          <td>${graph.inputs.join(", ")}</td>
+          <td>${graph.outputs.join(", ")}</td>
+        </tr>`)}
+      </table>
+      <table>
+        <tr>
+          <th>file</th>
+          <th class="number">bytes</th>
+          <th>SHA-256</th>
+        </tr>
+        ${Object.entries(model.files).map(([name, file]) => html`<tr>
+          <td>${name}</td>
+          <td class="number">${count(file.bytes)}</td>
+          <td><code>${file.sha256}</code></td>
+        </tr>`)}
+      </table>
+      <p class="note">Version <code>${model.version}</code></p>
+    </div>
+  </details>`;
+}

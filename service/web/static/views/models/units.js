@@ -1,0 +1,24 @@
+// Numbers with units, and the work of a text.
+
+export function count(value) {
+  return value === null || value === undefined ? "–" : value.toLocaleString("en");
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const power = Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, value)) / 10));
+  return `${Number((value / 1024 ** power).toPrecision(3))} ${units[power]}`;
+}
+
+export function flops(value) {
+  const units = ["FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"];
+  const power = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, value)) / 3));
+  return `${Number((value / 1000 ** power).toPrecision(3))} ${units[power]}`;
+}
+
+// Floating-point operations of one text: every token, every pair of a token and a key in attention, and what is done once.
+export function flopsOfText(model, tokens) {
+  const perToken = Object.values(model.flops_per_token).reduce((sum, each) => sum + (each ?? 0), 0);
+  return tokens * perToken + tokens * tokens * (model.flops_per_token_and_key ?? 0) + (model.flops_per_text ?? 0);
+}
