@@ -25,6 +25,7 @@ from service.http.routes import Answer, Handler, Request, RequestBody, Route, Ro
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay.models import created
+from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import Decoder, OpenAIModel, OpenAIModelList, ResponseOptions
@@ -81,7 +82,7 @@ def _embedding_route(path: str, handler: Handler, name: str, summary: str, *, po
         handler=handler,
         name=name,
         summary=summary,
-        tag="embed",
+        tag=EMBED,
         description=POOLING_ABOUT if pooled else EMBEDDINGS_ABOUT,
         body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=schemas.EXAMPLES),
         answers={200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)},
@@ -115,7 +116,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
             handler=handler,
             name=name,
             summary=summary,
-            tag="models",
+            tag=MODELS,
             answers={200: Answer(description="What is loaded.", content={JSON: model})},
             admitted=False,
         )

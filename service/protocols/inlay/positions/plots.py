@@ -34,7 +34,6 @@ from service.protocols.inlay.parameter_types import (
 from service.protocols.inlay.parsing import query_pairs, query_values
 from service.protocols.inlay.positions.model_schemes import AnyScheme
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
-from service.protocols.inlay.positions.responses import is_held
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
 
@@ -177,7 +176,7 @@ class Plots:
         looks = options.model_dump(exclude={"compare"})
         etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
         headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
-        if is_held(request, etag):
+        if request.holds(etag):
             return Response((), headers, 304)
         body = self._tables.cached(etag) or await self._draw_next(etag, shown, options, extension)
         return Response((body,), (*headers, (b"content-type", PICTURE_TYPES[extension].encode())))

@@ -1,7 +1,7 @@
 """SCHEMES: one row per positional encoding, with its parameters and the table they stand for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from models.positions import alibi, buckets, learned, masks, sinusoidal
@@ -42,6 +42,7 @@ class Scheme(Generic[P]):
     Args:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for.
+        example: parameters of a small table, as a query string and a JSON body alike have them.
         methods: with GET, whose responses can be cached and linked to, or with POST alone.
     """
 
@@ -49,6 +50,7 @@ class Scheme(Generic[P]):
     summary: str
     parameters: type[P]
     call: Callable[[P], TableCall]
+    example: Mapping[str, Any] = field(hash=False)
     methods: tuple[str, ...] = ("GET", "POST")
 
 
@@ -206,16 +208,28 @@ def _mask(parameters: MaskParameters) -> TableCall:
     return TableCall(masks.tabulate, arguments(parameters, *names, "position_ids", "form", "fill", "dtype"))
 
 
+_PATCHES = {"grid": "4x4", "dim": 64}
+_MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": "16,24,24"}
+_LEARNED = {"weights": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], "length": 3}
+_DEBERTA = {"query_length": 8, "max_position_embeddings": 512}
 _ROWS: tuple[Scheme[Any], ...] = (
-    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope),
-    Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope),
-    Scheme("axial", "Rotary cos and sin of an image's patches", AxialParameters, _axial),
-    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal),
-    Scheme("sinusoidal-2d", "Sinusoidal positions of an image's patches", SinusoidalGridParameters, _sinusoidal_grid),
-    Scheme("learned", "Rows of a learned table", LearnedParameters, _learned, ("POST",)),
-    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi),
-    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5),
-    Scheme("deberta", "DeBERTa-v2's relative buckets", DebertaParameters, _deberta),
-    Scheme("mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask),
-)
+    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope, {"head_dim": 64, "length": 8}),
+    Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope, _MROPE),
+    Scheme(
+        "axial", "Rotary cos and sin of an image's patches", AxialParameters, _axial,
+        {"kind": "dinov3", "head_dim": 64, "grid": "4x4"},
+    ),
+    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal, {"dim": 64, "length": 8}),
+    Scheme(
+        "sinusoidal-2d", "Sinusoidal positions of an image's patches", SinusoidalGridParameters, _sinusoidal_grid,
+        _PATCHES,
+    ),
+    Scheme("learned", "Rows of a learned table", LearnedParameters, _learned, _LEARNED, ("POST",)),
+    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi, {"heads": 8, "query_length": 8}),
+    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5, {"query_length": 8}),
+    Scheme("deberta", "DeBERTa-v2's relative buckets", DebertaParameters, _deberta, _DEBERTA),
+    Scheme(
+        "mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask, {"query_length": 8}
+    ),
+)  # fmt: skip
 SCHEMES: dict[str, Scheme[Any]] = {row.name: row for row in _ROWS}
