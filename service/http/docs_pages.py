@@ -11,8 +11,8 @@ import fastapi_offline
 import orjson
 from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from fastapi_offline import FastAPIOffline
-from starlette.responses import HTMLResponse
 
 from service.http.formats import JSON
 from service.http.openapi_examples import LoadedModels
@@ -21,7 +21,7 @@ from service.http.routes import Handler, Request, Route
 
 STATIC_FILES = "/static-offline-docs"
 SCRIPT = "/docs/swagger-ui.js"
-PAGES = ("/docs", "/docs/oauth2-redirect", STATIC_FILES + "/{file:path}")
+PAGES = ("/docs", STATIC_FILES + "/{file:path}")
 LOOKS = {
     "docExpansion": "none",
     "filter": True,
@@ -88,7 +88,7 @@ def docs_application(version: str, document: OpenAPIDocument) -> FastAPI:
         return get_swagger_ui_html(
             openapi_url="/openapi.json",
             title="Inlay: operations",
-            oauth2_redirect_url=api.swagger_ui_oauth2_redirect_url,
+            oauth2_redirect_url=None,
             swagger_js_url=script,
             swagger_css_url=f"{STATIC_FILES}/swagger-ui.css",
             swagger_favicon_url=f"{STATIC_FILES}/favicon.png",

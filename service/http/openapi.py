@@ -81,7 +81,7 @@ def build_document(
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
         "components": {
-            "schemas": definitions.get("$defs", {}),
+            "schemas": {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
             "parameters": {name: _header(name, schema, about) for name, schema, about in COMMON_HEADERS},
         },
     }
@@ -110,6 +110,20 @@ def _header(name: str, schema: Schema, about: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
 
 
+def _terse(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's schema without titles that repeat names and without defaults of null.
+
+    In pydantic a field that may be left out has the default null even where its schema allows no null.
+    """
+    properties = schema.get("properties", {})
+    for name, entry in properties.items():
+        if entry.get("default", ...) is None:
+            del entry["default"]
+        if entry.get("title", "").lower() == name.replace("_", " ").lower():
+            del entry["title"]
+    return schema
+
+
 def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
     """Return every pydantic model that an operation refers to, each once."""
     models: dict[type[BaseModel], None] = {Problem: None}
@@ -135,9 +149,8 @@ def _operation(group: RouteGroup, route: Route, making: Making) -> dict[str, Any
     if description := "\n\n".join(filter(None, (route.description, needs))):
         operation["description"] = description
     if parameters:
-        operation["parameters"] = [
-            each | ({"example": examples[each["name"]]} if each["name"] in examples else {}) for each in parameters
-        ]
+        shown = [each | {"example": examples[each["name"]]} for each in parameters if each["name"] in examples]
+        operation["parameters"] = shown + [each for each in parameters if each["name"] not in examples]
     if route.body is not None:
         operation["requestBody"] = _request_body(route, route.body, making)
     operation["responses"] = _responses(group, route, making)

@@ -1,4 +1,5 @@
-// A plugin for Swagger UI: its filter finds operations by path, summary and id, not tags alone, and unfolds what it finds.
+// A plugin for Swagger UI: its filter finds operations by path, method, summary and id, not tags alone, and unfolds what
+// it finds. On narrow screens the descriptions of tags and parameters stand below their names.
 (() => {
   const bundle = window.SwaggerUIBundle;
 
@@ -20,18 +21,19 @@
       .filter((tag) => tag.get("operations").size > 0);
   };
 
-  const phraseOf = (state) => {
-    const filter = state.get("filter");
-    return typeof filter === "string" && filter !== "true" && filter !== "false" ? filter : "";
-  };
+  const typed = (filter) => (typeof filter === "string" && filter !== "true" && filter !== "false" ? filter : "");
 
   // while something is typed, tags stand open unless they were folded by hand
-  const isShown = (original) => (state, thing, otherwise) =>
-    original(state, thing, otherwise || (thing[0] === "operations-tag" && phraseOf(state) !== ""));
+  const unfolded = (Tag, { React }) => (props) => {
+    const { layoutSelectors } = props;
+    const isShown = (thing, otherwise) =>
+      layoutSelectors.isShown(thing, otherwise || typed(layoutSelectors.currentFilter()) !== "");
+    return React.createElement(Tag, { ...props, layoutSelectors: { ...layoutSelectors, isShown } });
+  };
 
   const plugin = ({ React }) => ({
     fn: { opsFilter },
-    statePlugins: { layout: { wrapSelectors: { isShown } } },
+    wrapComponents: { OperationTag: unfolded },
     components: {
       FilterContainer: ({ layoutSelectors, layoutActions, getComponent }) => {
         const Col = getComponent("Col");
@@ -44,12 +46,27 @@
               type: "search",
               placeholder: "Filter operations: rope png, rerank, /v1",
               "aria-label": "Filter operations",
-              value: filter === true || filter === "true" ? "" : filter,
+              value: typed(filter),
               onChange: (event) => layoutActions.updateFilter(event.target.value),
             })));
       },
     },
   });
+
+  const style = document.createElement("style");
+  style.textContent = `
+    .swagger-ui .filter .operation-filter-input { max-width: none; width: 100%; }
+    @media (max-width: 640px) {
+      .swagger-ui .opblock-tag { flex-wrap: wrap; }
+      .swagger-ui .opblock-tag small { flex-basis: 100%; order: 1; padding: 0; }
+      .swagger-ui :is(.parameters, .responses-table), .swagger-ui :is(.parameters, .responses-table) :is(tbody, tr, td) {
+        display: block; max-width: none; width: auto;
+      }
+      .swagger-ui table.parameters thead, .swagger-ui .responses-table thead { display: none; }
+      .swagger-ui table:is(.parameters, .responses-table) td { padding: 4px 0; }
+      .swagger-ui table.parameters :is(input, select, textarea) { box-sizing: border-box; max-width: 100%; width: 100%; }
+    }`;
+  document.head.append(style);
 
   window.SwaggerUIBundle = Object.assign(
     (options) => bundle({ ...options, plugins: [...(options.plugins ?? []), plugin] }),
