@@ -118,7 +118,7 @@ def create_app(
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
     # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
-    names_models = keys is None or management is None
+    names_models = keys is None or settings.management_port is None
 
     def loaded() -> LoadedModels:
         models, default = dict(context.registry.models), context.registry.default

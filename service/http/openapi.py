@@ -101,7 +101,7 @@ def _description(guarded: bool) -> str:
         f"An error is `{MEDIA_TYPE}`: `detail` says what came, what is allowed and what to do, and `code` is stable "
         "and the same over gRPC. OpenAI's paths and those under `/v2` answer errors in their own protocol's form.\n\n"
         f"`Accept` chooses the form of vectors and tables: {', '.join(FORMATS)}.\n\n"
-        "Headers of every request but probes; timeouts count where a request waits for its turn:"
+        "Headers that a request may have, on every path:"
         f"\n\n{headers}"
     )
 

@@ -119,7 +119,7 @@ def test_rejection_has_the_format_of_the_protocol(guarded: Served, refusal: Refu
 
 STATIC = "/static-offline-docs/{file:path}"
 OPEN = ["/", "/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"]
-OPEN += ["/docs", "/docs/oauth2-redirect", "/openapi.json", STATIC]
+OPEN += ["/docs", "/docs/swagger-ui.js", "/openapi.json", STATIC]
 
 
 def test_only_listed_routes_need_no_key(guarded: Served) -> None:
