@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import httpx
 
 JSON = "application/json"
+TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
 SHARED = ("parameters", "responses", "headers")
 
 
@@ -59,6 +60,18 @@ def missing_examples(document: dict[str, Any]) -> list[str]:
         if JSON in content and not content[JSON].get("examples"):
             missing.append(f"{verb} {path}: body")
     return missing
+
+
+def unfit_values(document: dict[str, Any]) -> list[str]:
+    """Parameters that Swagger UI would not send as they stand: of another type, or with an exponent."""
+    unfit = []
+    for verb, path, operation in operations(document):
+        for each in operation["parameters"]:
+            value, kind = each.get("example", each["schema"].get("default")), each["schema"].get("type")
+            fits = value is None or kind is None or isinstance(value, TYPES[kind])
+            if not fits or ("e" in repr(value) and isinstance(value, float)):
+                unfit += [f"{verb} {path}: {each['name']}"]
+    return unfit
 
 
 def requests(document: dict[str, Any], tag: str) -> Iterator[Sent]:

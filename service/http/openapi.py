@@ -211,8 +211,9 @@ def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
         about = {key: value for key, value in entry.items() if key not in ("description", "title", "anyOf")}
         options = [option for option in entry.get("anyOf", []) if option != {"type": "null"}]
         about |= options[0] if len(options) == 1 else {"anyOf": options} if options else {}
-        if about.get("default", ...) is None:
-            del about["default"]
+        default = about.get("default")
+        if default is None or ("e" in repr(default) and isinstance(default, float)):  # Swagger UI refuses 1e-07
+            about.pop("default", None)
         required = name in schema.get("required", [])
         parameter = {"name": name, "in": "query", "required": required, "schema": about}
         if about.get("type") == "array":

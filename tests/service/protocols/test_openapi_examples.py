@@ -9,7 +9,7 @@ import pytest
 
 from service.http.routes import Example, Need, Route
 from service.protocols.inlay.tags import TAGS
-from tests.openapi_requests import JSON, Sent, expanded, missing_examples, operations, requests
+from tests.openapi_requests import JSON, Sent, expanded, missing_examples, operations, requests, unfit_values
 from tests.served import Served, serving
 
 MOST_OF_A_TAG = 20
@@ -44,6 +44,7 @@ def unmet(service: Served, sent: Sent) -> Need | None:
 
 def test_every_operation_has_examples(document: dict[str, Any]) -> None:
     assert missing_examples(document) == []
+    assert unfit_values(document) == []
 
 
 def test_operation_without_an_example_is_found(document: dict[str, Any]) -> None:

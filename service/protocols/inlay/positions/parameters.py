@@ -315,7 +315,7 @@ class DebertaParameters(TableOptions, Lengths):
     weights: Tensor | None = described("rel_embeddings.weight [2 span, dim]", None)
     norm_weight: Tensor | None = described("encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm", None)
     norm_bias: Tensor | None = described("encoder.LayerNorm.bias [dim]", None)
-    norm_eps: float = number("layer_norm_eps", 1e-7)
+    norm_eps: float = number("layer_norm_eps; left out: 1e-7", 1e-7)
 
 
 class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):

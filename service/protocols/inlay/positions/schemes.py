@@ -209,7 +209,7 @@ def _mask(parameters: MaskParameters) -> TableCall:
 
 
 _PATCHES = {"grid": "4x4", "dim": 64}
-_MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": "16,24,24"}
+_MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": [16, 24, 24]}
 _LEARNED = {"weights": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], "length": 3}
 _DEBERTA = {"query_length": 8, "max_position_embeddings": 512}
 _ROWS: tuple[Scheme[Any], ...] = (
