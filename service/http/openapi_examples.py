@@ -48,7 +48,7 @@ def parameter_examples(route: Route, loaded: LoadedModels) -> dict[str, Any]:
     """Return the examples of the parameters of a route's path and query string, by name."""
     chosen = loaded.choose(route.need)
     named = {NAME: chosen.name} if NAME in route.parameters else {}
-    values = {name: _value(example, chosen) for name, example in route.examples.items()}
+    values = {name: value_of(example, chosen.model) for name, example in route.examples.items()}
     return named | {name: value for name, value in values.items() if value is not None}
 
 
@@ -59,7 +59,7 @@ def body_examples(route: Route, body: RequestBody, loaded: LoadedModels) -> dict
     for name, example in body.examples.items():
         need = example.need if isinstance(example, Example) else None
         chosen = loaded.choose(route.need, need)
-        value = _value(example, chosen)
+        value = value_of(example, chosen.model)
         if in_body and (FIELD in value or (chosen.model is not None and chosen.name != loaded.default)):
             value = value | {FIELD: chosen.name}
         examples[name] = ({"summary": f"{name}: {sentence(need)}"} if need else {}) | {"value": value}
@@ -71,10 +71,11 @@ def sentence(need: Need) -> str:
     return f"needs {need.what}; without it the answer is {need.status}"
 
 
-def _value(example: Any, chosen: Chosen) -> Any:
+def value_of(example: Any, model: Any) -> Any:
+    """Return the value of an example, which may be an Example, for a loaded model; None: for none."""
     if not isinstance(example, Example):
         return example
-    return example.make(chosen.model) if example.make is not None else example.value
+    return example.make(model) if example.make is not None else example.value
 
 
 def _names_models(body: RequestBody) -> bool:

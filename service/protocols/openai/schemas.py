@@ -19,9 +19,7 @@ from service.embedding.images import Picture
 from service.embedding.prompts import SPELLINGS
 from service.embedding.requests import Direction, EmbedRequest, Ids, Input, Spans, Text
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
-from service.http.routes import Example
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
-from service.protocols.inlay import needs
 from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
 from service.protocols.inlay.images import EXAMPLE_IMAGE, decode_picture
 
@@ -38,13 +36,13 @@ Base64 = Annotated[
     str, Field(description="in embed_dtype and endianness", json_schema_extra={"contentEncoding": "base64"})
 ]
 
-EXAMPLES: dict[str, Any] = {
+EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"input": "hello world", "model": "all-MiniLM-L6-v2"},
     "texts": {"input": ["hello world", "how are you"], "encoding_format": "base64"},
     "token_ids": {"input": [[101, 7592, 102], [101, 2088, 102]], "dimensions": 128},
     "query": {"input": "hello world", "input_type": "query"},
     "signs": {"input": ["hello world"], "output_dtype": "binary"},
-    "image": Example(value={"input": [EXAMPLE_IMAGE], "modality": "image"}, need=needs.IMAGES_OF_OPENAI),
+    "image": {"input": [EXAMPLE_IMAGE], "modality": "image"},
     "late_chunking": {"input": ["Berlin is large.", "It has lakes."], "late_chunking": True},
     "bytes": {"input": ["hello world"], "encoding_format": "bytes", "embed_dtype": "float16"},
 }
