@@ -26,7 +26,7 @@ from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
 
 Operation = tuple[str, str]
-PAGES = {"/docs", "/docs/swagger-ui.js", "/openapi.json", "/static-offline-docs/{file:path}"}
+PAGES = {"/docs", "/docs/swagger-ui.js", "/openapi.json", "/static-offline-docs/{file:path}", "/web/{file:path}"}
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 FILLED = {"name": "bert", "version": "1", "region": "none"}
 
