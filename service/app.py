@@ -22,10 +22,11 @@ from service.http import asgi
 from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
-from service.http.docs_pages import docs_application, docs_routes
+from service.http.docs_pages import OpenAPIDocument, docs_application, docs_routes
 from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
+from service.http.openapi_examples import LoadedModels
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import Head, RouteGroup
@@ -117,9 +118,21 @@ def create_app(
     context = _open_context(settings, metrics)
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
-    api = docs_application(VERSION, lambda: build_document(router, VERSION, guarded=keys is not None))
+    # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
+    names_models = keys is None or settings.management_port is None
+
+    def loaded() -> LoadedModels:
+        models, default = dict(context.registry.models), context.registry.default
+        name = default.card.name if default else None
+        return LoadedModels(models, name, (name, *((each, model.version) for each, model in models.items())))
+
+    document = OpenAPIDocument(
+        lambda models: build_document(router, VERSION, guarded=keys is not None, loaded=models),
+        loaded if names_models else LoadedModels,
+    )
+    api = docs_application(VERSION, document)
     public = groups if management is None else _with(groups, management=False)
-    router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api)]), *public[1:]])
+    router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api, document)]), *public[1:]])
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
     rpc = _rpc_server(context, plane, keys)

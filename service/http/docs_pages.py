@@ -1,48 +1,107 @@
-"""The documentation pages (Swagger UI, without a network) and /openapi.json, which FastAPI serves."""
+"""The documentation pages, Swagger UI without a network, which FastAPI serves, and /openapi.json."""
 
 import asyncio
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import fastapi_offline
+import orjson
 from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse
 from fastapi_offline import FastAPIOffline
 
-from service.http.response import Headers, Response
+from service.http.formats import JSON
+from service.http.openapi_examples import LoadedModels
+from service.http.response import Headers, Response, bytes_response
 from service.http.routes import Handler, Request, Route
 
 STATIC_FILES = "/static-offline-docs"
-PATHS = ("/docs", "/docs/oauth2-redirect", "/openapi.json", STATIC_FILES + "/{file:path}")
+SCRIPT = "/docs/swagger-ui.js"
+PAGES = ("/docs", STATIC_FILES + "/{file:path}")
+LOOKS = {
+    "docExpansion": "none",
+    "filter": True,
+    "deepLinking": True,
+    "displayRequestDuration": True,
+    "tryItOutEnabled": True,
+    "defaultModelsExpandDepth": 0,
+    "persistAuthorization": False,
+}
+"""Parameters of Swagger UI: tags and schemas folded; a key is kept in the page's memory alone."""
 
 
-def docs_application(version: str, document: Callable[[], dict[str, Any]]) -> FastAPI:
+class OpenAPIDocument:
+    """The OpenAPI document, made when it is first asked for and again when other models are loaded.
+
+    Args:
+        make: returns the document whose examples name some models.
+        loaded: returns the models that are loaded now.
+    """
+
+    def __init__(self, make: Callable[[LoadedModels], dict[str, Any]], loaded: Callable[[], LoadedModels]) -> None:
+        self._make, self._loaded = make, loaded
+        self._body, self._etag, self._version = b"", b"", object()
+        self._making = asyncio.Lock()
+
+    def make(self) -> dict[str, Any]:
+        """Return the document for the models that are loaded now."""
+        return self._make(self._loaded())
+
+    async def respond(self, request: Request) -> Response:
+        """Return the document as JSON, or 304 to a client that has it."""
+        async with self._making:
+            loaded = self._loaded()
+            if loaded.version != self._version:
+                self._body = await asyncio.to_thread(lambda: orjson.dumps(self._make(loaded)))
+                self._etag = _etag(self._body)
+                self._version = loaded.version
+        headers = ((b"etag", self._etag), (b"cache-control", b"no-cache"))
+        if request.holds(self._etag.decode()):
+            return Response((), headers, 304)
+        return bytes_response(self._body, JSON, headers)
+
+
+def docs_application(version: str, document: OpenAPIDocument) -> FastAPI:
     """Return the ASGI application behind the pages.
 
     Args:
         version: of the service.
-        document: makes the OpenAPI document; called once, when it is first asked for.
     """
     api: FastAPI = FastAPIOffline(
         title="Inlay",
         version=version,
+        docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
         static_url=STATIC_FILES,
         telemetry={"auto_configure": False},
     )
-    made: dict[str, Any] = {}
+    api.openapi = document.make  # type: ignore[method-assign]
+    script = f"{SCRIPT}?{_etag(_script()).decode()[1:9]}"
 
-    def openapi() -> dict[str, Any]:
-        if not made:
-            made.update(document())
-        return made
+    @api.get("/docs", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="Inlay: operations",
+            oauth2_redirect_url=None,
+            swagger_js_url=script,
+            swagger_css_url=f"{STATIC_FILES}/swagger-ui.css",
+            swagger_favicon_url=f"{STATIC_FILES}/favicon.png",
+            swagger_ui_parameters=LOOKS,
+        )
 
-    api.openapi = openapi  # type: ignore[method-assign]
     return api
 
 
-def docs_routes(api: FastAPI) -> list[Route]:
-    """Return the pages' rows."""
-    handler = _through_asgi(api)
+def docs_routes(api: FastAPI, document: OpenAPIDocument) -> list[Route]:
+    """Return the rows of the pages, of their script and of /openapi.json."""
+    pages = _through_asgi(api)
+    handlers = {**dict.fromkeys(PAGES, pages), SCRIPT: _respond_with_script, "/openapi.json": document.respond}
     return [
         Route(
             verb="GET",
@@ -56,8 +115,27 @@ def docs_routes(api: FastAPI) -> list[Route]:
             probe=True,
             documented=False,
         )
-        for path in PATHS
+        for path, handler in handlers.items()
     ]
+
+
+async def _respond_with_script(request: Request) -> Response:
+    """Return Swagger UI with our filter; the page's address of it changes with its bytes."""
+    body = _script()
+    headers = ((b"etag", _etag(body)), (b"cache-control", b"public, max-age=31536000, immutable"))
+    if request.holds(_etag(body).decode()):
+        return Response((), headers, 304)
+    return bytes_response(body, "text/javascript; charset=utf-8", headers)
+
+
+@cache
+def _script() -> bytes:
+    swagger = Path(fastapi_offline.__file__).with_name("static") / "swagger-ui-bundle.js"
+    return swagger.read_bytes() + b"\n" + Path(__file__).with_name("swagger_filter.js").read_bytes()
+
+
+def _etag(body: bytes) -> bytes:
+    return b'"%b"' % hashlib.sha256(body).hexdigest()[:32].encode()
 
 
 def _through_asgi(app: FastAPI) -> Handler:

@@ -1,12 +1,15 @@
 """The OpenAPI document, made from the route rows alone."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.http.formats import FORMATS, JSON
+from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
+from service.http.openapi_sharing import share_parts
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
@@ -26,60 +29,99 @@ TRACE_HEADER = (
     {"type": "string"},
     "W3C trace context: the parent span, and whether it is sampled; read where traces are sent",
 )
-TIMEOUTS = (
+COMMON_HEADERS: tuple[tuple[str, Schema, str], ...] = (
+    REQUEST_ID_HEADER,
+    TRACE_HEADER,
     (TIMEOUT_HEADERS[0].decode(), _MILLISECONDS, f"how long the caller waits, {_WAITS}"),
     (TIMEOUT_HEADERS[1].decode(), _MILLISECONDS, f"the same as Envoy says it, {_WAITS}; of both the shorter counts"),
 )
 
 
-def build_document(router: Router, version: str, *, guarded: bool) -> dict[str, Any]:
+class Making(NamedTuple):
+    """What operations are described with.
+
+    Args:
+        references: schemas by pydantic model.
+        guarded: callers must show a key.
+        loaded: the models that examples name.
+    """
+
+    references: References
+    guarded: bool
+    loaded: LoadedModels
+
+
+def build_document(
+    router: Router, version: str, *, guarded: bool, loaded: LoadedModels | None = None
+) -> dict[str, Any]:
     """Return the OpenAPI document of a router's routes.
 
     Args:
         guarded: callers must show a key.
+        loaded: the models that examples name; None: none are loaded.
     """
     routes = [(group, route) for group in router.groups for route in group.routes if route.documented]
     models = _models(routes)
     schemas, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     references: dict[Any, Schema] = {model: schema for (model, _), schema in schemas.items()}
+    making = Making(references, guarded, loaded or LoadedModels())
     paths: dict[str, Any] = {}
     for group, route in routes:
-        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(
-            group, route, references, guarded=guarded
-        )
-    tags = {name: about for group in router.groups for name, about in group.tags.items()}
-    asks = "takes `authorization: Bearer KEY`" if guarded else "asks for no key (`INLAY_API_KEYS` sets some)"
+        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, making)
+    used = {route.tag for _, route in routes}
+    tags = {name: about for group in router.groups for name, about in group.tags.items() if name in used}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Inlay",
             "version": version,
             "summary": "Input layers, positional encodings and sentence vectors.",
-            "description": f"This server {asks}.\n\nAn error is `{MEDIA_TYPE}`: `detail` says what came, what is "
-            "allowed and what to do, and `code` is stable and the same over gRPC. OpenAI's paths and those under `/v2` "
-            "answer errors in their own protocol's form.\n\n`Accept` chooses the form of vectors and tables: "
-            f"{', '.join(FORMATS)}.",
+            "description": _description(guarded),
         },
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
         "components": {
-            "schemas": definitions.get("$defs", {}),
-            "parameters": {name: _header(name, schema, about) for name, schema, about in _common_headers()},
+            "schemas": {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
+            "parameters": {name: _header(name, schema, about) for name, schema, about in COMMON_HEADERS},
         },
     }
     if guarded:
         scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
         document["components"]["securitySchemes"] = {"key": scheme}
         document["security"] = [{"key": []}]
+    share_parts(document)
     return document
 
 
-def _common_headers() -> tuple[tuple[str, Schema, str], ...]:
-    return (REQUEST_ID_HEADER, TRACE_HEADER, *TIMEOUTS)
+def _description(guarded: bool) -> str:
+    asks = "takes `authorization: Bearer KEY`" if guarded else "asks for no key (`INLAY_API_KEYS` sets some)"
+    headers = "\n".join(f"- `{name}`: {about}" for name, _, about in COMMON_HEADERS)
+    return (
+        f"This server {asks}.\n\n"
+        f"An error is `{MEDIA_TYPE}`: `detail` says what came, what is allowed and what to do, and `code` is stable "
+        "and the same over gRPC. OpenAI's paths and those under `/v2` answer errors in their own protocol's form.\n\n"
+        f"`Accept` chooses the form of vectors and tables: {', '.join(FORMATS)}.\n\n"
+        "Headers that a request may have, on every path:"
+        f"\n\n{headers}"
+    )
 
 
 def _header(name: str, schema: Schema, about: str) -> dict[str, Any]:
     return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
+
+
+def _terse(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's schema without titles that repeat names and without defaults of null.
+
+    In pydantic a field that may be left out has the default null even where its schema allows no null.
+    """
+    properties = schema.get("properties", {})
+    for name, entry in properties.items():
+        if entry.get("default", ...) is None:
+            del entry["default"]
+        if entry.get("title", "").lower() == name.replace("_", " ").lower():
+            del entry["title"]
+    return schema
 
 
 def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
@@ -95,42 +137,49 @@ def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
     return list(models)
 
 
-def _operation(group: RouteGroup, route: Route, references: References, *, guarded: bool) -> dict[str, Any]:
+def _operation(group: RouteGroup, route: Route, making: Making) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
     ]
     if route.query is not None:
         parameters += query_parameters(route.query)
-    if not route.probe:
-        headers = (REQUEST_ID_HEADER, TRACE_HEADER, *(TIMEOUTS if route.admitted else ()))
-        parameters += [{"$ref": f"#/components/parameters/{name}"} for name, _, _ in headers]
+    examples = parameter_examples(route, making.loaded)
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
-    if route.description:
-        operation["description"] = route.description
+    needs = f"It {sentence(route.need)}." if route.need else ""
+    if description := "\n\n".join(filter(None, (route.description, needs))):
+        operation["description"] = description
     if parameters:
-        operation["parameters"] = parameters
+        shown = [each | {"example": examples[each["name"]]} for each in parameters if each["name"] in examples]
+        operation["parameters"] = shown + [each for each in parameters if each["name"] not in examples]
     if route.body is not None:
-        operation["requestBody"] = _request_body(route.body, references)
-    operation["responses"] = {str(status): _answer(answer, references) for status, answer in route.answers.items()}
-    model, media_type = group.error_model or (Problem, MEDIA_TYPE)
-    error = Answer(
-        description="What came, what is allowed and what to do.", content={media_type: model, **route.other_errors}
-    )
-    operation["responses"]["default"] = _answer(error, references)
-    if guarded and not route.needs_key:
+        operation["requestBody"] = _request_body(route, route.body, making)
+    operation["responses"] = _responses(group, route, making)
+    if making.guarded and not route.needs_key:
         operation["security"] = []
     return operation
 
 
-def _request_body(body: RequestBody, references: References) -> dict[str, Any]:
+def _responses(group: RouteGroup, route: Route, making: Making) -> dict[str, Any]:
+    answers: dict[str, Answer] = {str(status): answer for status, answer in route.answers.items()}
+    model, media_type = group.error_model or (Problem, MEDIA_TYPE)
+    error = Answer(
+        description="What came, what is allowed and what to do.", content={media_type: model, **route.other_errors}
+    )
+    if route.need is not None:
+        answers.setdefault(str(route.need.status), replace(error, description=f"It needs {route.need.what}."))
+    answers["default"] = error
+    return {status: _answer(answer, making.references) for status, answer in answers.items()}
+
+
+def _request_body(route: Route, body: RequestBody, making: Making) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if body.model is not None or body.schema is not None:
-        schema = _either(references[body.model], body.schema) if body.model else body.schema
+        schema = _either(making.references[body.model], body.schema) if body.model else body.schema
         content[JSON] = {"schema": schema}
         if body.examples:
-            content[JSON]["examples"] = {name: {"value": value} for name, value in body.examples.items()}
+            content[JSON]["examples"] = body_examples(route, body, making.loaded)
     content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
-    request_body: dict[str, Any] = {"required": True, "content": content}
+    request_body: dict[str, Any] = {"required": body.required, "content": content}
     return request_body | ({"description": body.description} if body.description else {})
 
 
@@ -162,9 +211,12 @@ def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
         about = {key: value for key, value in entry.items() if key not in ("description", "title", "anyOf")}
         options = [option for option in entry.get("anyOf", []) if option != {"type": "null"}]
         about |= options[0] if len(options) == 1 else {"anyOf": options} if options else {}
-        if about.get("default", ...) is None:
-            del about["default"]
+        default = about.get("default")
+        if default is None or ("e" in repr(default) and isinstance(default, float)):  # Swagger UI refuses 1e-07
+            about.pop("default", None)
         required = name in schema.get("required", [])
         parameter = {"name": name, "in": "query", "required": required, "schema": about}
+        if about.get("type") == "array":
+            parameter["explode"] = False  # 1,2,3 and not a parameter for each
         parameters.append(parameter | ({"description": entry["description"]} if "description" in entry else {}))
     return parameters

@@ -126,6 +126,11 @@ class Request:
         """Return a header as text, empty where it was not sent."""
         return self.head.headers.get(name, b"").decode("latin-1")
 
+    def holds(self, etag: str) -> bool:
+        """Return whether If-None-Match says that the client holds the bytes of this tag."""
+        held = [tag.strip().removeprefix("W/") for tag in self.header(b"if-none-match").split(",")]
+        return etag in held or "*" in held
+
     @property
     def media_type(self) -> str:
         """The content type in lower case, without its parameters."""
@@ -144,15 +149,47 @@ def binary(description: str = "") -> Schema:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Need:
+    """What an operation, or one of its examples, needs and not every model or server has; for the OpenAPI document.
+
+    Args:
+        what: the thing, such as "a model that reads images".
+        status: of the answer where it is missing.
+        is_met_by: whether a loaded model has it; None: it is not a matter of the model.
+    """
+
+    what: str
+    status: int
+    is_met_by: Callable[[Any], bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """An example of a parameter or a body that depends on the model, or that needs one of some kind.
+
+    Args:
+        value: the example; unused where `make` returns it.
+        make: returns the example for a loaded model, or for None where there is no such model; an example of None is
+            left out.
+        need: what it needs beside that of its route.
+    """
+
+    value: Any = None
+    make: Callable[[Any], Any] | None = None
+    need: Need | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBody:
     """What a route reads, for the OpenAPI document.
 
     Args:
         model: the pydantic model that validates a JSON body.
         schema: the JSON schema, where there is no such model; beside one: another form of body that is read.
-        examples: JSON bodies by name.
+        examples: JSON bodies by name, or Examples of them; the first is the one that Swagger UI sends.
         other: schemas of further media types.
         description: what the body holds.
+        required: whether it may not be left out.
     """
 
     model: type[BaseModel] | None = None
@@ -160,6 +197,7 @@ class RequestBody:
     examples: Mapping[str, Any] = field(default_factory=dict)
     other: Mapping[str, Schema] = field(default_factory=dict)
     description: str = ""
+    required: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +225,9 @@ class Route:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.
         name: the operation's id in the OpenAPI document.
         query: the pydantic model of the query string, or a JSON schema.
+        examples: values, or Examples of them, of parameters of the path and the query string. {name} needs none: it is
+            a loaded model.
+        need: what it needs that not every model or server has.
         answers: responses by status; 200 at least.
         batch_handler: answers at once what it can of requests that arrived together, or gives their errors; None in the
             place of a request that the handler has to answer.
@@ -208,6 +249,8 @@ class Route:
     tag: str
     description: str = ""
     query: type[BaseModel] | Schema | None = None
+    examples: Mapping[str, Any] = field(default_factory=dict)
+    need: Need | None = None
     body: RequestBody | None = None
     answers: Mapping[int, Answer] = field(default_factory=lambda: {200: Answer()})
     batch_handler: BatchHandler | None = None
@@ -233,6 +276,7 @@ class RouteGroup(NamedTuple):
         render_error: how the protocol renders errors of its routes.
         prefixes: beginnings of paths whose unknown paths and verbs the protocol answers too.
         error_model: the pydantic model of an error's body, for the OpenAPI document, and its media type.
+        tags: descriptions of tags by name, in the order in which the document lists them.
     """
 
     routes: Sequence[Route]

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from service.app import create_app
 from service.grpc.methods import Method
+from service.http.openapi_examples import value_of
 from service.http.routes import Route
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import rpc as oip_rpc
@@ -106,7 +107,7 @@ def ordinary() -> Iterator[Case]:
         if route.verb == "GET":
             yield Case(f"GET {route.path}", "ordinary", _request("GET", _path(route), None, None))
         for name, example in (route.body.examples if route.body else {}).items():
-            yield Case(f"POST {route.path}", name, post(_path(route), partial(orjson.dumps, example)))
+            yield Case(f"POST {route.path}", name, post(_path(route), partial(orjson.dumps, value_of(example, None))))
     for path, method in roads().methods.items():
         yield Case(path, "empty", bytes, _streaming(method))
 
@@ -204,7 +205,7 @@ def post(path: str, body: Callable[[], bytes], content_type: bytes = JSON, *line
 
 def _bodies(road: str, path: str, route: Route, turn: int, every: bool) -> Iterator[Case]:
     body = route.body
-    examples = list(body.examples.values()) if body else []
+    examples = [value_of(each, None) for each in body.examples.values()] if body else []
     example: Any = examples[turn % len(examples)] if examples else {}
     names = [name for name in _fields(body.model or body.schema if body else None) if name not in example]
     spots = [*places(example), *[(name,) for name in names], ("unknown",)]

@@ -38,9 +38,9 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.embed_errors import render_error
 from service.protocols.cohere.errors import CohereError
 from service.protocols.inlay.images import decode_picture
+from service.protocols.inlay.tags import EMBED
 
 PREFIXES = ("/v1/embed", "/v2/embed")
-TAG = "embed"
 SOURCES = ("texts", "inputs", "images")
 SIDES = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
 TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -157,7 +157,7 @@ def _route(context: ServiceContext, path: str, body: type[CohereEmbedBody], name
         handler=_handler(context, body, version),
         name=name,
         summary=f"Embed as Cohere's v{version} does",
-        tag=TAG,
+        tag=EMBED,
         body=RequestBody(model=body, examples=EXAMPLES),
         answers={
             200: Answer(

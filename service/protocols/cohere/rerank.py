@@ -24,10 +24,9 @@ from service.http.routes import Answer, Handler, Request, RequestBody, Route, Ro
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_error
+from service.protocols.inlay.tags import RERANK
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
-TAG = "rerank"
-TAGS = {TAG: "The scores of texts with a query, and of pairs of texts."}
 UNNAMED = ("", "default/not-specified")  # infinity-client sends the latter for a model that was not named
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
 DOCUMENTS = {"query": "What is a panda?", "documents": ["A bear that eats bamboo.", "A city."], "top_n": 1}
@@ -123,7 +122,7 @@ def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's routes for ranking."""
     handler = RerankHandler(context)
     rows = [_route(f"/v{version}/rerank", handler, f"cohere_rerank_v{version}", version) for version in (1, 2)]
-    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON), TAGS)
+    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON))
 
 
 def _route(path: str, handler: Handler, name: str, version: int) -> Route:
@@ -133,7 +132,7 @@ def _route(path: str, handler: Handler, name: str, version: int) -> Route:
         handler=handler,
         name=name,
         summary=f"Rank documents as Cohere's v{version} does",
-        tag=TAG,
+        tag=RERANK,
         description="With the fields of Jina's, vLLM's and infinity's. A score is what the model's own activation "
         "makes of its logit; a model of sentence vectors gives cosines, as in vLLM.",
         body=RequestBody(model=CohereRerankBody, examples=EXAMPLES),

@@ -23,9 +23,11 @@ from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Answer, Request, Route, binary
+from service.protocols.inlay import needs
 from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
+from service.protocols.inlay.tags import MODELS
 
 PATH = "/models/{name}/analysis"
 
@@ -187,8 +189,9 @@ def routes(context: ServiceContext) -> list[Route]:
         handler=handlers.analyse,
         name="model_analysis",
         summary="What the word table looks like, and what each step costs",
-        tag="models",
+        tag=MODELS,
         query=AnalysisQuery,
+        need=needs.TABLE,
         answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})},
     )
     pictures = [
@@ -198,8 +201,9 @@ def routes(context: ServiceContext) -> list[Route]:
             handler=partial(handlers.draw, extension),
             name=f"model_analysis_{extension}",
             summary="Singular values and norms of the word table, drawn",
-            tag="models",
+            tag=MODELS,
             query=PictureSize,
+            need=needs.TABLE,
             answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()})},
         )
         for extension in get_args(Format)

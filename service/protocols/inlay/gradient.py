@@ -20,12 +20,14 @@ from models.tables.cross_entropy import IGNORED
 from service.context import ServiceContext
 from service.embedding import validation
 from service.embedding.gradients import ROWS, GradientRequest, Layer, Loss, gradients
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.embedding.requests import Ids
 from service.embedding.word_table import WordTable, word_table
 from service.errors import ConflictingFields, MissingField, WrongShape
 from service.http.response import Response
-from service.http.routes import Request, Route
+from service.http.routes import Example, Request, Route
+from service.protocols.inlay import needs
 from service.protocols.inlay.parameter_types import (
     INTEGERS,
     Int64s,
@@ -33,19 +35,23 @@ from service.protocols.inlay.parameter_types import (
     Tensor,
     TypedArrayOptions,
     described,
+    example_tensor,
     integers,
     one_of,
     switch,
 )
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
+from service.protocols.inlay.tags import MODELS
 from service.scheduling.serial_executor import SerialExecutor
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
 COPIES, VALUE_BYTES = 4, 8  # of what was sent, in float64, until the answer has left
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "input_side": {"input_ids": [1, 2, 1], "gradient": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]},
-    "output_side": {"hidden": [[0.5, 0.8]], "targets": [1], "rows": [0, 1, 2]},
+EXAMPLES = {
+    "input_side": Example(make=lambda model: {"input_ids": [1, 2, 1], "gradient": _example(model, 3)}),
+    "output_side": Example(
+        make=lambda model: {"hidden": _example(model, 1, of_table=True), "targets": [1], "rows": [0, 1, 2]}
+    ),
 }
 
 
@@ -113,11 +119,19 @@ def routes(context: ServiceContext) -> list[Route]:
             "model_gradient",
             "Gradients of the tables, from that of the input layer's output",
             GradientParameters,
-            tag="models",
+            tag=MODELS,
             examples=EXAMPLES,
+            need=needs.TABLE,
             answer=table_answer(_DOCUMENT),
         )
     ]
+
+
+def _example(model: Model | None, rows: int, *, of_table: bool = False) -> Any:
+    """Return rows as wide as a model's vectors, or as its word table; of no model, two values wide."""
+    if model is None:
+        return [[0.5, 0.8]] * rows
+    return example_tensor(rows, word_table(model).rows.shape[1] if of_table else model.card.hidden_size)
 
 
 def _gradient_request(table: WordTable, parameters: GradientParameters) -> GradientRequest:

@@ -10,10 +10,10 @@ from service.http.formats import JSON
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Answer, Request, Route
 from service.observability.metrics import CONTENT_TYPE
+from service.protocols.inlay.tags import OPERATION
 from service.scheduling.batcher import abandoned_runs
 
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
-TAG = "operation"
 
 
 class Health(BaseModel):
@@ -67,7 +67,7 @@ def routes(context: ServiceContext) -> list[Route]:
         ("/ping", ready_without_body, "ping", "The same, as SageMaker asks", empty),
         ("/metrics", metrics, "metrics", "Prometheus metrics", text),
     )
-    shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
+    shared: dict[str, Any] = {"verb": "GET", "tag": OPERATION, "needs_key": False, "admitted": False, "probe": True}
     return [
         Route(path=path, handler=handler, name=name, summary=summary, answers=answers, management=True, **shared)
         for path, handler, name, summary, answers in rows

@@ -32,9 +32,11 @@ from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import from_safetensors, tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
+from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
+from service.protocols.inlay.tags import EMBED
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
 PICTURES = ("image/jpeg", "image/png", "image/webp")
@@ -60,10 +62,11 @@ FORM = {
         "dimensions": {"type": "string", "pattern": "^[0-9]+$"},
     },
 }
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "data_url": {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo..."}]},
-    "tensor": {"inputs": {"pixel_values": {"dtype": "float32", "shape": [3, 224, 224], "data": "AAAA..."}}},
-}
+EXAMPLE_IMAGE = (  # 8 x 8 pixels, red
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mP4z8CAFTEMLQkAKP8/wc53yE8AAAAASUVO"
+    "RK5CYII="
+)
+EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
 BOOLEANS = {"true": True, "false": False}
 DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
 ImageInputs = list[Picture | Values]
@@ -117,7 +120,8 @@ def routes(context: ServiceContext) -> list[Route]:
             handler=handler,
             name="images",
             summary="Embed images or pixel tensors",
-            tag="embed",
+            tag=EMBED,
+            need=needs.IMAGES,
             description="Images as data URLs, base64, files of a form or one file; never fetched from an address.",
             body=RequestBody(
                 model=ImagesBody,

@@ -10,17 +10,27 @@ from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.response import Response
-from service.http.routes import Request, Route
+from service.http.routes import Example, Request, Route
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
+from service.protocols.inlay import needs
+from service.protocols.inlay.parameter_types import (
+    Tensor,
+    TypedArrayOptions,
+    described,
+    example_tensor,
+    number,
+    one_of,
+    whole,
+)
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
+from service.protocols.inlay.tags import MODELS
 from service.request_context import RequestContext
 
 LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "tokens": {"hidden": [[0.1, -0.2, 0.3]], "top_k": 5, "temperature": 0.7},
-    "whole": {"hidden": [[0.1, -0.2, 0.3]], "dtype": "float16", "format": "npy"},
+EXAMPLES = {
+    "tokens": Example(make=lambda model: {"hidden": _states(model), "top_k": 5, "temperature": 0.7}),
+    "whole": Example(make=lambda model: {"hidden": _states(model), "dtype": "float16", "format": "npy"}),
 }
 
 
@@ -53,11 +63,18 @@ def routes(context: ServiceContext) -> list[Route]:
             "model_logits",
             "Logits of hidden states, or the tokens of the largest ones",
             LogitsParameters,
-            tag="models",
+            tag=MODELS,
             examples=EXAMPLES,
+            need=needs.HEAD,
             answer=table_answer(_DOCUMENT),
         )
     ]
+
+
+def _states(model: Model | None) -> Any:
+    """Return an example's hidden state, as wide as those that a model's head takes; of no model, of three values."""
+    head = model.card.head if model else None
+    return example_tensor(1, head.width) if head else [[0.1, -0.2, 0.3]]
 
 
 async def logits_call(

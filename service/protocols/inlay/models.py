@@ -18,6 +18,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.machine import Mappings
 from service.protocols.inlay.positions.model_schemes import available
+from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.settings import Settings
 
@@ -428,7 +429,7 @@ def routes(context: ServiceContext) -> list[Route]:
             handler=list_models,
             name="list_models",
             summary="Every loaded model",
-            tag="models",
+            tag=MODELS,
             answers={200: Answer(content={JSON: ModelList})},
             admitted=False,
         ),
@@ -438,7 +439,7 @@ def routes(context: ServiceContext) -> list[Route]:
             handler=get_model,
             name="get_model",
             summary="One model",
-            tag="models",
+            tag=MODELS,
             answers={200: Answer(content={JSON: ModelSummary})},
             admitted=False,
         ),

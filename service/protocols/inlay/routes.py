@@ -8,17 +8,11 @@ from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
 from service.protocols.inlay.positions import routes as positions
-
-TAGS = {
-    "embed": "Vectors of texts, token ids and images.",
-    "models": "What is loaded.",
-    positions.TAG: positions.TAG_DESCRIPTION,
-    health.TAG: "For probes and scrapers.",
-}
+from service.protocols.inlay.tags import EMBED, TAGS
 
 
 def routes(context: ServiceContext) -> RouteGroup:
-    """Return the routes of /embed, /models, /positions, the probes and the metrics."""
+    """Return the routes of /embed, /models, /positions, the probes and the metrics; and the tags of all protocols."""
     rows = [_embed_route(context)]
     for module in (health, models, positions, images, similarity, similar, gradient, analysis, logits):
         rows += module.routes(context)
@@ -34,7 +28,7 @@ def _embed_route(context: ServiceContext) -> Route:
         batch_handler=handler.answer_batch,
         name="embed",
         summary="Embed texts or token ids",
-        tag="embed",
+        tag=EMBED,
         description="A strict superset of text-embeddings-inference's route. `Accept` chooses the format of vectors.",
         body=RequestBody(model=EmbedBody, examples=EXAMPLES),
         answers=EMBED_ANSWERS,

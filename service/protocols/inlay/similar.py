@@ -21,6 +21,7 @@ from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
+from service.protocols.inlay import needs
 from service.protocols.inlay.parameter_types import (
     TENSOR,
     Parameters,
@@ -33,6 +34,7 @@ from service.protocols.inlay.parameter_types import (
 )
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
+from service.protocols.inlay.tags import MODELS
 
 MAX_TOP = 1000
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -189,8 +191,9 @@ def routes(context: ServiceContext) -> list[Route]:
             "model_similar",
             "The tokens nearest to a token, a text, a vector or an analogy",
             SimilarParameters,
-            tag="models",
+            tag=MODELS,
             examples=EXAMPLES,
+            need=needs.TABLE,
             answer=Answer(description="The tokens.", content={JSON: _DOCUMENT}),
         )
     ]

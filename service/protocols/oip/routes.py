@@ -9,9 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from service.errors import Unavailable
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
+from service.protocols.inlay.tags import OIP, OIP_MEMORY, OIP_REPOSITORY
 from service.protocols.oip import bodies, metadata
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
 from service.protocols.oip.data_plane import DataPlane
@@ -25,8 +26,10 @@ SYSTEM = f"{PREFIX}/systemsharedmemory"
 CUDA = f"{PREFIX}/cudasharedmemory"
 REGION = "region/{region}"
 REPOSITORY = f"{PREFIX}/repository"
-TAG = "open inference"
-ABOUT = "The Open Inference Protocol v2, as Triton and KServe speak it."
+PATH_EXAMPLES = {"version": "1", "region": "vectors"}
+SHARED_MEMORY = Need(what="a server started with INLAY_SHARED_MEMORY=true", status=501)
+NO_CUDA = Need(what="CUDA shared memory, which Inlay does not support", status=501)
+CONTROL = Need(what="a server started with INLAY_MODEL_CONTROL=explicit", status=501)
 BINARY: Mapping[str, Any] = {
     "type": "string",
     "format": "binary",
@@ -134,7 +137,7 @@ class Unloaded(BaseModel):
 def routes(plane: DataPlane) -> RouteGroup:
     """Return everything under /v2."""
     rows = (*_metadata_routes(plane), *_infer_routes(plane), *_shared_memory_routes(plane), *_repository_routes(plane))
-    return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON), {TAG: ABOUT})
+    return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON))
 
 
 def _rows(
@@ -149,6 +152,8 @@ def _rows(
     admitted: bool = False,
     vectors: bool = False,
     management: bool = False,
+    tag: str = OIP,
+    need: Need | None = None,
 ) -> list[Route]:
     """Return a row for each path; `answer` None: the response has no body."""
     content: dict[str, Any] = {} if answer is None else {JSON: answer}
@@ -161,7 +166,9 @@ def _rows(
             handler=handler,
             name=f"{name}_{number}" if number else name,
             summary=summary,
-            tag=TAG,
+            tag=tag,
+            examples=PATH_EXAMPLES,
+            need=need,
             body=body,
             answers={200: Answer(description="Done." if answer is None else "The answer.", content=content)},
             needs_key=not probe,
@@ -281,23 +288,19 @@ def _shared_memory_routes(plane: DataPlane) -> list[Route]:
 
     regions_list = _list_of(RegionStatus)
     statuses = (f"{SYSTEM}/status", f"{SYSTEM}/{REGION}/status")
+    registers = (f"{SYSTEM}/{REGION}/register",)
     unregisters = (f"{SYSTEM}/unregister", f"{SYSTEM}/{REGION}/unregister")
+    cuda_statuses = (f"{CUDA}/status", f"{CUDA}/{REGION}/status")
     cuda_posts = (f"{CUDA}/unregister", f"{CUDA}/{REGION}/register", f"{CUDA}/{REGION}/unregister")
-    body = RequestBody(model=RegionRequest)
+    body = RequestBody(model=RegionRequest, examples={"region": {"key": "/vectors", "byte_size": 4096}})
+    rows = partial(_rows, tag=OIP_MEMORY, need=SHARED_MEMORY)
+    none = partial(_rows, tag=OIP_MEMORY, need=NO_CUDA)
     return [
-        *_rows("GET", "oip_shared_memory_status", status, "The registered regions", regions_list, *statuses),
-        *_rows(
-            "POST",
-            "oip_shared_memory_register",
-            register,
-            "Lend a region",
-            None,
-            f"{SYSTEM}/{REGION}/register",
-            body=body,
-        ),
-        *_rows("POST", "oip_shared_memory_unregister", unregister, "Take a region back, or all", None, *unregisters),
-        *_rows("GET", "oip_cuda_status", cuda, "Not supported", None, f"{CUDA}/status", f"{CUDA}/{REGION}/status"),
-        *_rows("POST", "oip_cuda", cuda, "Not supported", None, *cuda_posts),
+        *rows("GET", "oip_shared_memory_status", status, "The registered regions", regions_list, *statuses),
+        *rows("POST", "oip_shared_memory_register", register, "Lend a region", None, *registers, body=body),
+        *rows("POST", "oip_shared_memory_unregister", unregister, "Take a region back, or all", None, *unregisters),
+        *none("GET", "oip_cuda_status", cuda, "Not supported", None, *cuda_statuses),
+        *none("POST", "oip_cuda", cuda, "Not supported", None, *cuda_posts),
     ]
 
 
@@ -318,19 +321,14 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     model = f"{REPOSITORY}/models/{{name}}"
     about_index = "Every model of the store, and whether it is loaded"
     about_load = "Serve the store's present version of a model"
+    which = RequestBody(model=IndexRequest, examples={"ready": {"ready": True}}, required=False)
+    move = RequestBody(model=MoveRequest, examples={"empty": {}}, required=False)
+    rows = partial(_rows, "POST", tag=OIP_REPOSITORY, management=True)
+    moves = partial(rows, body=move, admitted=True, need=CONTROL)
     return [
-        *_rows("POST", "oip_index", index, about_index, _list_of(IndexEntry), f"{REPOSITORY}/index", management=True),
-        *_rows("POST", "oip_load", load, about_load, Loaded, f"{model}/load", admitted=True, management=True),
-        *_rows(
-            "POST",
-            "oip_unload",
-            unload,
-            "Stop serving a model",
-            Unloaded,
-            f"{model}/unload",
-            admitted=True,
-            management=True,
-        ),
+        *rows("oip_index", index, about_index, _list_of(IndexEntry), f"{REPOSITORY}/index", body=which),
+        *moves("oip_load", load, about_load, Loaded, f"{model}/load"),
+        *moves("oip_unload", unload, "Stop serving a model", Unloaded, f"{model}/unload"),
     ]
 
 

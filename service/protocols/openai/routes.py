@@ -21,10 +21,11 @@ from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongMod
 from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import pooled_bytes
+from service.protocols.inlay import needs, pooled_bytes
 from service.protocols.inlay.models import created
+from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import Decoder, OpenAIModel, OpenAIModelList, ResponseOptions
@@ -33,6 +34,7 @@ PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 TOKEN_EMBED = "token_embed"
 EMBEDDINGS_ABOUT = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
 POOLING_ABOUT = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
+EXAMPLES = schemas.EXAMPLES | {"image": Example(value=schemas.EXAMPLES["image"], need=needs.IMAGES_OF_OPENAI)}
 HEADERS = {
     "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
 } | truncation.HEADERS
@@ -81,9 +83,9 @@ def _embedding_route(path: str, handler: Handler, name: str, summary: str, *, po
         handler=handler,
         name=name,
         summary=summary,
-        tag="embed",
+        tag=EMBED,
         description=POOLING_ABOUT if pooled else EMBEDDINGS_ABOUT,
-        body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=schemas.EXAMPLES),
+        body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=EXAMPLES),
         answers={200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)},
         vectors=True,
     )
@@ -115,7 +117,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
             handler=handler,
             name=name,
             summary=summary,
-            tag="models",
+            tag=MODELS,
             answers={200: Answer(description="What is loaded.", content={JSON: model})},
             admitted=False,
         )

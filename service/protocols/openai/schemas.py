@@ -21,7 +21,7 @@ from service.embedding.requests import Direction, EmbedRequest, Ids, Input, Span
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
-from service.protocols.inlay.images import decode_picture
+from service.protocols.inlay.images import EXAMPLE_IMAGE, decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
 INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
@@ -42,7 +42,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "token_ids": {"input": [[101, 7592, 102], [101, 2088, 102]], "dimensions": 128},
     "query": {"input": "hello world", "input_type": "query"},
     "signs": {"input": ["hello world"], "output_dtype": "binary"},
-    "image": {"input": ["data:image/png;base64,iVBORw0KGgo..."], "modality": "image"},
+    "image": {"input": [EXAMPLE_IMAGE], "modality": "image"},
     "late_chunking": {"input": ["Berlin is large.", "It has lakes."], "late_chunking": True},
     "bytes": {"input": ["hello world"], "encoding_format": "bytes", "embed_dtype": "float16"},
 }

@@ -6,6 +6,7 @@ Source: vLLM 0.33, entrypoints/pooling/scoring and classify; infinity-client 0.0
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from time import time
 from typing import Annotated, Any
 
@@ -24,9 +25,10 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
+from service.protocols.inlay import needs
+from service.protocols.inlay.tags import RERANK
 from service.protocols.openai.schemas import INPUT, UNNAMED, OpenAIUsage, decode_inputs
 
-TAG = "rerank"
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 ROUTE_NAMES = {"/score": "score", "/v1/score": "openai_score"}
 Limit = Annotated[int | None, Field(ge=0, description="an integer from 0, which is no limit")]
@@ -160,7 +162,10 @@ def routes(context: ServiceContext) -> list[Route]:
     summary = "Classify texts as vLLM or infinity does"
     return [
         *rows,
-        _route("/classify", label, "classify", summary, about, ClassifyBody, CLASSIFY_EXAMPLES, ClassifyList),
+        replace(
+            _route("/classify", label, "classify", summary, about, ClassifyBody, CLASSIFY_EXAMPLES, ClassifyList),
+            need=needs.CLASSIFIER_OF_OPENAI,
+        ),
     ]
 
 
@@ -181,7 +186,7 @@ def _route(
         handler=handler,
         name=name,
         summary=summary,
-        tag=TAG,
+        tag=RERANK,
         description=about,
         body=RequestBody(model=body, examples=examples),
         answers={

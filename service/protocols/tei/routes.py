@@ -22,20 +22,19 @@ from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup, Schema
+from service.http.routes import Answer, Example, Handler, Need, Request, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import timing_headers
+from service.protocols.inlay import needs, timing_headers
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.tags import TEI
 from service.protocols.tei import operations, schemas, sparse_answers, vector_similarity
 from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Result = TypeVar("Result")
 DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
-TAG = "tei"
-TAGS = {TAG: "The rest of text-embeddings-inference's contract; /embed is its superset."}
 MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
@@ -43,6 +42,7 @@ EITHER = {
     "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
     + [schemas.RerankBody.model_json_schema()]
 }
+RANKED_BY_RERANKER = Example(value=RANKED, need=needs.RANKER)
 DOCUMENTS = {"query": "a text", "documents": ["another", "a third"]}
 DOCUMENTS_BODY, DOCUMENTS_RANKED, DOCUMENTS_ERROR = (
     {"$ref": REFERENCE.format(model=name)} for name in ("CohereRerankBody", "CohereRanking", "CohereError")
@@ -65,12 +65,12 @@ def routes(context: ServiceContext, rerank_documents: DocumentsHandler) -> Route
     handlers = Handlers(context, rerank_documents)
     rows = [*_vector_routes(handlers), *_score_routes(handlers), *_token_routes(handlers)]
     rows += [_info_route(handlers)]
-    return RouteGroup(rows, render_problem, tags=TAGS)
+    return RouteGroup(rows, render_problem)
 
 
 def _vector_routes(handlers: "Handlers") -> list[Route]:
     either = _in_every_format({"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON], RANKS, PREDICTIONS]})
-    examples = {"texts": {"inputs": ["hello"]}, "similarity": COMPARED, "ranking": RANKED}
+    examples = {"texts": {"inputs": ["hello"]}, "similarity": COMPARED, "ranking": RANKED_BY_RERANKER}
     either_body = RequestBody(schema=EITHER, examples=examples)
     by_kind, summary = handlers.by_kind, "/embed, /similarity, /predict or /rerank, as the body and the model say"
     return [
@@ -90,7 +90,7 @@ def _vector_routes(handlers: "Handlers") -> list[Route]:
             "The sparse vector of each text: its values that are not 0",
             _body(schemas.SparseBody, {"inputs": ["hello world"]}),
             Answer(content={JSON: sparse_answers.SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
-            vectors=True,
+            vectors=True, need=needs.SPARSE,
         ),
         _post(
             "/similarity", handlers.similarity, "tei_similarity",
@@ -113,10 +113,11 @@ def _score_routes(handlers: "Handlers") -> list[Route]:
         _post(
             "/predict", handlers.predict, "tei_predict", "The scores of a text's labels, the best first",
             _body(schemas.PredictBody, {"inputs": "I like it"}), Answer(content={JSON: PREDICTIONS}, headers=headers),
+            need=needs.CLASSIFIER,
         ),
         _post(
             "/rerank", handlers.rerank, "tei_rerank", "The scores of texts with a query, the best first",
-            RequestBody(schema=EITHER_RANKING, examples={"texts": RANKED, "documents": DOCUMENTS}),
+            RequestBody(schema=EITHER_RANKING, examples={"documents": DOCUMENTS, "texts": RANKED_BY_RERANKER}),
             Answer(content={JSON: {"anyOf": [RANKS, DOCUMENTS_RANKED]}}, headers=headers | ignored_fields.HEADERS),
             other_errors={JSON: DOCUMENTS_ERROR},
         ),
@@ -140,7 +141,7 @@ def _info_route(handlers: "Handlers") -> Route:
         handler=handlers.info,
         name="tei_info",
         summary="What is served, and its limits",
-        tag=TAG,
+        tag=TEI,
         query=schemas.InfoQuery,
         answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
         admitted=False,
@@ -156,6 +157,7 @@ def _post(
     answer: Answer,
     *,
     vectors: bool = False,
+    need: Need | None = None,
     other_errors: Mapping[str, Schema] | None = None,
 ) -> Route:
     return Route(
@@ -164,8 +166,9 @@ def _post(
         handler=handler,
         name=name,
         summary=summary,
-        tag=TAG,
+        tag=TEI,
         body=body,
+        need=need,
         answers={200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND},
         vectors=vectors,
         other_errors=other_errors or {},

@@ -15,24 +15,31 @@ from service.embedding import truncation
 from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
 from service.http.openapi import build_document
+from service.http.openapi_examples import PLACEHOLDER
 from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed_body import EXAMPLES, read
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
+from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
 
 Operation = tuple[str, str]
-PAGES = {"/docs", "/docs/oauth2-redirect", "/openapi.json", "/static-offline-docs/{file:path}"}
+PAGES = {"/docs", "/docs/swagger-ui.js", "/openapi.json", "/static-offline-docs/{file:path}", "/web/{file:path}"}
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 FILLED = {"name": "bert", "version": "1", "region": "none"}
 
 
 @pytest.fixture(scope="module")
-def document(served: Served) -> dict[str, Any]:
+def raw(served: Served) -> dict[str, Any]:
     openapi: dict[str, Any] = served.http.get("/openapi.json").json()
     return openapi
+
+
+@pytest.fixture(scope="module")
+def document(raw: dict[str, Any]) -> dict[str, Any]:
+    return expanded(raw)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +59,6 @@ def differences(document: dict[str, Any], router: Router) -> set[Operation]:
     """Return the operations that the document or the router has alone, documentation pages aside."""
     routes = {(route.verb, plain(route.path)) for route in router.routes if route.path not in PAGES}
     return described(document) ^ routes
-
-
-def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
-    return [(verb.upper(), path, each) for path, item in document["paths"].items() for verb, each in item.items()]
 
 
 def filled(path: str) -> str:
@@ -128,18 +131,23 @@ def references(node: Any) -> set[str]:
     return set().union(*(references(each) for each in node)) if isinstance(node, list) else set()
 
 
-def test_every_reference_is_defined(document: dict[str, Any]) -> None:
-    components = document["components"]
-    known = {f"#/components/{kind}/{name}" for kind in ("schemas", "parameters") for name in components[kind]}
-    assert references(document) <= known
+def test_every_reference_is_defined(raw: dict[str, Any]) -> None:
+    components = {kind: raw["components"][kind] for kind in ("schemas", "parameters", "responses", "headers")}
+    known = {f"#/components/{kind}/{name}" for kind, parts in components.items() for name in parts}
+    assert references(raw) <= known
+
+
+def test_parts_of_several_operations_are_described_once(raw: dict[str, Any], document: dict[str, Any]) -> None:
+    for kind, parts in raw["components"].items():
+        assert len({orjson.dumps(part) for part in parts.values()}) == len(parts), kind
+        assert all(re.fullmatch(r"[a-zA-Z0-9._-]+", name) for name in parts), kind
+    whole = [parameter for _, _, each in operations(raw) for parameter in each.get("parameters", [])]
+    texts = [orjson.dumps(each) for each in whole if "$ref" not in each]
+    assert all(len(text) <= 130 for text in texts if texts.count(text) > 1)
+    assert len(orjson.dumps(raw)) < 0.7 * len(orjson.dumps(document))
 
 
 # ---- parameters, bodies and answers
-
-
-def own_parameters(operation: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that are not every operation's."""
-    return [each for each in operation.get("parameters", []) if "$ref" not in each]
 
 
 def test_every_scheme_is_described_with_its_parameters(document: dict[str, Any], served: Served) -> None:
@@ -149,14 +157,14 @@ def test_every_scheme_is_described_with_its_parameters(document: dict[str, Any],
         body = item["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
         properties = document["components"]["schemas"][body.rpartition("/")[2]]["properties"]
         assert {name: entry["description"] for name, entry in properties.items()} == scheme["parameters"]
-        for parameter in own_parameters(item.get("get", {})):
+        for parameter in item.get("get", {}).get("parameters", []):
             assert parameter["description"] == scheme["parameters"][parameter["name"]]
             assert parameter["schema"].keys() & {"type", "anyOf", "enum", "const"}, parameter
 
 
 def test_scaling_parameters_have_a_type_and_a_meaning(document: dict[str, Any]) -> None:
     rope = document["paths"]["/positions/rope"]["get"]
-    parameters = {each["name"]: each for each in own_parameters(rope)}
+    parameters = {each["name"]: each for each in rope["parameters"]}
     assert parameters["factor"]["schema"]["type"] == "number"
     assert parameters["truncate"]["schema"]["type"] == "boolean"
     assert parameters["short_factor"]["schema"]["type"] == "array"
@@ -177,7 +185,7 @@ def test_every_format_is_described_with_its_headers(document: dict[str, Any]) ->
     assert set(answer["headers"]) == {*TENSOR_HEADERS, *timing_headers.HEADERS, *truncation.HEADERS}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert set(rope["responses"]["200"]["content"]) == set(TABLE_FORMATS)
-    names = {each["name"] for each in own_parameters(rope)}
+    names = {each["name"] for each in rope["parameters"]}
     assert names >= {"name", "start", "length", "positions", "dtype", "format"}
 
 
@@ -208,19 +216,18 @@ def test_timing_headers_are_described(document: dict[str, Any], served: Served) 
     assert sent["x-compute-type"] in headers["x-compute-type"]["description"].replace(",", "").split()
 
 
-def test_request_headers_are_listed_where_they_are_read(
-    document: dict[str, Any], served: Served, router: Router
+def test_common_request_headers_are_described_once(
+    document: dict[str, Any], raw: dict[str, Any], served: Served
 ) -> None:
+    listed = {name for name, part in raw["components"]["parameters"].items() if part["in"] == "header"}
+    assert listed == {"x-request-id", "traceparent", "inlay-timeout-ms", "x-envoy-expected-rq-timeout-ms"}
+    assert all(f"`{name}`: " in document["info"]["description"] for name in listed)
     for verb, path, operation in operations(document):
-        headers = {each["$ref"].rpartition("/")[2] for each in operation.get("parameters", []) if "$ref" in each}
-        probe = route_of(router, verb, path).probe
-        assert (headers >= {"x-request-id", "traceparent"}) is not probe, (verb, path)
-        if probe:
-            continue
+        assert all(each["in"] != "header" for each in operation["parameters"]), (verb, path)
         for name in ("inlay-timeout-ms", "x-envoy-expected-rq-timeout-ms"):
             answer = served.http.request(verb, filled(path), headers={name: "soon"})
-            assert name not in headers or f"the header {name} is 'soon'" in answer.text, (verb, path, answer.text)
-        names = [each.get("name", each.get("$ref")) for each in operation.get("parameters", [])]
+            assert f"the header {name} is 'soon'" in answer.text, (verb, path, answer.text)
+        names = [(each["in"], each["name"]) for each in operation["parameters"]]
         assert len(names) == len(set(names)), (verb, path)
 
 
@@ -234,7 +241,7 @@ def guarded(tiny_store: Path) -> Iterator[Served]:
 
 
 def test_errors_of_callers_without_a_key_are_described(guarded: Served) -> None:
-    document = guarded.http.get("/openapi.json").json()
+    document = expanded(guarded.http.get("/openapi.json").json())
     for verb, path, operation in operations(document):
         if operation.get("security") == []:
             continue
@@ -250,6 +257,19 @@ def test_document_says_which_operations_need_a_key(guarded: Served) -> None:
     router = guarded.app.pipeline.router
     for verb, path, operation in operations(document):
         assert (operation.get("security") != []) is route_of(router, verb, path).needs_key, (verb, path)
+
+
+def test_document_names_models_only_where_metrics_do(guarded: Served, served: Served, tiny_store: Path) -> None:
+    settings = {"default_model": "bert", "api_keys": "correct-horse-battery-staple", "management_port": 0}
+
+    def names(service: Served) -> set[str]:
+        found = expanded(service.http.get("/openapi.json").json())
+        each = [parameter for _, _, operation in operations(found) for parameter in operation["parameters"]]
+        return {parameter["example"] for parameter in each if parameter["name"] == "name"}
+
+    assert names(guarded) == names(served) == {"bert", "llama"}
+    with serving(tiny_store, **settings) as hidden:
+        assert names(hidden) == {PLACEHOLDER}
 
 
 def test_document_describes_keys_errors_and_formats(guarded: Served, served: Served) -> None:

@@ -117,9 +117,9 @@ def test_rejection_has_the_format_of_the_protocol(guarded: Served, refusal: Refu
         assert document.items() >= refusal.document.items()
 
 
-STATIC = "/static-offline-docs/{file:path}"
+STATIC, WEB = "/static-offline-docs/{file:path}", "/web/{file:path}"
 OPEN = ["/", "/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"]
-OPEN += ["/docs", "/docs/oauth2-redirect", "/openapi.json", STATIC]
+OPEN += ["/docs", "/docs/swagger-ui.js", "/openapi.json", STATIC, WEB]
 
 
 def test_only_listed_routes_need_no_key(guarded: Served) -> None:
@@ -130,7 +130,12 @@ def test_only_listed_routes_need_no_key(guarded: Served) -> None:
 @pytest.mark.parametrize("verb", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", OPEN)
 def test_open_routes_answer_without_a_key(guarded: Served, path: str, verb: str) -> None:
-    assert guarded.http.request(verb, path.replace("{file:path}", "swagger-ui.css")).status_code == 200
+    assert (
+        guarded.http.request(
+            verb, path.replace("{file:path}", "style.css" if path == WEB else "swagger-ui.css")
+        ).status_code
+        == 200
+    )
 
 
 HIDDEN = ["/health/../models", "/docs/../embed", "/health/%2e%2e/models", "/static-offline-docs/../models", "//models"]

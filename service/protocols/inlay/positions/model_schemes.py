@@ -1,7 +1,7 @@
 """MODEL_SCHEMES: the positional encodings of a loaded model, with the parameters that its card does not decide."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from typing import Any, Generic
@@ -18,6 +18,7 @@ from models.positions.rope import table as rope_table
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import NotFound
+from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions.parameters import (
     Layer,
@@ -57,12 +58,16 @@ class ModelScheme(Generic[P]):
     Args:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for.
+        example: parameters of a small table, as of Scheme.
+        has: what a model with this encoding has, such as "rotary positions".
     """
 
     name: str
     summary: str
     parameters: type[P]
     call: Callable[[CardAndWeights, P], TableCall]
+    example: Mapping[str, Any] = field(hash=False)
+    has: str
     methods: tuple[str, ...] = ("GET", "POST")
 
 
@@ -142,18 +147,57 @@ def _call(model: CardAndWeights, function: Any, values: dict[str, Any]) -> Table
 
 
 _LENGTHS = ("query_length", "key_length")
+_SQUARE = {"query_length": 8}
 _ROWS: tuple[ModelScheme[Any], ...] = (
-    ModelScheme("rope", "Its rotary cos and sin", ModelRopeParameters, _rope),
-    ModelScheme("sinusoidal", "Its sinusoidal positions", ModelSinusoidalParameters, _sinusoidal),
-    ModelScheme("learned", "Its learned positions", ModelLearnedParameters, _learned),
-    ModelScheme("alibi", "Its ALiBi slopes and bias", ModelAlibiParameters, _alibi),
-    ModelScheme("t5", "Its relative buckets and their bias", ModelT5Parameters, _t5),
-    ModelScheme("deberta", "Its relative buckets and their vectors", ModelDebertaParameters, _deberta),
-    ModelScheme("axial", "Rotary cos and sin of its patches", ModelAxialParameters, _axial),
-    ModelScheme("mask", "Its attention mask", ModelMaskParameters, _mask),
-)
+    ModelScheme(
+        "rope", "Its rotary cos and sin", ModelRopeParameters, _rope, {"length": 8},
+        "rotary positions, such as a Llama, a Qwen or a ModernBERT",
+    ),
+    ModelScheme(
+        "sinusoidal", "Its sinusoidal positions", ModelSinusoidalParameters, _sinusoidal, {"length": 8},
+        "sinusoidal positions, such as a Marian or an M2M100",
+    ),
+    ModelScheme(
+        "learned", "Its learned positions", ModelLearnedParameters, _learned, {"length": 8},
+        "learned positions, such as a BERT or a GPT-2",
+    ),
+    ModelScheme("alibi", "Its ALiBi slopes and bias", ModelAlibiParameters, _alibi, _SQUARE, "ALiBi, such as a BLOOM"),
+    ModelScheme(
+        "t5", "Its relative buckets and their bias", ModelT5Parameters, _t5, _SQUARE,
+        "T5's relative buckets, such as a T5",
+    ),
+    ModelScheme(
+        "deberta", "Its relative buckets and their vectors", ModelDebertaParameters, _deberta, _SQUARE,
+        "DeBERTa-v2's relative buckets",
+    ),
+    ModelScheme(
+        "axial", "Rotary cos and sin of its patches", ModelAxialParameters, _axial, {"grid": "4x4"},
+        "rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
+    ),
+    ModelScheme("mask", "Its attention mask", ModelMaskParameters, _mask, _SQUARE, "attention masks"),
+)  # fmt: skip
 MODEL_SCHEMES: dict[str, ModelScheme[Any]] = {row.name: row for row in _ROWS}
 AnyScheme = Scheme[Any] | ModelScheme[Any]
+
+
+def need_of(row: AnyScheme) -> Need | None:
+    """Return what the routes of a row need, for the OpenAPI document."""
+    if isinstance(row, Scheme):
+        return None
+    return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
+
+
+def example_of(row: AnyScheme, card: Card | None) -> dict[str, Any]:
+    """Return a row's example; of a model whose layers differ, with the first layer type.
+
+    Args:
+        card: of the model whose encoding it is; None: of none.
+    """
+    tables: Mapping[str, Any] = {}
+    if card is not None and isinstance(row, ModelScheme):
+        encodings: dict[str, Mapping[str, Any]] = {"rope": card.encodings.ropes, "mask": card.encodings.masks}
+        tables = encodings.get(row.name, {})
+    return {**row.example, **({"layer_type": next(iter(tables))} if len(tables) > 1 else {})}
 
 
 def available(card: Card) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ from service.protocols.inlay.parameter_types import (
 from service.protocols.inlay.parsing import query_pairs, query_values
 from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES, AnyScheme
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
-from service.protocols.inlay.positions.responses import REVALIDATE, is_held
+from service.protocols.inlay.positions.responses import REVALIDATE
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
 
@@ -230,7 +230,7 @@ class Plots:
         if extension == DOCUMENT or any(table.of_model for table in shown):
             cache_control = REVALIDATE  # another version may write the document otherwise, a model may be exchanged
         headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
-        if is_held(request, etag):
+        if request.holds(etag):
             return Response((), headers, 304)
         body = self._tables.cached(etag) or await self._draw_next(etag, shown, options, extension)
         return Response((body,), (*headers, (b"content-type", FIGURE_TYPES[extension].encode())))

@@ -29,7 +29,7 @@ from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
 from service.http.response import WHOLE_BYTES, Headers, Response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, binary
+from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
@@ -79,7 +79,7 @@ async def table_response(
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:
         headers = (*headers, (b"cache-control", cache_control.encode()))
-        if is_held(request, etag):
+        if request.holds(etag):
             return Response((), headers, 304)
     table = await tables.run(call.table)
     outputs = chosen_outputs(tables, table, form)
@@ -93,12 +93,6 @@ async def table_response(
     if cache_control:
         return _ranged(request, tables, etag, file, headers)
     return _part(request, tables, etag, file, headers, (0, file.size), 200)
-
-
-def is_held(request: Request, etag: str) -> bool:
-    """Return whether If-None-Match says that the client holds the bytes of this tag."""
-    held = [tag.strip().removeprefix("W/") for tag in request.header(b"if-none-match").split(",")]
-    return etag in held or "*" in held
 
 
 def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
@@ -326,8 +320,9 @@ def tensor_route(
     parameters: type[BaseModel],
     *,
     tag: str,
-    examples: Mapping[str, Any] | None = None,
+    examples: Mapping[str, Any],
     answer: Answer | None = None,
+    need: Need | None = None,
 ) -> Route:
     """Return a POST route whose handler reads its body with `parsing.from_body`.
 
@@ -335,6 +330,7 @@ def tensor_route(
         parameters: the model of the body.
         examples: JSON bodies by name.
         answer: the response; None: a table.
+        need: what it needs that not every model has.
     """
     return Route(
         verb="POST",
@@ -344,6 +340,7 @@ def tensor_route(
         summary=summary,
         tag=tag,
         description=_TENSOR_BODY_DESCRIPTION,
-        body=RequestBody(model=parameters, examples=examples or {}, other=_TENSOR_BODY),
+        body=RequestBody(model=parameters, examples=examples, other=_TENSOR_BODY),
+        need=need,
         answers={200: answer or table_answer()},
     )

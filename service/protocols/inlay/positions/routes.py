@@ -1,19 +1,20 @@
 """The routes of positional encodings: /positions/... of any parameters, /models/{name}/... of a model's own."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
 from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
-from service.http.routes import Answer, Handler, Request, Route, Schema, binary
+from service.http.routes import Answer, Example, Request, Route, binary
+from service.protocols.inlay.parameter_types import example_tensor
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
@@ -21,7 +22,9 @@ from service.protocols.inlay.positions.model_schemes import (
     MODEL_SCHEMES,
     AnyScheme,
     call_maker,
+    example_of,
     find_model,
+    need_of,
 )
 from service.protocols.inlay.positions.parameters import (
     ConvertParameters,
@@ -33,6 +36,7 @@ from service.protocols.inlay.positions.plots import (
     DOCUMENT,
     FIGURE_DOCUMENT,
     PICTURE_TYPES,
+    USUAL_LENGTHS,
     Plots,
     is_drawable,
     parse_source,
@@ -43,16 +47,24 @@ from service.protocols.inlay.positions.responses import (
     BINARY_TABLES,
     FOREVER,
     REVALIDATE,
-    is_held,
     table_answer,
     table_form,
     table_response,
     tensor_route,
 )
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.tags import (
+    MODEL_FIGURES,
+    MODEL_GRAPHS,
+    MODEL_NUMBERS,
+    MODEL_PICTURES,
+    POSITION_FIGURES,
+    POSITION_GRAPHS,
+    POSITION_NUMBERS,
+    POSITION_PICTURES,
+    POSITIONS,
+)
 
-TAG = "positions"
-TAG_DESCRIPTION = "Positional encodings: of any parameters, and those of a model."
 HELD = Answer(description="The client's copy is current.")
 RANGES = {
     206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
@@ -115,24 +127,43 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
         form = table_form(request, parameters, parameters.dtype)
         return await table_response(request, context.tables, make_call(parameters), form)
 
-    by_post = tensor_route(_path(row), post, _operation(row, "post"), row.summary, row.parameters, tag=TAG)
+    tag = POSITION_NUMBERS if isinstance(row, Scheme) else MODEL_NUMBERS
+    by_post = tensor_route(
+        _path(row),
+        post,
+        _operation(row, "post"),
+        row.summary,
+        row.parameters,
+        tag=tag,
+        examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
+        need=need_of(row),
+    )
     if "GET" not in row.methods:
         return [by_post]
-    answers = {200: table_answer(), **RANGES}
-    return [_get_route(_path(row), get, _operation(row, "get"), row.summary, row.parameters, answers), by_post]
+    return [
+        Route(
+            verb="GET",
+            path=_path(row),
+            handler=get,
+            name=_operation(row, "get"),
+            summary=row.summary,
+            tag=tag,
+            query=row.parameters,
+            examples=_query_examples(row),
+            need=need_of(row),
+            answers={200: table_answer(), **RANGES},
+        ),
+        by_post,
+    ]
 
 
-def _get_route(
-    path: str,
-    handler: Handler,
-    name: str,
-    summary: str,
-    query: type[BaseModel] | Schema | None,
-    answers: Mapping[int, Answer],
-) -> Route:
-    return Route(
-        verb="GET", path=path, handler=handler, name=name, summary=summary, tag=TAG, query=query, answers=answers
-    )
+def _query_examples(row: AnyScheme, *without: str) -> dict[str, Example]:
+    """Return the examples of a row's query parameters by name, but for those named."""
+
+    def example(name: str) -> Example:
+        return Example(make=lambda model: example_of(row, model and model.card).get(name))
+
+    return {name: example(name) for name in (*row.example, "layer_type") if name not in without}
 
 
 # ---- pictures and graphs
@@ -143,11 +174,20 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
+    tags = (POSITION_FIGURES, MODEL_FIGURES) if extension == DOCUMENT else (POSITION_PICTURES, MODEL_PICTURES)
     content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
-    answers = {200: Answer(description="The figure.", content=content), 304: HELD}
-    path, name = _path(row, f".{extension}"), _operation(row, "draw", f"_{extension}")
-    summary = f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn"
-    return _get_route(path, handler, name, summary, plot_schema(row, extension), answers)
+    return Route(
+        verb="GET",
+        path=_path(row, f".{extension}"),
+        handler=handler,
+        name=_operation(row, "draw", f"_{extension}"),
+        summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
+        tag=tags[not isinstance(row, Scheme)],
+        query=plot_schema(row, extension),
+        examples=_query_examples(row, *USUAL_LENGTHS),
+        need=need_of(row),
+        answers={200: Answer(description="The figure.", content=content), 304: HELD},
+    )
 
 
 def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
@@ -157,7 +197,7 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
         call = _maker(context, row, request)(parse_source(row, query_values(request)))
         etag = call.etag("onnx")
         headers = ((b"etag", etag.encode()), (b"cache-control", _cache_control(row).encode()))
-        if is_held(request, etag):
+        if request.holds(etag):
             return Response((), headers, 304)
         body = context.tables.cached(etag)
         if body is None:
@@ -168,8 +208,18 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
         return Response((body,), (*headers, (b"content-disposition", name), (b"content-type", OCTETS.encode())))
 
     file = Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()})
-    summary, answers = f"{row.summary}, as an ONNX graph", {200: file, 304: HELD}
-    return _get_route(_path(row, ".onnx"), handler, _operation(row, "graph"), summary, source_schema(row), answers)
+    return Route(
+        verb="GET",
+        path=_path(row, ".onnx"),
+        handler=handler,
+        name=_operation(row, "graph"),
+        summary=f"{row.summary}, as an ONNX graph",
+        tag=POSITION_GRAPHS if isinstance(row, Scheme) else MODEL_GRAPHS,
+        query=source_schema(row),
+        examples=_query_examples(row, *USUAL_LENGTHS),
+        need=need_of(row),
+        answers={200: file, 304: HELD},
+    )
 
 
 # ---- tensors in, tensors out
@@ -194,12 +244,29 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
         return await respond(request, rotation.convert(parameters), parameters)
 
     turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
-    rows: tuple[tuple[str, Handler, str, str, type[TensorOptions]], ...] = (
-        ("/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters),
-        ("/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters),
-        ("/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters),
-    )
-    return [tensor_route(*row, tag=TAG) for row in rows]
+    return [
+        tensor_route(
+            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters, tag=POSITIONS,
+            examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
+        ),
+        tensor_route(
+            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters, tag=POSITIONS,
+            examples={"bias": {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}},
+        ),
+        tensor_route(
+            "/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters,
+            tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)}, need=need_of(MODEL_SCHEMES["rope"]),
+        ),
+    ]  # fmt: skip
+
+
+def _queries_of(model: Model | None) -> dict[str, Any]:
+    """Return two queries that a model's first kind of layer rotates; of no model, without layers."""
+    if model is None:
+        return {"q": [[1, 2], [1, 2]]}
+    ropes = model.card.encodings.ropes
+    layer_type, table = next(iter(ropes.items()))
+    return {"q": example_tensor(2, table.rope.rotary_dim), **({"layer_type": layer_type} if len(ropes) > 1 else {})}
 
 
 # ---- lists
@@ -210,7 +277,15 @@ def _list_route(path: str, body: bytes, summary: str) -> Route:
         return Response((body,), ((b"content-type", b"application/json"),))
 
     answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
-    return _get_route(f"/positions{path}", handler, "list_presets" if path else "list_schemes", summary, None, answers)
+    return Route(
+        verb="GET",
+        path=f"/positions{path}",
+        handler=handler,
+        name="list_presets" if path else "list_schemes",
+        summary=summary,
+        tag=POSITIONS,
+        answers=answers,
+    )
 
 
 @cache

@@ -42,7 +42,7 @@ class Scheme(Generic[P]):
     Args:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for.
-        example: parameters of a small table.
+        example: parameters of a small table, as a query string and a JSON body alike have them.
         methods: with GET, whose responses can be cached and linked to, or with POST alone.
     """
 
@@ -208,58 +208,28 @@ def _mask(parameters: MaskParameters) -> TableCall:
     return TableCall(masks.tabulate, arguments(parameters, *names, "position_ids", "form", "fill", "dtype"))
 
 
+_PATCHES = {"grid": "4x4", "dim": 64}
+_MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": [16, 24, 24]}
+_LEARNED = {"weights": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], "length": 3}
+_DEBERTA = {"query_length": 8, "max_position_embeddings": 512}
 _ROWS: tuple[Scheme[Any], ...] = (
-    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope, {"head_dim": 64, "length": 128}),
+    Scheme("rope", "Rotary cos and sin", RopeParameters, _rope, {"head_dim": 64, "length": 8}),
+    Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope, _MROPE),
     Scheme(
-        "mrope",
-        "M-RoPE cos and sin: time, height and width",
-        MropeParameters,
-        _mrope,
-        {
-            "theta": 1000000,
-            "head_dim": 128,
-            "sections": "16,24,24",
-            "positions": "0,1,2,2,2,2,4;0,1,2,2,3,3,4;0,1,2,3,2,3,4",
-        },
+        "axial", "Rotary cos and sin of an image's patches", AxialParameters, _axial,
+        {"kind": "pixtral", "head_dim": 64, "grid": "4x4"},
     ),
+    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal, {"dim": 64, "length": 8}),
     Scheme(
-        "axial",
-        "Rotary cos and sin of an image's patches",
-        AxialParameters,
-        _axial,
-        {"kind": "pixtral", "head_dim": 64, "grid": "14x14"},
+        "sinusoidal-2d", "Sinusoidal positions of an image's patches", SinusoidalGridParameters, _sinusoidal_grid,
+        _PATCHES,
     ),
-    Scheme("sinusoidal", "Sinusoidal positions", SinusoidalParameters, _sinusoidal, {"dim": 64, "length": 128}),
+    Scheme("learned", "Rows of a learned table", LearnedParameters, _learned, _LEARNED, ("POST",)),
+    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi, {"heads": 8, "query_length": 8}),
+    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5, {"query_length": 8}),
+    Scheme("deberta", "DeBERTa-v2's relative buckets", DebertaParameters, _deberta, _DEBERTA),
     Scheme(
-        "sinusoidal-2d",
-        "Sinusoidal positions of an image's patches",
-        SinusoidalGridParameters,
-        _sinusoidal_grid,
-        {"dim": 64, "grid": "14x14"},
+        "mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask, {"query_length": 8}
     ),
-    Scheme(
-        "learned",
-        "Rows of a learned table",
-        LearnedParameters,
-        _learned,
-        {"weights": [[0.5, -0.25], [0.125, 1.0]], "length": 2},
-        ("POST",),
-    ),
-    Scheme("alibi", "ALiBi slopes and bias", AlibiParameters, _alibi, {"heads": 8, "query_length": 64}),
-    Scheme("t5", "T5's relative buckets, and the bias of a learned table", T5Parameters, _t5, {"query_length": 64}),
-    Scheme(
-        "deberta",
-        "DeBERTa-v2's relative buckets",
-        DebertaParameters,
-        _deberta,
-        {"query_length": 64, "max_position_embeddings": 512},
-    ),
-    Scheme(
-        "mask",
-        "Attention masks: causal, sliding, chunked, padded, packed",
-        MaskParameters,
-        _mask,
-        {"query_length": 64, "window": 16},
-    ),
-)
+)  # fmt: skip
 SCHEMES: dict[str, Scheme[Any]] = {row.name: row for row in _ROWS}

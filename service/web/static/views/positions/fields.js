@@ -63,6 +63,12 @@ export function isFirst(name, field, encoding) {
 const STARTS = {
   rope: { head_dim: 64, theta: 10000, length: 512 },
   sinusoidal: { dim: 128, length: 256 },
+  "sinusoidal-2d": { dim: 64, grid: "14x14" },
+  axial: { kind: "pixtral", head_dim: 64, grid: "14x14" },
+  mrope: { theta: 1000000, head_dim: 128, sections: "16,24,24", positions: "0,1,2,2,2,2,4;0,1,2,2,3,3,4;0,1,2,3,2,3,4" },
+  alibi: { heads: 8, query_length: 64 },
+  t5: { query_length: 64 },
+  deberta: { query_length: 64, max_position_embeddings: 512 },
   mask: { query_length: 64, causal: true, window: 16 },
 };
 const MODEL_LENGTHS = { query_length: 64, grid: "14x14" };

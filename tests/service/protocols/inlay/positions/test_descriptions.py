@@ -15,6 +15,7 @@ from service.errors import BadRequest, OutOfRange
 from service.http.validation_errors import validated
 from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
 from service.protocols.inlay.positions.schemes import SCHEMES
+from tests.openapi_requests import expanded
 from tests.served import Served
 
 LISTED = {scheme["name"]: scheme for scheme in scheme_list()}
@@ -41,7 +42,7 @@ def test_served_lists_are_the_described_ones(served: Served) -> None:
 
 
 def test_fields_are_the_parameters_of_the_document(served: Served) -> None:
-    paths = served.http.get("/openapi.json").raise_for_status().json()["paths"]
+    paths = expanded(served.http.get("/openapi.json").raise_for_status().json())["paths"]
     for scheme, row in LISTED.items():
         for verb, suffix in (("get", ""), ("get", ".png")):
             operation = paths.get(f"/positions/{scheme}{suffix}", {}).get(verb)
@@ -52,11 +53,16 @@ def test_fields_are_the_parameters_of_the_document(served: Served) -> None:
             assert taken - {"plot"} == shown | (set(row["picture_fields"]) if suffix else set())
 
 
+def in_query(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return parameters with lists as a query string writes them."""
+    return {name: ",".join(map(str, v)) if isinstance(v, list) else v for name, v in parameters.items()}
+
+
 @pytest.mark.parametrize("scheme", LISTED)
 def test_example_of_a_scheme_gives_its_table(served: Served, scheme: str) -> None:
     row = LISTED[scheme]
     if "GET" in row["methods"]:
-        served.http.get(f"/positions/{scheme}", params=row["example"]).raise_for_status()
+        served.http.get(f"/positions/{scheme}", params=in_query(row["example"])).raise_for_status()
     else:
         post(served, scheme, **row["example"]).raise_for_status()
 
@@ -64,7 +70,7 @@ def test_example_of_a_scheme_gives_its_table(served: Served, scheme: str) -> Non
 @pytest.mark.parametrize("scheme", [name for name, row in LISTED.items() if row["figures"]])
 def test_example_of_a_scheme_gives_its_first_figure(served: Served, scheme: str) -> None:
     row = LISTED[scheme]
-    answer = served.http.get(row["pictures"][1], params=row["example"]).raise_for_status()
+    answer = served.http.get(row["pictures"][1], params=in_query(row["example"])).raise_for_status()
     assert b"<svg" in answer.content[:1000]
 
 
@@ -179,7 +185,7 @@ def test_figures_take_as_many_subjects_as_listed(served: Served, scheme: str) ->
     row = LISTED[scheme]
     for figure in row["figures"]:
         compared = ["arithmetic=parity"] * figure["max_subjects"]
-        query = {**row["example"], "plot": figure["name"], "compare": compared}
+        query = {**in_query(row["example"]), "plot": figure["name"], "compare": compared}
         answer = served.http.get(row["pictures"][0], params=query)
         assert answer.status_code == 422
         assert f"this figure holds up to {figure['max_subjects']}" in answer.json()["detail"]
