@@ -1,4 +1,4 @@
-"""The house rules: who may import whom, where a library lives, sizes, stubs, locks, settings.
+"""The house rules: who may import whom, where a library lives, sizes, stubs, locks, names of settings.
 
 Reads sources and imports none of the rooms but service.settings. A rule bends only by a row in a table here, with its
 reason.
@@ -465,11 +465,6 @@ def test_a_package_has_one_version_per_environment() -> None:
 
 def settings() -> set[str]:
     return {f"INLAY_{name.upper()}" for name in Settings.model_fields}
-
-
-def test_every_setting_is_in_the_readme() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert sorted(name for name in settings() if not re.search(rf"\b{name}\b", text)) == []
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "Dockerfile", "docker-compose.yml", "Makefile"])

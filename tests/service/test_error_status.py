@@ -1,8 +1,5 @@
 """Every error has a status for HTTP and gRPC, and protocols that have errors of their own give it theirs."""
 
-import re
-from pathlib import Path
-
 import grpc
 import pytest
 
@@ -18,7 +15,6 @@ from service.protocols.tei.errors import grpc_status as tei_grpc_status
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, InlayError)]
 CODES = {kind.code: kind for kind in KINDS if "code" in vars(kind)}
-README = Path(__file__).parents[2] / "README.md"
 TEI = {"Unhealthy": 503, "Backend": 424, "Overloaded": 429, "Validation": 422, "Tokenizer": 422, "Empty": 400}
 
 
@@ -29,15 +25,6 @@ def kinds(error: type[InlayError] = InlayError) -> set[type[InlayError]]:
 
 def test_every_error_has_a_status_and_every_status_an_error() -> None:
     assert {kind.code for kind in kinds()} == set(STATUSES)
-
-
-def test_readme_lists_every_code_beside_its_status() -> None:
-    rows = [line.split("|")[1:-1] for line in README.read_text().splitlines() if re.match(r"\| [45]\d\d", line)]
-    listed = {}
-    for statuses, codes in rows:
-        for status, part in zip(statuses.split(","), codes.split(";"), strict=True):
-            listed |= dict.fromkeys(re.findall(r"`(\w+)`", part), int(status))
-    assert listed == {code: status.http for code, status in STATUSES.items()}
 
 
 def test_openapi_lists_every_code() -> None:
