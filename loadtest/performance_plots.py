@@ -21,7 +21,7 @@ IMAGES = ROOT / "docs/images"
 BLUE, ORANGE, GREEN, YELLOW, RED, PURPLE, GREY = (
     "#0b6e99", "#c4572e", "#4c9f70", "#e0b84c", "#b23a48", "#7a5195", "#8a8f98",
 )  # fmt: skip
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
     "svg.fonttype": "none",  # text stays text: it can be searched and read aloud, and the file is small
     "svg.hashsalt": "inlay",  # the same figures give the same bytes
     "font.family": ["sans-serif"],
@@ -150,7 +150,8 @@ def memory(figure: Figure) -> None:
     for name, (colour, label) in MEMORY.items():
         growth = document["trends"][name]["percent_an_hour"]
         line = [one["memory"][name] for one in samples]
-        axes.plot([one["second"] / 60 for one in samples], line, color=colour, label=f"{label}: {growth:+.1f} % an hour")
+        minutes = [one["second"] / 60 for one in samples]
+        axes.plot(minutes, line, color=colour, label=f"{label}: {growth:+.1f} % an hour")
     axes.axvspan(0, document["settings"]["warm_minutes"], color="grey", alpha=0.15, label="warm-up, not counted")
     axes.set_ylim(bottom=0)
     axes.set_xlabel("minutes of mixed load")
@@ -196,13 +197,13 @@ def draw(folder: Path) -> None:
             figure = Figure(figsize=size, layout="constrained")
             canvas = FigureCanvasSVG(figure)
             drawn(figure)
-            canvas.print_svg(folder / f"{name}.svg", metadata={"Date": None})
+            canvas.print_figure(folder / f"{name}.svg", format="svg", metadata={"Date": None})
 
 
 def _times_as_fast(timings: dict[str, Any], reference: dict[str, Any]) -> float:
     """Return the median of the ratios of interleaved rounds."""
     pairs = zip(timings["rounds_ms"], reference["rounds_ms"], strict=True)
-    return statistics.median(theirs / own for own, theirs in pairs)
+    return float(statistics.median(theirs / own for own, theirs in pairs))
 
 
 def _over_torch(engines: list[dict[str, Any]], case: str) -> float:
