@@ -118,6 +118,7 @@ LONG: dict[str, str] = {
     "service/protocols/inlay/positions/parameters.py": "a class a scheme",
 }
 MOST_LINES = 450
+NO_SETTINGS = {"INLAY_MAX_INPUT", "INLAY_SERVICE_HOST"}  # pages show what is misspelt, and what Kubernetes sets
 
 # Documented, whatever their names look like.
 PRIVATE = ("os._exit",)
@@ -339,8 +340,8 @@ def test_packages_import_only_listed_libraries(room: str) -> None:
 def test_every_exception_is_still_needed() -> None:
     seen = {(imported.module, imported.library) for imported in imports()}
     assert set(EXCEPTIONS) <= seen
-    named = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## How to add")[2].partition("\n## ")[0]
-    assert {name for name in LONG if Path(name).name not in named} == set()  # they grow as that page says
+    steps = (ROOT / "docs/design/extend.md").read_text(encoding="utf-8")
+    assert {name for name in LONG if Path(name).name not in steps} == set()  # they grow as that page says
 
 
 def test_imports_have_no_cycle() -> None:
@@ -473,10 +474,17 @@ def test_no_file_names_a_setting_that_does_not_exist(name: str) -> None:
     assert named - settings() == set()
 
 
-def test_every_path_in_contributing_exists() -> None:
+def test_no_page_names_a_setting_that_does_not_exist() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        named = set(re.findall(r"\bINLAY_[A-Z_]*[A-Z]\b", page.read_text(encoding="utf-8")))
+        assert named - settings() <= NO_SETTINGS, page
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/design/index.md", "docs/design/extend.md"])
+def test_every_path_in_the_map_exists(page: str) -> None:
     """A file without a folder lies in one that the same item names."""
     wrong = []
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     for item in re.split(r"\n(?=\s*(?:[-|#]|\d\. )|\n)", text):
         named = re.findall(r"`([\w./-]+(?:/|\.(?:py|md|json|toml|yml)))(?:::(?:\w+\.)?(\w+))?`", item)
         folders = {path if path.endswith("/") else str(Path(path).parent) for path, _ in named}
