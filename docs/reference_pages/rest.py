@@ -1,0 +1,152 @@
+"""The pages of the REST routes, made from the OpenAPI document that the service itself serves."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from reference_pages.markdown import code, described, folded, heading, json_block, page, slug, table
+from reference_pages.schemas import default, fields, meaning, named, type_name
+from service.app import create_app
+from service.settings import Settings
+
+Document = Mapping[str, Any]
+FOLDER = "reference/rest"
+OBJECTS = "objects.md"
+INTRODUCTION = """The same as the service shows at `/docs`, where requests can be tried, and as OpenAPI 3.1 at `/openapi.json`. Parameters in `{braces}` are part of the path."""
+
+
+def document() -> Document:
+    """Return the OpenAPI document of a service without models, as `GET /openapi.json` has it."""
+    with tempfile.TemporaryDirectory() as store:
+        api: Any = create_app(Settings(store=Path(store)), listens=False).api
+        made: Document = api.openapi()
+    return made
+
+
+def rest_pages(described_by: Document) -> dict[str, tuple[str, str]]:
+    """Return title and text of each page by its path: an index, a page for each tag, and the named objects."""
+    tags = {tag["name"]: tag.get("description", "") for tag in described_by["tags"]}
+    by_tag: dict[str, list[tuple[str, str, Document]]] = {name: [] for name in tags}
+    for verb, path, operation in operations(described_by):
+        by_tag.setdefault(operation["tags"][0], []).append((verb, path, operation))
+    pages = {f"{FOLDER}/index.md": ("REST", _index(described_by, tags, by_tag))}
+    for tag, found in by_tag.items():
+        if found:
+            parts = [_operation(described_by, verb, path, operation) for verb, path, operation in found]
+            pages[f"{FOLDER}/{slug(tag)}.md"] = (_title(tag), page(_title(tag), described(tags.get(tag, "")), *parts))
+    schemas = described_by["components"]["schemas"]
+    objects = [_object(name, schemas[name]) for name in sorted(schemas)]
+    return pages | {f"{FOLDER}/{OBJECTS}": ("Objects", page("Objects of requests and responses", *objects))}
+
+
+def operations(described_by: Document) -> Iterator[tuple[str, str, Document]]:
+    """Yield verb, path and operation of every route."""
+    for path, item in described_by["paths"].items():
+        for verb, operation in item.items():
+            yield verb.upper(), path, operation
+
+
+def _title(tag: str) -> str:
+    return tag[:1].upper() + tag[1:]
+
+
+def _index(described_by: Document, tags: Mapping[str, str], by_tag: Mapping[str, list[Any]]) -> str:
+    parts = [INTRODUCTION, described_by["info"].get("description", "")]
+    for tag, found in by_tag.items():
+        if found:
+            rows = [
+                [
+                    f"[`{verb} {path}`]({slug(tag)}.md#{operation['operationId']})",
+                    described(operation.get("summary", "")),
+                ]
+                for verb, path, operation in found
+            ]
+            about = described(tags.get(tag, ""))
+            parts.append("\n\n".join([heading(2, _title(tag)), about, table(["route", "what it does"], rows)]))
+    parameters = described_by["components"].get("parameters", {})
+    rows = [[code(each["name"]), type_name(each["schema"]), meaning(each)] for each in parameters.values()]
+    if rows:
+        parts.append(heading(2, "Headers of every request") + "\n\n" + table(["header", "type", "meaning"], rows))
+    return page("REST", *parts)
+
+
+def _operation(described_by: Document, verb: str, path: str, operation: Document) -> str:
+    parts = [
+        heading(2, f"`{verb} {path}`", operation["operationId"]),
+        described(operation.get("summary", "")) + ".",
+        operation.get("description", ""),
+        _parameters(operation),
+        _body(described_by, operation),
+        _responses(operation),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _parameters(operation: Document) -> str:
+    """Return the table of an operation's own parameters; those of all operations stand in the index."""
+    own = [each for each in operation.get("parameters", ()) if "$ref" not in each]
+    rows = [
+        [
+            code(each["name"]),
+            each["in"],
+            type_name(each["schema"], OBJECTS),
+            default(each["schema"], required=each.get("required", False)),
+            meaning(each) or meaning(each["schema"]),
+        ]
+        for each in own
+    ]
+    return table(["parameter", "in", "type", "default", "meaning"], rows)
+
+
+def _body(described_by: Document, operation: Document) -> str:
+    body = operation.get("requestBody")
+    if body is None:
+        return ""
+    parts = ["**Body.** " + described(body.get("description", ""))]
+    for media_type, content in body["content"].items():
+        schema = content.get("schema", {})
+        parts.append(f"`{media_type}`: {type_name(schema, OBJECTS)}")
+        direct = schema if "properties" in schema else {}
+        for name in (
+            [schema["$ref"].rpartition("/")[2]]
+            if "$ref" in schema
+            else list(named({"anyOf": schema.get("anyOf", ())}))[:1]
+        ):
+            direct = described_by["components"]["schemas"][name]
+        if shown := fields(direct, OBJECTS):
+            parts.append(folded("Fields", shown))
+        parts += _examples(content)
+    return "\n\n".join(parts)
+
+
+def _examples(content: Document) -> Iterator[str]:
+    examples = {name: each.get("value") for name, each in content.get("examples", {}).items()}
+    if "example" in content:
+        examples = {"": content["example"]} | examples
+    for name, value in examples.items():
+        yield folded(f"Example: {name.replace('_', ' ')}" if name else "Example", json_block(value))
+
+
+def _responses(operation: Document) -> str:
+    rows, examples = [], []
+    headers: dict[str, str] = {}
+    for status, answer in operation["responses"].items():
+        content = answer.get("content", {})
+        forms = "<br>".join(
+            f"`{media}`: {type_name(each.get('schema', {}), OBJECTS)}" for media, each in content.items()
+        )
+        rows.append([status if status != "default" else "error", described(answer.get("description", "")), forms])
+        headers |= {name: meaning(each) for name, each in answer.get("headers", {}).items()}
+        for each in content.values():
+            examples += list(_examples(each))
+    parts = ["**Responses**\n\n" + table(["status", "meaning", "body"], rows)]
+    if headers:
+        listed = table(["header", "meaning"], ([code(name), text] for name, text in headers.items()))
+        parts.append(folded("Headers of the response", listed))
+    return "\n\n".join([*parts, *(each.replace('"Example', '"Example of a response', 1) for each in examples)])
+
+
+def _object(name: str, schema: Document) -> str:
+    shown = fields(schema) or f"{type_name(schema)}"
+    return "\n\n".join(part for part in (heading(2, name, name), meaning(schema), shown) if part)
