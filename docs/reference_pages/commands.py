@@ -10,7 +10,9 @@ from service.cli.application import COMMANDS, GENERATED, application
 from service.cli.options import variable
 from service.settings import Settings
 
-INTRODUCTION = """The command is `inlay`, or `.venv/bin/inlay` of a checkout. `inlay COMMAND --help` shows the same. Exit codes: 0; 1 where the command failed; 2 where it was called wrongly."""
+INTRODUCTION = """\
+The command is `inlay`, or `.venv/bin/inlay` of a checkout. `inlay COMMAND --help` shows the same. Exit codes: 0; 1
+where the command failed; 2 where it was called wrongly."""
 OF_SETTINGS = ("serve", "check")
 
 

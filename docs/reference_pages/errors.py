@@ -4,11 +4,13 @@ from reference_pages.markdown import page, plain, table
 from service.error_status import INVALID_REQUESTS, RETRY_AFTER_SECONDS, STATUSES
 from service.errors import InlayError
 
-INTRODUCTION = """An error over HTTP is `application/problem+json` (RFC 9457) with a stable `code`; gRPC has it in the trailing metadata `inlay-code`. The message says what came, what is
-allowed and what to do; its wording may change, the code does not. The fields `index` and `field` name the input to blame, where there is one.
+INTRODUCTION = """\
+An error over HTTP is `application/problem+json` (RFC 9457) with a stable `code`; gRPC has it in the trailing
+metadata `inlay-code`. The message says what came, what is allowed and what to do; its wording may change, the code
+does not. The fields `index` and `field` name the input to blame, where there is one.
 
-The routes of OpenAI, Cohere, text-embeddings-inference and the Open Inference Protocol answer in the form of their own protocol, with the same code where that form has a place for it.
-A failed request never fails another caller's."""
+The routes of OpenAI, Cohere, text-embeddings-inference and the Open Inference Protocol answer in the form of their
+own protocol, with the same code where that form has a place for it. A failed request never fails another caller's."""
 
 ADVICE = {
     "error": "A fault of Inlay. Look for the `x-request-id` of the answer in the log, and report what stands there.",
@@ -72,7 +74,9 @@ def errors_page() -> str:
     return page("Errors", INTRODUCTION, table(header, rows), RETRIES)
 
 
-RETRIES = """Where a retry may succeed, the answer has `retry-after` in whole seconds and `retry-after-ms`. The same request fails again with any other code."""
+RETRIES = """\
+Where a retry may succeed, the answer has `retry-after` in whole seconds and `retry-after-ms`. The same request
+fails again with any other code."""
 
 
 def _meanings(error: type[InlayError]) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from models.artifacts.description import family_rows, vision_rows
 from reference_pages.markdown import code, page, plain, table
 
-INTRODUCTION = """A model is exported by the `model_type` of its `config.json`. `inlay list` prints these tables, `inlay describe MODEL_TYPE` one row in full, with the steps of a block. Every
-model type below has its input layer exported, and its positional encodings; of those marked `whole` the blocks and output vectors too."""
+INTRODUCTION = """\
+A model is exported by the `model_type` of its `config.json`. `inlay list` prints these tables, `inlay describe
+MODEL_TYPE` one row in full, with the steps of a block. Every model type below has its input layer exported, and
+its positional encodings; of those marked `whole` the blocks and output vectors too."""
 
 
 def families_page() -> str:

@@ -3,7 +3,9 @@
 from reference_pages.markdown import page, plain, table
 from service.observability.metric_families import FAMILIES, Family
 
-INTRODUCTION = """`GET /metrics` answers in Prometheus' text format. With several workers any of them answers for all. A histogram has the series `_bucket`, `_sum` and `_count`.
+INTRODUCTION = """\
+`GET /metrics` answers in Prometheus' text format. With several workers any of them answers for all. A histogram
+has the series `_bucket`, `_sum` and `_count`.
 
 `make observe` runs every query of the dashboard and the alerts in `deploy/observe/` against a real Prometheus."""
 MERGED = {

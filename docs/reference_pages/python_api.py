@@ -18,8 +18,10 @@ PACKAGES = {
     "service.http": "One pipeline for every route: server protocol, dispatch, bodies, negotiation, errors, OpenAPI.",
 }
 """What each page is about, by package."""
-INTRODUCTION = """Inlay is an application: `service`, `models` and `proto` are imported from a checkout (`make serve` makes an environment with all they need), and only `models.positions` is meant to be
-used on its own. The HTTP and gRPC interfaces are stable; these modules may change with any version."""
+INTRODUCTION = """\
+Inlay is an application: `service`, `models` and `proto` are imported from a checkout (`make serve` makes an
+environment with all they need), and only `models.positions` is meant to be used on its own. The HTTP and gRPC
+interfaces are stable; these modules may change with any version."""
 
 
 def python_pages() -> dict[str, tuple[str, str]]:

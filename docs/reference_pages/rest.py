@@ -13,7 +13,9 @@ from service.settings import Settings
 Document = Mapping[str, Any]
 FOLDER = "reference/rest"
 OBJECTS = "objects.md"
-INTRODUCTION = """The same as the service shows at `/docs`, where requests can be tried, and as OpenAPI 3.1 at `/openapi.json`. Parameters in `{braces}` are part of the path."""
+INTRODUCTION = """\
+The same as the service shows at `/docs`, where requests can be tried, and as OpenAPI 3.1 at `/openapi.json`.
+Parameters in `{braces}` are part of the path."""
 
 
 def document() -> Document:

@@ -20,8 +20,10 @@ from reference_pages.markdown import described, heading, page, table
 
 ROOT = Path(__file__).parents[2]
 WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"
-ERRORS = """A failed call has the status of its error, the message, and the stable code in the trailing metadata `inlay-code` ([Errors](../errors.md)). Reflection and the standard health
-service `grpc.health.v1.Health` are served beside these. Deadlines of calls are observed: work that would come too late is not begun."""
+ERRORS = """\
+A failed call has the status of its error, the message, and the stable code in the trailing metadata `inlay-code`
+([Errors](../errors.md)). Reflection and the standard health service `grpc.health.v1.Health` are served beside
+these. Deadlines of calls are observed: work that would come too late is not begun."""
 # Numbers of fields in descriptor.proto, which paths of comments are made of.
 MESSAGES, ENUMS, SERVICES = 4, 5, 6
 IN_MESSAGE = {"fields": 2, "messages": 3, "enums": 4}

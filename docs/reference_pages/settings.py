@@ -6,10 +6,13 @@ from reference_pages.markdown import code, described, heading, page, table
 from service.cli.options import flag, shown, variable
 from service.settings import SECTIONS, Settings
 
-INTRODUCTION = """Each setting is a variable (`INLAY_MAX_INPUTS=64`) and an option of `inlay serve` (`--max-inputs 64`); options win. `inlay settings` lists them, `inlay check`
-tries them by loading models, keys, certificates and tracing once. A variable `INLAY_...` that is not a setting is an error that names the nearest one.
+INTRODUCTION = """\
+Each setting is a variable (`INLAY_MAX_INPUTS=64`) and an option of `inlay serve` (`--max-inputs 64`); options win.
+`inlay settings` lists them, `inlay check` tries them by loading models, keys, certificates and tracing once. A
+variable `INLAY_...` that is not a setting is an error that names the nearest one.
 
-"The memory" is what the container (its cgroup) or the machine allows one worker, less the 192 MiB that a worker takes by itself."""
+"The memory" is what the container (its cgroup) or the machine allows one worker, less the 192 MiB that a worker
+takes by itself."""
 TYPES = {"integer": "whole number", "number": "number", "boolean": "`true`, `false`", "string": "text", "array": "list"}
 BOUNDS = (("minimum", "from {}"), ("exclusiveMinimum", "above {}"), ("maximum", "to {}"))
 
