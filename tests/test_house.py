@@ -419,6 +419,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "peers": ("peers",),
     "encoders": ("encoders",),
     "bulk": ("bulk",),
+    "docs": ("docs",),
     "ray": ("ray",),
     "openvino": ("openvino",),
     "tools": ("tools",),

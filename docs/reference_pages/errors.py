@@ -1,13 +1,13 @@
 """The page of the errors, made from the codes of `service.error_status` and the classes of `service.errors`."""
 
 from reference_pages.markdown import page, plain, table
-from service.error_status import INVALID_REQUESTS, RETRY_AFTER_SECONDS, STATUSES
+from service.error_status import INVALID_REQUESTS, STATUSES
 from service.errors import InlayError
 
 INTRODUCTION = """\
 An error over HTTP is `application/problem+json` (RFC 9457) with a stable `code`; gRPC has it in the trailing
 metadata `inlay-code`. The message says what came, what is allowed and what to do; its wording may change, the code
-does not. The fields `index` and `field` name the input to blame, where there is one.
+does not. The field `index` is the number of the input to blame, where there is one.
 
 The routes of OpenAI, Cohere, text-embeddings-inference and the Open Inference Protocol answer in the form of their
 own protocol, with the same code where that form has a place for it. A failed request never fails another caller's."""
@@ -61,27 +61,25 @@ def errors_page() -> str:
     rows = [
         [
             f'<span id="{code}"></span>`{code}`',
-            str(status.http),
-            "400" if code in INVALID_REQUESTS else str(status.http),
+            f"{status.http}" + (", 400 over OpenAI and Cohere" if code in INVALID_REQUESTS else ""),
             f"`{status.grpc}`",
-            "yes" if code in RETRY_AFTER_SECONDS else "no",
             plain(meanings[code]) if code in meanings else f"{status.title}.",
             ADVICE[code],
         ]
         for code, status in sorted(STATUSES.items(), key=lambda item: item[1].http)
     ]
-    header = ["code", "HTTP", "OpenAI, Cohere", "gRPC", "retry", "meaning", "what to do"]
-    return page("Errors", INTRODUCTION, table(header, rows), RETRIES)
+    header = ["code", "HTTP", "gRPC", "meaning", "what to do"]
+    return page("Errors", INTRODUCTION, table(header, rows), RETRIES, wide=True)
 
 
 RETRIES = """\
-Where a retry may succeed, the answer has `retry-after` in whole seconds and `retry-after-ms`. The same request
-fails again with any other code."""
+The answer to `overloaded`, `key_limited` and `unavailable` has `retry-after` in whole seconds and `retry-after-ms`.
+The same request fails again with any other code, except for `deadline_exceeded` and `too_slow`."""
 
 
 def _meanings(error: type[InlayError]) -> dict[str, str]:
     """Return the first clause of the docstring of each code's class."""
-    meanings = {}
+    meanings: dict[str, str] = {}
     for kind in error.__subclasses__():
         first, _, _ = (kind.__doc__ or "").partition("\n")
         clause, further, _ = first.partition("; `")

@@ -17,7 +17,7 @@ def families_page() -> str:
         f"## Text models\n\n{len(rows)} model types.\n\n{_table(header, rows)}",
         f"## Images and audio\n\n{_table(vision_header, towers)}",
     ]
-    return page("Model families", INTRODUCTION, *parts)
+    return page("Model families", INTRODUCTION, *parts, wide=True)
 
 
 def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

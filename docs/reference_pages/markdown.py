@@ -56,9 +56,14 @@ def json_block(value: Any) -> str:
     return f"```json\n{json.dumps(value, indent=2, ensure_ascii=False)}\n```"
 
 
-def page(title: str, *parts: str) -> str:
-    """Return a page of its title and the parts that are not empty."""
-    return "\n\n".join([f"# {title}", *(part.strip("\n") for part in parts if part)]) + "\n"
+def page(title: str, *parts: str, wide: bool = False) -> str:
+    """Return a page of its title and the parts that are not empty.
+
+    Args:
+        wide: tables take the place of the table of contents.
+    """
+    front = "---\nhide: [toc]\n---\n\n" if wide else ""
+    return front + "\n\n".join([f"# {title}", *(part.strip("\n") for part in parts if part)]) + "\n"
 
 
 def slug(text: str) -> str:

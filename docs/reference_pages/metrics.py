@@ -36,6 +36,7 @@ def metrics_page() -> str:
         INTRODUCTION,
         table(["name", "type", "labels", "meaning", "of several workers"], rows),
         "## Buckets of the histograms\n\n" + table(["histogram", "upper bounds; seconds, items or tokens"], buckets),
+        wide=True,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import griffe
 
 
-class NamedTuples(griffe.Extension):
+class NamedTuples(griffe.Extension):  # type: ignore[misc]
     """Gives the classes of typing.NamedTuple the signature of their fields, as griffe does for dataclasses."""
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:

@@ -1,7 +1,7 @@
 """The pages of the REST routes, made from the OpenAPI document that the service itself serves."""
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ Parameters in `{braces}` are part of the path."""
 def document() -> Document:
     """Return the OpenAPI document of a service without models, as `GET /openapi.json` has it."""
     with tempfile.TemporaryDirectory() as store:
-        api: Any = create_app(Settings(store=Path(store)), listens=False).api
+        api: Any = create_app(Settings.model_validate({"store": Path(store)}), listens=False).api
         made: Document = api.openapi()
     return made
 
@@ -105,33 +105,38 @@ def _body(described_by: Document, operation: Document) -> str:
     body = operation.get("requestBody")
     if body is None:
         return ""
-    parts = ["**Body.** " + described(body.get("description", ""))]
+    parts = [f"**Body**\n\n{described(body.get('description', ''))}"]
     for media_type, content in body["content"].items():
         schema = content.get("schema", {})
         parts.append(f"`{media_type}`: {type_name(schema, OBJECTS)}")
-        direct = schema if "properties" in schema else {}
-        for name in (
-            [schema["$ref"].rpartition("/")[2]]
-            if "$ref" in schema
-            else list(named({"anyOf": schema.get("anyOf", ())}))[:1]
-        ):
-            direct = described_by["components"]["schemas"][name]
-        if shown := fields(direct, OBJECTS):
+        if shown := fields(_resolved(described_by, schema), OBJECTS):
             parts.append(folded("Fields", shown))
-        parts += _examples(content)
-    return "\n\n".join(parts)
+    parts.append(_examples(body["content"].values()))
+    return "\n\n".join(part for part in parts if part)
 
 
-def _examples(content: Document) -> Iterator[str]:
-    examples = {name: each.get("value") for name, each in content.get("examples", {}).items()}
-    if "example" in content:
-        examples = {"": content["example"]} | examples
-    for name, value in examples.items():
-        yield folded(f"Example: {name.replace('_', ' ')}" if name else "Example", json_block(value))
+def _resolved(described_by: Document, schema: Document) -> Document:
+    """Return the schema that a body's schema refers to, the first of several."""
+    first = next(iter(schema.get("anyOf", ())), schema)
+    name = next(named(first), "") if "$ref" in first else ""
+    found: Document = described_by["components"]["schemas"][name] if name else schema
+    return found
+
+
+def _examples(contents: Iterable[Document], of: str = "") -> str:
+    """Return the examples of every media type in one folded block; empty without any."""
+    examples: dict[str, Any] = {}
+    for content in contents:
+        if "example" in content:
+            examples[""] = content["example"]
+        examples |= {name: each.get("value") for name, each in content.get("examples", {}).items()}
+    shown = [(f"{name.replace('_', ' ')}:\n\n" if name else "") + json_block(value) for name, value in examples.items()]
+    title = f"Example{'s' if len(shown) > 1 else ''}{of}"
+    return folded(title, "\n\n".join(shown)) if shown else ""
 
 
 def _responses(operation: Document) -> str:
-    rows, examples = [], []
+    rows, contents = [], []
     headers: dict[str, str] = {}
     for status, answer in operation["responses"].items():
         content = answer.get("content", {})
@@ -140,13 +145,13 @@ def _responses(operation: Document) -> str:
         )
         rows.append([status if status != "default" else "error", described(answer.get("description", "")), forms])
         headers |= {name: meaning(each) for name, each in answer.get("headers", {}).items()}
-        for each in content.values():
-            examples += list(_examples(each))
+        contents += content.values()
     parts = ["**Responses**\n\n" + table(["status", "meaning", "body"], rows)]
     if headers:
         listed = table(["header", "meaning"], ([code(name), text] for name, text in headers.items()))
         parts.append(folded("Headers of the response", listed))
-    return "\n\n".join([*parts, *(each.replace('"Example', '"Example of a response', 1) for each in examples)])
+    parts.append(_examples(contents, " of responses"))
+    return "\n\n".join(part for part in parts if part)
 
 
 def _object(name: str, schema: Document) -> str:

@@ -29,7 +29,7 @@ def settings_page() -> str:
         f"{heading(2, title)}\n\n{table(['variable and option', 'values', 'default', 'meaning'], rows)}"
         for title, rows in sections.items()
     ]
-    return page("Settings", INTRODUCTION, *parts)
+    return page("Settings", INTRODUCTION, *parts, wide=True)
 
 
 def _row(name: str, entry: dict[str, Any]) -> list[str]:
