@@ -98,7 +98,7 @@ openvino: $(TESTS) .venv/.locked-openvino ## install OpenVINO beside ONNX Runtim
 
 # mkdocs-material says at every start that mkdocs 2 will end plugins; pyproject.toml asks for mkdocs below 2.
 docs: $(INLAY) .venv/.locked-dev .venv/.locked-docs ## build the documentation site into site/, strict, and check all its links; opens without a server
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@$(BIN)/python -m tests.docs.site_links site
 
 # A page is one test, which may take longer than any other.

@@ -62,7 +62,7 @@ def contracts() -> list[Contract]:
 
 
 def rpc_pages() -> dict[str, tuple[str, str]]:
-    """Return title and text of each page by its path: an index, and a page a contract."""
+    """Return title and text of each page by its path: an index, and a page for each contract."""
     found = contracts()
     rows = [
         [
