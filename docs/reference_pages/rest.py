@@ -6,24 +6,41 @@ from pathlib import Path
 from typing import Any
 
 from reference_pages.markdown import code, described, folded, heading, json_block, page, slug, table
-from reference_pages.schemas import default, fields, meaning, named, type_name
+from reference_pages.schemas import REFERENCE, default, fields, meaning, named, type_name
 from service.app import create_app
 from service.settings import Settings
 
 Document = Mapping[str, Any]
 FOLDER = "reference/rest"
 OBJECTS = "objects.md"
+MOST_ROWS = 8
+"""Of parameters that are shown unfolded."""
 INTRODUCTION = """\
 The same as the service shows at `/docs`, where requests can be tried, and as OpenAPI 3.1 at `/openapi.json`.
-Parameters in `{braces}` are part of the path."""
+Parameters in `{braces}` are part of the path.
+Where the operator has set `INLAY_API_KEYS`, requests take `authorization: Bearer KEY`."""
 
 
 def document() -> Document:
     """Return the OpenAPI document of a service without models, as `GET /openapi.json` has it."""
     with tempfile.TemporaryDirectory() as store:
         api: Any = create_app(Settings.model_validate({"store": Path(store)}), listens=False).api
-        made: Document = api.openapi()
-    return made
+        made = api.openapi()
+    whole: Document = made | {"paths": _inlined(made["paths"], made["components"])}
+    return whole
+
+
+def _inlined(node: Any, components: Mapping[str, Any]) -> Any:
+    """Return a part of the document with what it refers to in its place, the named schemas aside."""
+    if isinstance(node, list):
+        return [_inlined(each, components) for each in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref", "")
+    if isinstance(reference, str) and reference and not reference.startswith(REFERENCE):
+        _, _, kind, name = reference.split("/", 3)
+        return _inlined(components[kind][name], components)
+    return {key: _inlined(value, components) for key, value in node.items()}
 
 
 def rest_pages(described_by: Document) -> dict[str, tuple[str, str]]:
@@ -54,7 +71,9 @@ def _title(tag: str) -> str:
 
 
 def _index(described_by: Document, tags: Mapping[str, str], by_tag: Mapping[str, list[Any]]) -> str:
-    parts = [INTRODUCTION, described_by["info"].get("description", "")]
+    about = described_by["info"].get("description", "")
+    general = [each for each in about.split("\n\n") if not each.startswith("This server")]
+    parts = [INTRODUCTION, *general]
     for tag, found in by_tag.items():
         if found:
             rows = [
@@ -66,9 +85,8 @@ def _index(described_by: Document, tags: Mapping[str, str], by_tag: Mapping[str,
             ]
             about = described(tags.get(tag, ""))
             parts.append("\n\n".join([heading(2, _title(tag)), about, table(["route", "what it does"], rows)]))
-    parameters = described_by["components"].get("parameters", {})
-    rows = [[code(each["name"]), type_name(each["schema"]), meaning(each)] for each in parameters.values()]
-    if rows:
+    rows = [[code(name), type_name(each["schema"]), meaning(each)] for name, each in _common(described_by).items()]
+    if not all(row[0] in about for row in rows):
         parts.append(heading(2, "Headers of every request") + "\n\n" + table(["header", "type", "meaning"], rows))
     return page("REST", *parts)
 
@@ -78,16 +96,23 @@ def _operation(described_by: Document, verb: str, path: str, operation: Document
         heading(2, f"`{verb} {path}`", operation["operationId"]),
         described(operation.get("summary", "")) + ".",
         operation.get("description", ""),
-        _parameters(operation),
+        _parameters(described_by, operation),
         _body(described_by, operation),
         _responses(operation),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _parameters(operation: Document) -> str:
-    """Return the table of an operation's own parameters; those of all operations stand in the index."""
-    own = [each for each in operation.get("parameters", ()) if "$ref" not in each]
+def _common(described_by: Document) -> dict[str, Document]:
+    """Return the headers that the document describes once for all operations."""
+    parameters = described_by["components"].get("parameters", {}).values()
+    return {each["name"]: each for each in parameters if each["in"] == "header"}
+
+
+def _parameters(described_by: Document, operation: Document) -> str:
+    """Return the table of an operation's own parameters, folded where it is long."""
+    common = _common(described_by)
+    own = [each for each in operation.get("parameters", ()) if each["name"] not in common]
     rows = [
         [
             code(each["name"]),
@@ -98,7 +123,8 @@ def _parameters(operation: Document) -> str:
         ]
         for each in own
     ]
-    return table(["parameter", "in", "type", "default", "meaning"], rows)
+    shown = table(["parameter", "in", "type", "default", "meaning"], rows)
+    return folded(f"Parameters ({len(rows)})", shown) if len(rows) > MOST_ROWS else shown
 
 
 def _body(described_by: Document, operation: Document) -> str:

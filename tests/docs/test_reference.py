@@ -74,6 +74,23 @@ def test_every_route_is_described(made: Mapping[str, str], tmp_path: Path) -> No
         assert f"## `{route.verb} {path}` {{ #{link[2]} }}" in made[f"rest/{link[1]}"]
 
 
+def test_parameters_and_answers_of_routes_are_described(made: Mapping[str, str], tmp_path: Path) -> None:
+    router = create_app(Settings(store=tmp_path), listens=False).pipeline.router
+    text = "".join(made[path] for path in made if path.startswith("rest/"))
+    for route in (route for route in router.routes if route.documented):
+        path = route.path.replace(":path}", "}")
+        section = text.partition(f"## `{route.verb} {path}` {{")[2].partition("\n## ")[0]
+        schema = route.query.model_json_schema() if isinstance(route.query, type) else route.query or {}
+        for name in (*route.parameters, *schema.get("properties", {})):
+            assert f"| `{name}` | " in section, f"{route.verb} {path} has no parameter {name}"
+        for status, answer in route.answers.items():
+            (row,) = re.findall(rf"^\| {status} \| (.*) \|$", section, re.MULTILINE)
+            assert answer.description.partition("`")[0][:20] in row.replace("\\", "")
+            assert [form for form in answer.content if f"`{form}`" not in row] == []
+        if route.body is not None and route.body.examples:
+            assert section.count("```json") >= len(route.body.examples)
+
+
 def test_every_error_code_is_described(made: Mapping[str, str]) -> None:
     def codes(kind: type[InlayError]) -> Iterator[str]:
         yield kind.code
