@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from reference_pages.markdown import code, described, folded, heading, json_block, page, slug, table
-from reference_pages.schemas import REFERENCE, default, fields, meaning, named, type_name
+from reference_pages.schemas import REFERENCE, fields, meaning, named, type_name, value_cell
 from service.app import create_app
 from service.settings import Settings
 
@@ -115,15 +115,13 @@ def _parameters(described_by: Document, operation: Document) -> str:
     own = [each for each in operation.get("parameters", ()) if each["name"] not in common]
     rows = [
         [
-            code(each["name"]),
-            each["in"],
-            type_name(each["schema"], OBJECTS),
-            default(each["schema"], required=each.get("required", False)),
+            code(each["name"]) + ("" if each["in"] == "query" else f" ({each['in']})"),
+            value_cell(each["schema"], OBJECTS, required=each.get("required", False)),
             meaning(each) or meaning(each["schema"]),
         ]
         for each in own
     ]
-    shown = table(["parameter", "in", "type", "default", "meaning"], rows)
+    shown = table(["parameter", "type", "meaning"], rows)
     return folded(f"Parameters ({len(rows)})", shown) if len(rows) > MOST_ROWS else shown
 
 

@@ -57,19 +57,21 @@ def fields(schema: Schema, objects: str = "") -> str:
     """Return the table of an object's fields; empty if it names none."""
     required = schema.get("required", ())
     return table(
-        ["field", "type", "default", "meaning"],
+        ["field", "type", "meaning"],
         (
-            [code(name), type_name(entry, objects), default(entry, required=name in required), meaning(entry)]
+            [code(name), value_cell(entry, objects, required=name in required), meaning(entry)]
             for name, entry in schema.get("properties", {}).items()
         ),
     )
 
 
-def default(schema: Schema, *, required: bool) -> str:
-    """Return a field's default, or that it is required."""
+def value_cell(schema: Schema, objects: str = "", *, required: bool) -> str:
+    """Return a field's type, and its default or that it is required."""
+    text = type_name(schema, objects)
     if required:
-        return "required"
-    return code(_written(schema["default"])) if schema.get("default") is not None else ""
+        return f"{text}\n\n**required**"
+    default = schema.get("default")
+    return text if default is None else f"{text}\n\ndefault: {code(_written(default))}"
 
 
 def meaning(schema: Schema) -> str:

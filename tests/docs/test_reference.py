@@ -82,7 +82,7 @@ def test_parameters_and_answers_of_routes_are_described(made: Mapping[str, str],
         section = text.partition(f"## `{route.verb} {path}` {{")[2].partition("\n## ")[0]
         schema = route.query.model_json_schema() if isinstance(route.query, type) else route.query or {}
         for name in (*route.parameters, *schema.get("properties", {})):
-            assert f"| `{name}` | " in section, f"{route.verb} {path} has no parameter {name}"
+            assert f"| `{name}`" in section, f"{route.verb} {path} has no parameter {name}"
         for status, answer in route.answers.items():
             (row,) = re.findall(rf"^\| {status} \| (.*) \|$", section, re.MULTILINE)
             assert answer.description.partition("`")[0][:20] in row.replace("\\", "")
