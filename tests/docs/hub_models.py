@@ -13,7 +13,11 @@ from typing import Any
 from models.artifacts.random_checkpoint import create
 from tests import hub_server
 from tests.golden_cases import case, write_folder, write_json
+from tests.late_interaction import write_bert, write_pylate
 from tests.minilm_golden import checkpoint
+from tests.reranker_models import write_reranker
+from tests.score_models import write_classifier
+from tests.sparse_models import write_masked_lm, write_splade
 
 
 def _demo(folder: Path) -> None:
@@ -38,11 +42,25 @@ def _dual(golden: str) -> Callable[[Path], None]:
     return write
 
 
+def _colbert(folder: Path) -> None:
+    write_bert(folder)
+    write_pylate(folder)
+
+
 MODELS: dict[str, Callable[[Path], Any]] = {
+    "Qwen/Qwen3-Reranker-0.6B": write_reranker,
+    "cross-encoder/ms-marco-MiniLM-L6-v2": lambda folder: write_classifier(folder, ("relevance",)),
+    "distilbert/distilbert-base-uncased-finetuned-sst-2-english": lambda folder: write_classifier(
+        folder, ("NEGATIVE", "POSITIVE")
+    ),
+    "google-bert/bert-base-uncased": write_masked_lm,
+    "google/siglip-base-patch16-224": _dual("dual_siglip"),
+    "lightonai/GTE-ModernColBERT-v1": _colbert,
     "openai-community/gpt2": _gpt2,
     "openai/clip-vit-base-patch32": _dual("dual_clip"),
-    "google/siglip-base-patch16-224": _dual("dual_siglip"),
+    "openai/clip-vit-large-patch14": _dual("dual_clip"),
     "sentence-transformers/all-MiniLM-L6-v2": _demo,
+    "sparse-encoder/example-splade-distilbert-base-uncased-nq": write_splade,
 }
 """Writers of checkpoints by the name on the hub."""
 

@@ -25,10 +25,12 @@ MODELS = {DEMO: STORE / DEMO, RERANKER: ROOT / ".venv" / RERANKER}
 if not MODELS[RERANKER].is_dir():
     MODELS[RERANKER] = STORE / RERANKER  # of `make reranker`
 CLIENTS = ROOT / ".venv/clients/bin/python"
+EXAMPLES = ROOT / "docs/examples"
 INTERPRETER = Path(__file__).with_name("interpreter.py")
 BLOCK_SECONDS = 240
 SERVES = re.compile(r"REST (https?://\S+) .* gRPC (\S+)")
 REST, RPC = 8080, 50051
+NOWHERE = "http://127.0.0.1:9"
 _LOCAL = re.compile(r"\b(localhost|127\.0\.0\.1|0\.0\.0\.0):(\d{4,5})\b")
 _OPTION = re.compile(r"((?:--(?:grpc-|management-)?port[ =])|(?:INLAY_(?:GRPC_|MANAGEMENT_)?PORT=))(\d{4,5})\b")
 CURL = """#!/bin/bash
@@ -184,7 +186,8 @@ class Page:
     """Runs a page's blocks.
 
     Args:
-        folder: a new one, in which all blocks run; it has a store of its own at models/store.
+        folder: a new one, in which all blocks run; it has a store of its own at models/store, and a copy of
+            docs/examples.
         shared: the ports of the server that blocks talk to until the page starts its own.
         clients: whether blocks for .venv/clients run.
     """
@@ -204,6 +207,8 @@ class Page:
             BlockFailed: one failed, or should have and did not.
         """
         copy_store(self.folder / "models/store")
+        if EXAMPLES.is_dir():
+            shutil.copytree(EXAMPLES, self.folder / "docs/examples")
         tools = self.folder / ".bin"
         tools.mkdir()
         (tools / "curl").write_text(CURL.format(curl=shutil.which("curl")), encoding="utf-8")
@@ -232,10 +237,13 @@ class Page:
 
     def _environment(self, block: Block) -> dict[str, str]:
         """Return the environment of a block."""
-        path = f"{self.folder / '.bin'}:{self._python_of(block).parent}:{os.environ['PATH']}"
-        variables = environment(PATH=path)
-        if self._hub is not None and "hub" in block.modes:
+        folders = (self.folder / ".bin", self._python_of(block).parent, Path(sys.executable).parent, os.environ["PATH"])
+        variables = environment(PATH=":".join(map(str, folders)))
+        if "clients" in block.modes:  # huggingface_hub's client of any server calls none while it is offline
             del variables["HF_HUB_OFFLINE"]
+            variables["HF_ENDPOINT"] = NOWHERE
+        if self._hub is not None and "hub" in block.modes:
+            variables.pop("HF_HUB_OFFLINE", None)
             variables |= {"HF_ENDPOINT": self._hub.endpoint, "HF_HOME": str(self.folder / ".hf")}
         return variables
 
