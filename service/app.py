@@ -52,6 +52,7 @@ from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys, open_keys
 from service.settings import Settings
+from service.web import routes as web
 
 Ready = Callable[[ServiceContext, int], None]
 ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
@@ -218,6 +219,7 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
         openai.routes(context),
         tei.routes(context, cohere_rerank.RerankHandler(context, with_documents=True).answer),
         oip.routes(plane),
+        web.routes(context),
     ]
 
 

@@ -119,6 +119,8 @@ class Settings(BaseSettings):
     """auto: CUDA where it works, else CPU, and the log says which; cuda: refuse to start without it."""
     engine: Literal["onnx", "openvino", "auto", "reference"] = "onnx"
     """onnx; openvino: encoders in bfloat16; auto: that where it is known to be faster; reference: float64, slow."""
+    web: bool = True
+    """Serve the web page at / to browsers; false: GET / answers in JSON alone."""
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
 

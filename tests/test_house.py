@@ -34,7 +34,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("embedding",),
     ("grpc", "http", "registry"),
     ("context",),
-    ("bulk", "process", "protocols"),
+    ("bulk", "process", "protocols", "web"),
     ("app",),
     ("cli",),
 )
@@ -90,7 +90,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "grpc_reflection": ("service.grpc",),
     "google": ("service.grpc",),
     "opentelemetry": ("service.observability.tracing" + IN_FUNCTIONS,),
-    "pydantic": ("service.settings", "service.http", "service.protocols", "service.cli"),
+    "pydantic": ("service.web", "service.settings", "service.http", "service.protocols", "service.cli"),
     "pydantic_core": ("service.protocols",),
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),

@@ -1,4 +1,4 @@
-"""Probes, metrics, and the greeting at `/`."""
+"""Probes and metrics."""
 
 from typing import Any
 
@@ -28,20 +28,8 @@ class Ready(Health):
     detail: str | None = None
 
 
-class Greeting(BaseModel):
-    """The name and version of this server, and where its documentation is."""
-
-    service: str
-    version: str
-    docs: str
-
-
 def routes(context: ServiceContext) -> list[Route]:
-    """Return GET /, the probes and /metrics."""
-
-    async def greet(request: Request) -> Response:
-        await context.check_ready()
-        return json_response({"service": "inlay", "version": context.version, "docs": "/docs"})
+    """Return the probes and /metrics."""
 
     async def live(request: Request) -> Response:
         if (held := abandoned_runs()) > MOST_ABANDONED:
@@ -66,7 +54,6 @@ def routes(context: ServiceContext) -> list[Route]:
     empty = {200: Answer(description="Ready; no body.")}
     text = {200: Answer(content={"text/plain": {"type": "string"}})}
     rows = (
-        ("/", greet, "greet", "What this server is", {200: Answer(content={JSON: Greeting})}),
         ("/health/live", live, "live", "The process answers", health),
         (
             "/health/ready",
@@ -82,6 +69,6 @@ def routes(context: ServiceContext) -> list[Route]:
     )
     shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
     return [
-        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, management=path != "/", **shared)
+        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, management=True, **shared)
         for path, handler, name, summary, answers in rows
     ]

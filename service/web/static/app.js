@@ -1,0 +1,83 @@
+// The frame of the page: navigation, theme, API key, server state; it loads one view at a time.
+import { html, render, useEffect, useState } from "./lib/dom.js";
+import { setApiKey, subscribe } from "./lib/api.js";
+import { useLink } from "./lib/link.js";
+import { KeyDialog } from "./components/key_dialog.js";
+import { ServerState } from "./components/server_state.js";
+
+const VIEWS = {
+  try: { title: "Try", about: "Vectors, similarity, rankings and sparse weights of your texts", load: () => import("./views/try.js") },
+  positions: { title: "Positions", about: "Positional encodings, compared", load: () => import("./views/positions.js") },
+  models: { title: "Models", about: "What this server holds", load: () => import("./views/models.js") },
+  now: { title: "Now", about: "What this server is doing", load: () => import("./views/now.js") },
+};
+const THEMES = ["auto", "light", "dark"];
+
+function ThemeButton() {
+  const [theme, setTheme] = useState(document.documentElement.dataset.theme ?? "auto");
+  const choose = () => {
+    const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+    if (next === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = next;
+    try {
+      localStorage.setItem("inlay-theme", next);
+    } catch {
+      // storage is switched off: the choice lasts as long as the page
+    }
+    setTheme(next);
+    dispatchEvent(new Event("themechange"));
+  };
+  return html`<button class="quiet" onClick=${choose} aria-label=${`Theme: ${theme}. Change`}>Theme: ${theme}</button>`;
+}
+
+function Frame() {
+  const [link, setLink] = useLink();
+  const name = link.view in VIEWS ? link.view : "try";
+  const [loaded, setLoaded] = useState({});
+  const [asksKey, setAsksKey] = useState(false);
+  useEffect(() => subscribe("unauthorized", () => setAsksKey(true)), []);
+  useEffect(() => {
+    document.title = `${VIEWS[name].title} · Inlay`;
+    let current = true;
+    VIEWS[name].load().then(
+      (module) => current && setLoaded({ name, View: module.default }),
+      (error) => current && setLoaded({ name, error }),
+    );
+    return () => {
+      current = false;
+    };
+  }, [name]);
+  const { View, error } = loaded.name === name ? loaded : {};
+  return html`
+    <header class="top">
+      <a class="brand" href="#/try"><img src="/web/icon.svg" alt="" width="24" height="24" />Inlay</a>
+      <nav aria-label="Views">
+        ${Object.entries(VIEWS).map(
+          ([each, view]) => html`<a href=${`#/${each}`} aria-current=${each === name ? "page" : undefined}>${view.title}</a>`,
+        )}
+      </nav>
+      <div class="tools">
+        <a href="/docs">API</a>
+        <button class="quiet" onClick=${() => setAsksKey(true)}>API key</button>
+        <${ThemeButton} />
+      </div>
+    </header>
+    <${ServerState} />
+    <main id="main" tabindex="-1" aria-busy=${!View && !error}>
+      <h1>${VIEWS[name].title} <small>${VIEWS[name].about}</small></h1>
+      ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. Reload the page.</p>`}
+      ${View && html`<${View} state=${link.state} setState=${(state) => setLink({ view: name, state })} />`}
+    </main>
+    ${asksKey &&
+    html`<${KeyDialog}
+      onDone=${(key) => {
+        if (key !== null) setApiKey(key);
+        setAsksKey(false);
+      }}
+    />`}
+  `;
+}
+
+const place = document.getElementById("app");
+place.replaceChildren();
+render(html`<${Frame} />`, place);

@@ -1,0 +1,104 @@
+// Curves over a common axis, by uPlot, which is loaded with the first chart.
+import { color, html, useEffect, useRef, useTheme, useWidth } from "../lib/dom.js";
+
+const SERIES = 6; // colours of the style sheet
+let loading = null;
+
+function loadUplot() {
+  loading ??= new Promise((resolve, reject) => {
+    const style = document.createElement("link");
+    style.rel = "stylesheet";
+    style.href = "/web/vendor/uplot.css";
+    const script = document.createElement("script");
+    script.src = "/web/vendor/uplot.js";
+    script.onload = () => resolve(window.uPlot);
+    script.onerror = () => reject(new Error("/web/vendor/uplot.js could not be loaded"));
+    document.head.append(style, script);
+  });
+  return loading;
+}
+
+const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 5], [1, 4]];
+
+// Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
+// time: x is seconds since 1970; height in CSS pixels; onCanvas: gets the canvas, for downloads.
+// Curves differ in colour and dashes.
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, height = 280, onCanvas }) {
+  const box = useRef(null);
+  const plot = useRef(null);
+  const width = useWidth(box);
+  const theme = useTheme();
+  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, height]);
+  useEffect(() => {
+    if (!width) return undefined;
+    let current = true;
+    loadUplot().then((UPlot) => {
+      if (!current) return;
+      plot.current?.destroy();
+      plot.current = new UPlot(
+        options({ curves, xLabel, yLabel, xLog, yLog, time, width, height }, UPlot),
+        [x, ...curves.map((curve) => curve.values)],
+        box.current.querySelector(".plot"),
+      );
+      onCanvas?.(plot.current.ctx.canvas);
+    });
+    return () => {
+      current = false;
+    };
+  }, [width, shape, theme]);
+  useEffect(() => {
+    plot.current?.setData([x, ...curves.map((curve) => curve.values)]);
+  }, [x, curves]);
+  useEffect(() => () => plot.current?.destroy(), []);
+  return html`<figure class="figure" ref=${box} role="group" aria-label=${title}>
+    <div class="plot" style=${{ minHeight: `${height + 36}px` }}></div>
+    <table class="hidden">
+      <caption>
+        ${title}
+      </caption>
+      <tr>
+        <th>curve</th>
+        <th>first</th>
+        <th>least</th>
+        <th>most</th>
+        <th>last</th>
+      </tr>
+      ${curves.map((curve) => summaryRow(curve))}
+    </table>
+  </figure>`;
+}
+
+function summaryRow({ name, values }) {
+  const numbers = Array.from(values).filter((value) => value !== null && Number.isFinite(value));
+  const cells = [numbers[0], numbers.reduce((a, b) => Math.min(a, b), Infinity), numbers.reduce((a, b) => Math.max(a, b), -Infinity), numbers.at(-1)];
+  return html`<tr>
+    <th>${name}</th>
+    ${cells.map((value) => html`<td>${Number.isFinite(value) ? Number(value.toPrecision(4)) : "none"}</td>`)}
+  </tr>`;
+}
+
+function options({ curves, xLabel, yLabel, xLog, yLog, time, width, height }, UPlot) {
+  const axis = { stroke: color("--ink"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, labelSize: 22 };
+  return {
+    width,
+    height,
+    scales: { x: { time, distr: xLog ? 3 : 1 }, y: { distr: yLog ? 3 : 1 } },
+    axes: [
+      { ...axis, label: xLabel },
+      { ...axis, label: yLabel, size: 64 },
+    ],
+    series: [
+      { label: xLabel },
+      ...curves.map((curve, index) => ({
+        label: curve.name,
+        stroke: color(`--series-${(index % SERIES) + 1}`),
+        width: 2,
+        dash: DASHES[index % DASHES.length],
+        points: { show: curve.values.length < 2 },
+        value: (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4))),
+      })),
+    ],
+    cursor: { drag: { x: true, y: false } },
+    padding: [8, 12, 0, 0],
+  };
+}

@@ -1,0 +1,46 @@
+// The state of a request that a view made: waiting, answered, failed.
+import { html, useEffect, useState } from "../lib/dom.js";
+import { ask } from "../lib/api.js";
+
+// Sends `request` whenever it changes (compared as JSON); a newer one aborts the one before. null: nothing to ask.
+// Returns {answer, error, waiting}; `answer` stays until the next one has come, so that nothing jumps.
+export function useAnswer(request) {
+  const [result, setResult] = useState({ answer: null, error: null, waiting: false });
+  const [attempt, setAttempt] = useState(0);
+  const text = request === null ? null : JSON.stringify(request);
+  useEffect(() => {
+    const again = () => setAttempt((before) => before + 1);
+    addEventListener("apikeychange", again);
+    return () => removeEventListener("apikeychange", again);
+  }, []);
+  useEffect(() => {
+    if (text === null) {
+      setResult({ answer: null, error: null, waiting: false });
+      return undefined;
+    }
+    const controller = new AbortController();
+    let timer;
+    setResult((before) => ({ ...before, waiting: true }));
+    ask(request, { signal: controller.signal }).then(
+      (answer) => setResult({ answer, error: null, waiting: false }),
+      (error) => {
+        if (error.name === "AbortError") return;
+        setResult({ answer: null, error, waiting: false });
+        if (error.status === 429 || error.status === 503 || error.status === 0)
+          timer = setTimeout(() => setAttempt((before) => before + 1), 1000 * (error.retryAfter ?? 3));
+      },
+    );
+    return () => {
+      controller.abort();
+      clearTimeout(timer);
+    };
+  }, [text, attempt]);
+  return result;
+}
+
+export function ErrorLine({ error }) {
+  return html`<p class="error" role="alert">
+    ${error.message} ${error.code && html`<code>${error.status} ${error.code}</code>`}
+    ${(error.status === 429 || error.status === 503) && html` It is asked again in ${error.retryAfter ?? 3} s.`}
+  </p>`;
+}

@@ -1,0 +1,4 @@
+import { html } from "../lib/dom.js";
+export default function Now() {
+  return html`<p>…</p>`;
+}

@@ -1,0 +1,54 @@
+"""The files of the web page: vendored ones unchanged, none from another origin, small enough for a first paint."""
+
+import re
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from service.web.static_files import FOLDER, read_static_files
+
+FIRST_PAINT_BYTES = 150_000
+OWN = sorted(
+    path for path in FOLDER.rglob("*") if path.suffix in (".html", ".js", ".css") and "vendor" not in path.parts
+)
+VENDORED = re.findall(
+    r"^\| `(?P<file>[\w.-]+)` \|.*\| `(?P<hash>[0-9a-f]{64})` \|$",
+    (FOLDER / "vendor/README.md").read_text(),
+    re.MULTILINE,
+)
+
+
+def test_vendored_files_have_the_hashes_of_their_table() -> None:
+    files = {path.name: path for path in (FOLDER / "vendor").iterdir() if path.suffix in (".js", ".css")}
+    assert {name: sha256(path.read_bytes()).hexdigest() for name, path in files.items()} == dict(VENDORED)
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.relative_to(FOLDER).as_posix())
+def test_own_files_name_no_other_origin(path: Path) -> None:
+    addresses = re.findall(r"https?://[^\s\"'`<>)]+", path.read_text())
+    assert [each for each in addresses if not each.startswith("http://www.w3.org/")] == []
+
+
+@pytest.mark.parametrize("path", [path for path in OWN if path.suffix == ".js"], ids=lambda path: path.stem)
+def test_imports_of_modules_exist(path: Path) -> None:
+    named = re.findall(r"""(?:from|import)\s*\(?\s*["'](\.[^"']+)["']""", path.read_text())
+    assert [each for each in named if not (path.parent / each).resolve().is_file()] == []
+
+
+def test_first_paint_is_small() -> None:
+    """All that a browser loads before it shows the first view: the page, its style, the frame and that view."""
+    files = read_static_files()
+    loaded, waiting = set[str](), ["index.html", "icon.svg", "style.css", "theme.js", "app.js", "views/try.js"]
+    while waiting:
+        name = waiting.pop()
+        if name in loaded:
+            continue
+        loaded.add(name)
+        text = files[name].body.decode()
+        imports = re.findall(r"""from\s*["'](\.[^"']+)["']""", text)
+        waiting += [
+            (FOLDER / name).parent.joinpath(each).resolve().relative_to(FOLDER.resolve()).as_posix() for each in imports
+        ]
+    assert "vendor/htm-preact.js" in loaded
+    assert sum(len(files[name].body) for name in loaded) < FIRST_PAINT_BYTES
