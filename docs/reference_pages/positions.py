@@ -1,12 +1,14 @@
 """The page of the positional encodings, made from the rows of SCHEMES and the figures of `models.plots`."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from models.graphs.positions.catalog import GRAPHS
 from models.plots import figures_of
 from models.positions.rope.presets import PRESETS
 from reference_pages.markdown import code, described, heading, page, plain, table
-from reference_pages.schemas import fields
+from reference_pages.schemas import meaning, value_cell
+from service.http.openapi import query_parameters
 from service.protocols.inlay.positions.plots import figure_name
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 
@@ -33,10 +35,17 @@ def _scheme(scheme: Scheme[Any]) -> str:
     parts = [
         heading(2, scheme.name, scheme.name),
         f"{described(scheme.summary)}. Served as {', '.join(_forms(scheme))}.",
-        fields(scheme.parameters.model_json_schema()),
+        table(["parameter", "type", "meaning"], _parameters(scheme)),
         drawn,
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _parameters(scheme: Scheme[Any]) -> Iterator[list[str]]:
+    """Yield the rows of a scheme's parameters, as a query has them: what is left out is not null."""
+    for each in query_parameters(scheme.parameters):
+        kind = value_cell(each["schema"], required=each["required"])
+        yield [code(each["name"]), kind, meaning(each)]
 
 
 def _forms(scheme: Scheme[Any]) -> list[str]:

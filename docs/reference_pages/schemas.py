@@ -1,5 +1,6 @@
 """JSON schemas as Markdown: the name of a type, and tables of fields."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,11 @@ BOUNDS = (
     ("maxLength", "{} characters at most"),
     ("minItems", "{} items or more"),
     ("maxItems", "{} items at most"),
+)
+_TYPED = re.compile(
+    r"(?:an integer(?: from \d+ to \d+)?|a number|a boolean|true or false|a text of at most \d+ characters"
+    r"|one of [^()]+) \((.*?)\)((?:; of .*)?)",
+    re.DOTALL,
 )
 LONGEST_LIST = 40
 """Words of an enumeration that are listed; of a longer one the first are."""
@@ -75,8 +81,11 @@ def value_cell(schema: Schema, objects: str = "", *, required: bool) -> str:
 
 
 def meaning(schema: Schema) -> str:
-    """Return a schema's description."""
-    return described(schema.get("description", ""))
+    """Return a schema's description, without the type that some begin with: the column beside it has that."""
+    text: str = schema.get("description", "")
+    if typed := _TYPED.fullmatch(text):
+        text = typed[1] + typed[2]
+    return described(text)
 
 
 def named(schema: Schema) -> Iterator[str]:
