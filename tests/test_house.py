@@ -421,6 +421,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "peers": ("peers",),
     "encoders": ("encoders",),
     "bulk": ("bulk",),
+    "docs": ("docs",),
     "ray": ("ray",),
     "openvino": ("openvino",),
     "tools": ("tools",),

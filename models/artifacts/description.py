@@ -28,13 +28,24 @@ _IF_POOLED = " if it pools, as its files or --pooling say, or with --encoder flo
 
 def families() -> str:
     """Return the table of known families."""
-    rows = [("model_type", "input layer", "attention", "exported")]
+    return f"{table(family_rows())}\n\n{table(vision_rows())}"
+
+
+def family_rows() -> list[tuple[str, ...]]:
+    """Return a row for each text family, below a header."""
+    rows: list[tuple[str, ...]] = [("model_type", "input layer", "attention", "exported")]
     for model_type, family in FAMILIES.items():
         steps = " ".join(type(step).__name__ for step in family.input_layer)
         rows.append((model_type, steps, _attention(family), _exported(model_type, family)))
-    rows += [(kind, "Embed", "none", "whole: the mean of the rows") for kind in ("model2vec", "static_embedding")]
-    image_rows = [("model_type", "input layer of images", "reads"), *vision.rows()]
-    return f"{table(rows)}\n\n{table(image_rows)}"
+    return [
+        *rows,
+        *((kind, "Embed", "none", "whole: the mean of the rows") for kind in ("model2vec", "static_embedding")),
+    ]
+
+
+def vision_rows() -> list[tuple[str, ...]]:
+    """Return a row for each family of images or audio, below a header."""
+    return [("model_type", "input layer of images", "reads"), *vision.rows()]
 
 
 def store(folder: Path) -> str:

@@ -217,7 +217,8 @@ def stored_experts(
 
     Args:
         names: of the modules of gate, up and down of an expert; with two names, those of the two tensors.
-        file, stem: of the modules in a layer, in published files and in the class.
+        file: stem of the modules of a layer in published files.
+        stem: that of the class.
     """
     shares = ((0, equal(2)), (1, equal(2)), (0, equal(1)))
     fused = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]

@@ -55,7 +55,8 @@ def extra_values(extra: Extra, ids: Int64s, mask: Int64s | None, sent: Mapping[s
 
     Args:
         extra: the input.
-        ids, mask: int64 [n]; mask None: all ones.
+        ids: int64 [n].
+        mask: int64 [n]; None: all ones.
         sent: what the caller sent, by name; the task of its request, too.
 
     Returns:

@@ -72,7 +72,7 @@ def _option(name: str, schema: dict[str, Any], panel: str | None) -> Parameter:
     option = typer.Option(
         flag(name),
         metavar=_metavar(schema, words),
-        help=schema["description"] + default,
+        help=schema["description"].partition("\n\n")[0] + default,
         show_default=False,
         autocompletion=_completion(words),
         rich_help_panel=panel,

@@ -117,7 +117,9 @@ def settings() -> None:
     for name, field in Settings.model_fields.items():
         if name in SECTIONS:
             print(f"{SECTIONS[name]}\n")
-        print(f"{variable(name)}  {flag(name)}  default: {shown(field.default)}\n    {field.description}")
+        print(f"{variable(name)}  {flag(name)}  default: {shown(field.default)}")
+        for paragraph in (field.description or "").split("\n\n"):
+            print(f"    {' '.join(paragraph.split())}")
 
 
 def health(

@@ -62,7 +62,8 @@ async def classify(
 
     Args:
         activation: of the logits; None: `label_activation`.
-        max_tokens, special_tokens: as of EmbedRequest.
+        max_tokens: as of EmbedRequest.
+        special_tokens: as of EmbedRequest.
 
     Raises:
         WrongModelKind: the model gives a text no labels.

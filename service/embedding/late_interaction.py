@@ -102,7 +102,8 @@ def score(
     """Return the scores of all queries with all documents, float64 [queries, documents].
 
     Args:
-        queries, documents: of several vectors each, [n, width], or of one, [width].
+        queries: of several vectors each, [n, width], or of one, [width].
+        documents: the same.
         function: of SEVERAL or SINGLE; distances are negative.
         check: called often; may raise to end the computation.
     """

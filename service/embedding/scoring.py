@@ -37,10 +37,12 @@ class Reading(NamedTuple):
     """How pairs are read. None and 0 set no limit.
 
     Args:
-        truncate, direction: as of EmbedRequest.
+        truncate: as of EmbedRequest.
+        direction: as of EmbedRequest.
         activation: of the logits; None: the model's own.
         max_tokens: of a pair.
-        max_query_tokens, max_document_tokens: of one part of a pair; the rest of it is not read.
+        max_query_tokens: of the first part of a pair; the rest of it is not read.
+        max_document_tokens: of the second part.
         max_chunks: of a document that does not fit beside its query; None: it is cut.
         instruction: what a causal reranker is to judge by; None: its own.
         cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
