@@ -335,11 +335,13 @@ def _checkpoint(name: str, source: Checkpoint, folder: Path) -> str:
     named = planned.tensors
     heads = task_heads.find(source, planned, folder, sentence_transformers.read(folder, "none"))
     classifier = _classifier(heads.classifier, heads.unclassified)
-    size = sum((planned.parts[name].tensor if name in planned.parts else source.tensors[name]).bytes for name in named)
+    held = [planned.parts[name].tensor if name in planned.parts else source.tensors[name] for name in named]
+    size = sum({(each.path, each.offset): each.bytes for each in held}.values())  # GPT-2's q, k and v lie in one tensor
+    whole = sum(each.bytes for each in source.tensors.values())
     return "\n".join(
         [
             f"{name}: a checkpoint of model_type {planned.model_type!r}",
-            f"an export reads {len(named)} of its {len(source.tensors)} tensors, {size:,} bytes",
+            f"an export reads {size:,} of the {whole:,} bytes of its {len(source.tensors)} tensors",
             f"longest input: {planned.position.longest() or 'any'}",
             *([f"blocks: exported{_IF_POOLED * (planned.family.causal is True)}"] if planned.encoder else []),
             f"attention: {_encodings(planned.encodings)}",

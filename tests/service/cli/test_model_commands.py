@@ -265,6 +265,16 @@ def test_a_model_created_whole_exports_whole(tmp_path: Path) -> None:
     assert (card["family"], card["hidden_size"], card["default_output"]) == ("qwen3", 32, "sentence_embedding")
 
 
+def test_describe_counts_a_fused_tensor_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "sizes.json").write_text('{"model_type": "gpt2", "n_layer": 2}')  # q, k and v in one tensor
+    words = ["--vocab-size", "50", "--hidden-size", "8", "--whole"]
+    assert main(["create", str(tmp_path / "x"), "--config", str(tmp_path / "sizes.json"), *words]) == 0
+    tensors = load_file(tmp_path / "x/model.safetensors")
+    size = sum(each.nbytes for each in tensors.values())
+    assert main(["describe", str(tmp_path / "x")]) == 0
+    assert f"reads {size:,} of the {size:,} bytes of its {len(tensors)} tensors" in capsys.readouterr().out
+
+
 def test_created_weights_have_the_given_std_and_seed(tmp_path: Path) -> None:
     def table(name: str, *words: str) -> np.ndarray:
         sizes = ["--vocab-size", "2000", "--hidden-size", "64"]
