@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo '  EXTRA=gpu make serve      on CUDA           INLAY_PORT=9000 make serve    any INLAY_ variable of README.md'
+	@echo '  EXTRA=gpu make serve      on CUDA           INLAY_PORT=9000 make serve    any variable of `inlay settings`'
 	@echo '  make serve ARGS="--help"  flags of serve    make test ARGS="-k rope"      flags of pytest'
 
 # ---- run
