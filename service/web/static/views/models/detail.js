@@ -1,5 +1,6 @@
 // One model: its card in full, its word table's norms and spectrum, the nearest tokens.
 import { html } from "../../lib/dom.js";
+import { writeLink } from "../../lib/link.js";
 import { Snippets } from "../../components/snippets.js";
 import { Analysis } from "./analysis.js";
 import { Nearest } from "./nearest.js";
@@ -81,26 +82,32 @@ function numbers(model, tokens) {
 // What `encodings` of a card says, a line each, with links to the view Positions.
 function Encodings({ model }) {
   const { ropes, layers, alibi, buckets, masks, refused } = model.encodings;
-  const name = encodeURIComponent(model.name);
   const rows = [
     ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope"]),
     ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
-    ...(buckets ? [["relative buckets", buckets, buckets.scheme ?? ""]] : []),
+    ...(buckets ? [["relative buckets", buckets, buckets.kind]] : []),
     ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask"]),
   ];
   const learned = model.outputs.includes("position_embeddings");
   return html`
     <dl class="facts">
-      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings</dd>`}
+      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
+        ${["learned", "sinusoidal"].map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
       ${rows.map(([title, value, scheme]) => html`<dt>${title}</dt><dd>
         ${described(value)}${" "}
-        ${scheme && html`<a href=${`#/positions?model=${name}&scheme=${scheme}`}>show</a>`}
+        <${Shown} ...${{ model, scheme }} />
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
     </dl>
     ${layers?.length > 0 && html`<p class="note">Layers: ${layers.join(", ")}</p>`}
     ${!rows.length && !learned && html`<p class="note">None that its card names.</p>`}
   `;
+}
+
+// A link to the view Positions with a model's own encoding, where the model has it.
+function Shown({ model, scheme }) {
+  if (!model.positions.includes(scheme)) return null;
+  return html`<a href=${writeLink({ view: "positions", state: { e: [{ s: scheme, m: model.name }] } })}>show</a>`;
 }
 
 function described(value) {
