@@ -243,7 +243,10 @@ class EmbeddingPipeline:
         """Tokenize the texts of a request that have no ids behind its prompt."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
-            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
+            raise BadRequest(
+                f"{card.name} was exported without a tokenizer",
+                remedy="send token ids instead of text, or name another model",
+            )
         prompt = prompt_of(card, request.prompt_name, request.task, request.input_type)
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item
