@@ -302,7 +302,7 @@ def test_start_prints_json_lines_only(tiny_store: Path, workers: str) -> None:
             break
     process.send_signal(signal.SIGTERM)
     rest, _ = process.stderr.read(), process.wait(SECONDS)
-    assert any(re.fullmatch(r"REST http://\S+ · docs \S+ · gRPC \S+", line) for line in lines)
+    assert any(re.fullmatch(r"REST http://\S+ · web page \S+/ · docs \S+ · gRPC \S+", line) for line in lines)
     assert all(json.loads(line) for line in rest.splitlines())
     assert process.stdout.read() == ""
     process.stdout.close()
