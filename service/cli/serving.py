@@ -54,8 +54,9 @@ def serve(
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
     _refuse_unknown(context)
-    before = signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
+    before = signal.getsignal(signal.SIGTERM)
     try:
+        signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
         settings = _prepared(values, model or [], model_name)
         from service.cli.startup import listen
 
