@@ -1,5 +1,6 @@
 // One model: its card in full, its word table's norms and spectrum, the nearest tokens.
 import { html } from "../../lib/dom.js";
+import { writeLink } from "../../lib/link.js";
 import { Snippets } from "../../components/snippets.js";
 import { Analysis } from "./analysis.js";
 import { Nearest } from "./nearest.js";
@@ -81,26 +82,33 @@ function numbers(model, tokens) {
 // What `encodings` of a card says, a line each, with links to the view Positions.
 function Encodings({ model }) {
   const { ropes, layers, alibi, buckets, masks, refused } = model.encodings;
-  const name = encodeURIComponent(model.name);
   const rows = [
-    ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope"]),
+    ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope", layer]),
     ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
     ...(buckets ? [["relative buckets", buckets, buckets.scheme ?? ""]] : []),
-    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask"]),
+    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
   ];
   const learned = model.outputs.includes("position_embeddings");
+  const tables = (model.positions ?? []).filter((scheme) => scheme === "learned" || scheme === "sinusoidal");
   return html`
     <dl class="facts">
-      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings</dd>`}
-      ${rows.map(([title, value, scheme]) => html`<dt>${title}</dt><dd>
+      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
+        ${tables.map((scheme) => html`<${Show} ...${{ model, scheme }} />`)}</dd>`}
+      ${rows.map(([title, value, scheme, layer]) => html`<dt>${title}</dt><dd>
         ${described(value)}${" "}
-        ${scheme && html`<a href=${`#/positions?model=${name}&scheme=${scheme}`}>show</a>`}
+        ${scheme && html`<${Show} ...${{ model, scheme, layer }} />`}
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
     </dl>
     ${layers?.length > 0 && html`<p class="note">Layers: ${layers.join(", ")}</p>`}
     ${!rows.length && !learned && html`<p class="note">None that its card names.</p>`}
   `;
+}
+
+// A link to a model's encoding in the view Positions, of one kind of its layers where they differ.
+function Show({ model, scheme, layer = "all" }) {
+  const encoding = { s: scheme, m: model.name, ...(layer === "all" ? {} : { p: { layer_type: layer } }) };
+  return html`<a href=${writeLink({ view: "positions", state: { e: [encoding] } })} aria-label=${`Show ${scheme} of ${model.name}`}>show</a>`;
 }
 
 function described(value) {
