@@ -1,5 +1,5 @@
 // The frame of the page: navigation, theme, API key, server state; it loads one view at a time.
-import { html, render, useEffect, useErrorBoundary, useState } from "./lib/dom.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib/dom.js";
 import { setApiKey, subscribe } from "./lib/api.js";
 import { useLink } from "./lib/link.js";
 import { KeyDialog } from "./components/key_dialog.js";
@@ -42,8 +42,14 @@ function Frame() {
   const [link, setLink] = useLink();
   const name = Object.hasOwn(VIEWS, link.view) ? link.view : "try";
   const [loaded, setLoaded] = useState({});
-  const [asksKey, setAsksKey] = useState(false);
-  useEffect(() => subscribe("unauthorized", () => setAsksKey(true)), []);
+  const [dialog, setDialog] = useState(null);
+  const declined = useRef(false); // the dialog stays closed after Cancel, until somebody asks for it
+  const askKey = () => {
+    declined.current = false;
+    setDialog({ refused: false });
+  };
+  useEffect(() => subscribe("unauthorized", (refused) => declined.current || setDialog({ refused })), []);
+  useEffect(() => subscribe("wantsKey", askKey), []);
   useEffect(() => {
     document.title = `${VIEWS[name].title} · Inlay`;
     let current = true;
@@ -66,7 +72,7 @@ function Frame() {
       </nav>
       <div class="tools">
         <a href="/docs">API</a>
-        <button class="quiet" onClick=${() => setAsksKey(true)}>API key</button>
+        <button class="quiet" onClick=${askKey}>API key</button>
         <${ThemeButton} />
       </div>
     </header>
@@ -76,11 +82,13 @@ function Frame() {
       ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. Reload the page.</p>`}
       ${View && html`<${Guarded} key=${name} name=${name} View=${View} state=${link.state} setState=${(state) => setLink({ view: name, state })} />`}
     </main>
-    ${asksKey &&
+    ${dialog &&
     html`<${KeyDialog}
+      refused=${dialog.refused}
       onDone=${(key) => {
+        declined.current = !key;
+        setDialog(null);
         if (key !== null) setApiKey(key);
-        setAsksKey(false);
       }}
     />`}
   `;

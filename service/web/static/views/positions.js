@@ -33,7 +33,7 @@ function useLists() {
         (error) => {
           if (!current) return;
           setLists((before) => (before.schemes ? before : { error }));
-          if ([0, 429, 503].includes(error.status)) timer = setTimeout(load, 1000 * (error.retryAfter ?? 3));
+          if (error.status !== 401) timer = setTimeout(load, 1000 * error.retryAfter);
         },
       );
     load();
@@ -65,6 +65,7 @@ function Comparison({ state, setState, schemes, presets, models }) {
   const errors = answers.map(({ error }) => error);
   const others = errors.filter((error) => error && ![400, 404, 422].includes(error.status));
   const rows = view.e.map((each) => [schemeOf(each), each]);
+  const { errorOf, unplaced } = placedError(schemeOf(chosen), chosen, errors[view.i], changed);
   return html`<div>
     <div class="row examples" role="group" aria-label="Examples">
       <span class="note">Examples</span>
@@ -86,7 +87,8 @@ function Comparison({ state, setState, schemes, presets, models }) {
       </section>
       <section class="panel parameters" aria-label="Parameters">
         <h2>${nameOf(chosen)}</h2>
-        <${Controls} ...${{ encoding: chosen, schemes, presets, models }} onChange=${setEncoding} errorOf=${placedError(schemeOf(chosen), chosen, errors[view.i], changed)} />
+        ${unplaced && html`<p class="error" role="alert">${unplaced}</p>`}
+        <${Controls} ...${{ encoding: chosen, schemes, presets, models }} onChange=${setEncoding} errorOf=${errorOf} />
       </section>
     </div>
   </div>`;
@@ -142,13 +144,14 @@ function maxSubjects(schemes, figure) {
   return Math.min(...schemes.flatMap((scheme) => scheme.figures.filter((row) => row.name === figure).map((row) => row.max_subjects)), MOST);
 }
 
-// Returns parameter -> the server's message: beside the parameter that it names, else the one that was changed last.
+// Returns {errorOf: parameter -> the server's message, unplaced}: beside the parameter that it names, else the one that was changed
+// last; unplaced where the encoding has no parameter.
 function placedError(scheme, encoding, error, changed) {
-  if (!error || ![400, 404, 422].includes(error.status)) return () => undefined;
+  if (!error || ![400, 404, 422].includes(error.status)) return { errorOf: () => undefined };
   const names = Object.keys(fieldsOf(scheme, encoding)).filter((name) => name !== "rope_type");
   const named = names.filter((name) => new RegExp(`\\b(rope_)?${name}\\b`).test(error.message));
   const place = named.includes(changed) ? changed : (named[0] ?? (names.includes(changed) ? changed : names[0]));
-  return (name) => (name === place ? error.message : undefined);
+  return { errorOf: (name) => (name === place ? error.message : undefined), unplaced: place ? undefined : error.message };
 }
 
 const FIGURE_TITLES = { heatmap: "Heat map", spectrum: "Frequencies", decay: "Score over distance", error: "float32 error", similarity: "Similarity by distance", similarity_matrix: "Similarity matrix", slopes: "Slopes", bias: "Bias by distance", bucket: "Buckets" };
