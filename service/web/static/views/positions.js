@@ -1,7 +1,7 @@
 // Positional encodings of any parameters and of the models of this server, up to six compared.
 import { useModels } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
-import { askOnce } from "../lib/api.js";
+import { askOnce, target } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { useAnswers } from "./positions/answers.js";
 import { Controls } from "./positions/controls.js";
@@ -61,7 +61,7 @@ function Comparison({ state, setState, schemes, presets, models }) {
     setChanged(name);
     setView({ ...view, e: view.e.map((each, index) => (index === view.i ? encoding : each)) });
   };
-  const shown = useShown(view.e, answers, drawnFigure({ plot: figure, axis }));
+  const shown = useShown(view.e, requests, answers, drawnFigure({ plot: figure, axis }));
   const errors = answers.map(({ error }) => error);
   const others = errors.filter((error) => error && ![400, 404, 422].includes(error.status));
   const rows = view.e.map((each) => [schemeOf(each), each]);
@@ -118,10 +118,16 @@ function useDraft(state, setState, read) {
 }
 
 // What is drawn: the answers that show the chosen figure, or, until the first of them has come, those of the figure before.
-function useShown(encodings, answers, wantedFigure) {
+// An answer that is waited for replaces one that keeps the name under which it was asked for.
+function useShown(encodings, requests, answers, wantedFigure) {
+  const named = useRef([]).current;
+  answers.forEach(({ answer }, at) => {
+    const isCurrent = answer && requests[at] && target(answer.request) === target(requests[at]);
+    if (isCurrent || answer !== named[at]?.answer) named[at] = { answer, name: nameOf(encodings[at]), tone: encodings[at].c };
+  });
   const key = JSON.stringify(encodings.map(({ c }, index) => [nameOf(encodings[index]), c]));
   return useMemo(() => {
-    const all = answers.map(({ answer }, at) => answer && { at, name: nameOf(encodings[at]), tone: encodings[at].c, document: answer.body, figure: drawnFigure(answer.request.query) });
+    const all = answers.map(({ answer }, at) => answer && { at, name: named[at].name, tone: named[at].tone, document: answer.body, figure: drawnFigure(answer.request.query) });
     const there = all.filter(Boolean);
     const wanted = there.filter(({ figure }) => figure === wantedFigure);
     return wanted.length ? wanted : there.filter(({ figure }) => figure === there[0].figure);
