@@ -145,7 +145,7 @@ def add_head(
 
     Args:
         folder: absent or empty.
-        base: a checkpoint folder; what it holds of the head is kept.
+        base: a checkpoint folder; what it holds of the head is kept where the number of labels is the same.
         labels: of the head.
         init, std, seed: as for `create`.
 
@@ -159,9 +159,8 @@ def add_head(
     if not planned.encoder:
         raise ModelError(f"{base} has no blocks to classify by: {planned.blockless}")
     data = random_head.with_labels(source.config, planned.model_type, labels)
-    drawn = random_head.tensors(
-        data, planned.model_type, planned.family.prefix, planned.token_width, tuple(source.tensors)
-    )
+    shapes = {name: tensor.shape for name, tensor in source.tensors.items()}
+    drawn = random_head.tensors(data, planned.model_type, planned.family.prefix, planned.token_width, shapes)
     data |= {"initialised": {"name": init, "seed": seed, "tensors": list(drawn)}}
     random = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), {})
     prefix = "" if planned.prefix else planned.family.prefix  # classes with a head hold the base class by that name
@@ -169,6 +168,7 @@ def add_head(
     own = [
         TensorSource(prefix + name, tensor.dtype, tensor.shape, [held[name][...]])
         for name, tensor in source.tensors.items()
+        if prefix + name not in drawn
     ]
     with atomic_folder(folder.absolute()) as place:
         (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")

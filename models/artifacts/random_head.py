@@ -1,7 +1,7 @@
 """A classification head of random weights: its tensors, and what config.json says of it."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from models.artifacts.random_layout import DrawnTensor
@@ -33,7 +33,11 @@ def with_labels(config: Mapping[str, Any], model_type: str, labels: int | None) 
 
 
 def tensors(
-    config: Mapping[str, Any], model_type: str, prefix: str, width: int, held: Collection[str] = ()
+    config: Mapping[str, Any],
+    model_type: str,
+    prefix: str,
+    width: int,
+    held: Mapping[str, tuple[int, ...]] | None = None,
 ) -> dict[str, DrawnTensor]:
     """Return the tensors of the head that a config names, by the names of transformers; none where it names none.
 
@@ -42,7 +46,7 @@ def tensors(
         model_type: of the family.
         prefix: of the base class's tensors.
         width: columns of the hidden states.
-        held: names of tensors that are there, which are left out.
+        held: shapes of tensors that are there by name; those of the head's shapes are left out.
 
     Raises:
         ModelError: how the model_type classifies is not known here.
@@ -63,9 +67,9 @@ def tensors(
             own[f"{layer.stem}.bias"] = DrawnTensor((rows,), rows, 1, 0.0)
         if layer.norm:
             own[f"{layer.norm}.weight"] = DrawnTensor((rows,), rows, 1, 1.0)
-        made |= {place + name: tensor for name, tensor in own.items() if not _held(name, held)}
+        made |= {place + name: tensor for name, tensor in own.items() if not _held(name, tensor.shape, held or {})}
     return made
 
 
-def _held(name: str, held: Collection[str]) -> bool:
-    return any(own == name or own.endswith(f".{name}") for own in held)
+def _held(name: str, shape: tuple[int, ...], held: Mapping[str, tuple[int, ...]]) -> bool:
+    return any((own == name or own.endswith(f".{name}")) and there == shape for own, there in held.items())

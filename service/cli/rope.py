@@ -4,7 +4,7 @@ Its options are the parameters of GET /positions/rope, checked by the same pydan
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from service.cli.console import MISUSED, fail, progress_bars, reporting
 
 if TYPE_CHECKING:
     from models.positions.rope.config import LayerRope
-    from models.positions.table import Arithmetic, Positions, Table
+    from models.positions.table import Positions, Table
     from service.protocols.inlay.positions.parameters import RopeParameters
 
 PICTURES = (".png", ".svg")
@@ -43,13 +43,19 @@ def rope(
     plot: Annotated[
         str | None, typer.Option(metavar="NAME", help="for .png and .svg: heatmap, spectrum, decay or error")
     ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ENCODING",
+            help="for pictures: a preset, or 'rope_type=yarn&factor=4', to show beside it; repeatable",
+        ),
+    ] = None,
 ) -> None:
     """Write the RoPE cos and sin of a preset, a config.json or parameters; without --out, print what they are made of.
 
     Each option is a parameter of GET /positions/rope. --config also takes a file; --preset list names the presets.
     """
     from models.positions.rope.presets import PRESETS
-    from models.positions.rope.table import tabulate
     from service.cli.options import read_options
     from service.protocols.inlay.positions.parameters import RopeParameters
 
@@ -60,17 +66,14 @@ def rope(
     query = read_options(RopeParameters, {**values, **config})
     layer = _layer(query)
     positions = _positions(query, layer)
-    options: dict[str, Any] = {
-        "arithmetic": query.arithmetic,
-        "seq_len": query.seq_len,
-        "table": query.table,
-        "notes": layer.notes,
-    }
-    table = tabulate(layer.rope, positions, layout=query.layout or layer.layout, **options)
+    table = _tabulated(query, layer, positions)
+    compared = [_compared({**values, **config}, each) for each in compare or []]
+    if compared and (out is None or out.suffix not in PICTURES):
+        fail(f"--compare needs a picture: give --out a name that ends in {' or '.join(PICTURES)}", MISUSED)
     if out is None:
         _print(table)
     else:
-        _write(query, out, plot, layer, table, positions)
+        _write(query, out, plot, layer, table, positions, compared)
         print(f"{out}: {out.stat().st_size:,} bytes, {query.arithmetic}")
     for note in table.notes:
         print(f"note: {note}")
@@ -131,8 +134,37 @@ def _positions(query: "RopeParameters", layer: "LayerRope") -> "Positions":
     return range(query.start, stop)
 
 
+def _tabulated(query: "RopeParameters", layer: "LayerRope", positions: "Positions") -> "Table":
+    from models.positions.rope.table import tabulate
+
+    layout = query.layout or layer.layout
+    options: dict[str, Any] = {"seq_len": query.seq_len, "table": query.table, "notes": layer.notes}
+    return tabulate(layer.rope, positions, arithmetic=query.arithmetic, layout=layout, **options)
+
+
+def _compared(values: Mapping[str, Any], encoding: str) -> tuple[str, "RopeParameters"]:
+    """Return the name and the parameters of an encoding to compare: a preset's, or the options with some replaced."""
+    from urllib.parse import parse_qsl
+
+    from service.cli.options import read_options
+    from service.protocols.inlay.positions.parameters import RopeParameters, RopeSource, parameter_names
+
+    if "=" in encoding:
+        replaced = dict(parse_qsl(encoding, keep_blank_values=True))
+        return replaced.pop("label", ""), read_options(RopeParameters, {**values, **replaced})
+    of_source = parameter_names(RopeSource)
+    kept = {name: value for name, value in values.items() if name not in of_source}
+    return encoding, read_options(RopeParameters, {**kept, "preset": encoding})
+
+
 def _write(
-    query: "RopeParameters", out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
+    query: "RopeParameters",
+    out: Path,
+    plot: str | None,
+    layer: "LayerRope",
+    table: "Table",
+    positions: "Positions",
+    compared: Sequence[tuple[str, "RopeParameters"]],
 ) -> None:
     from models.artifacts.table_files import FORMATS, write
     from models.errors import BadEncoding
@@ -146,7 +178,8 @@ def _write(
 
         save(graph(frequencies(layer.rope, query.arithmetic, query.seq_len)), out)
     elif out.suffix in PICTURES:
-        out.write_bytes(_drawn(query, out, plot, layer, table, positions))
+        encodings = [(query.preset or "", query), *compared]
+        out.write_bytes(_drawn(encodings, out, plot, positions))
     elif out.suffix in FORMATS:
         with progress_bars() as progress:
             write(table, out, query.dtype, progress)
@@ -156,15 +189,18 @@ def _write(
 
 
 def _drawn(
-    query: "RopeParameters", out: Path, plot: str | None, layer: "LayerRope", table: "Table", positions: "Positions"
+    encodings: Sequence[tuple[str, "RopeParameters"]], out: Path, plot: str | None, positions: "Positions"
 ) -> bytes:
     from models.plots import Subject, draw
-    from models.positions.rope.table import tabulate
 
-    other: Arithmetic = "parity" if query.arithmetic == "exact" else "exact"
-    twin = tabulate(layer.rope, positions, arithmetic=other, seq_len=query.seq_len, layout=layer.layout)
+    subjects = []
+    for name, query in encodings:
+        layer = _layer(query)
+        twin = query.model_copy(update={"arithmetic": "parity" if query.arithmetic == "exact" else "exact"})
+        tables = (_tabulated(each, layer, positions) for each in (query, twin))
+        subjects.append(Subject(next(tables), name, positions, next(tables)))
     suffix: Any = out.suffix.removeprefix(".")
-    return draw(plot, [Subject(table, query.preset or "", positions, twin)], format=suffix)
+    return draw(plot, subjects, format=suffix)
 
 
 def _print(table: "Table") -> None:

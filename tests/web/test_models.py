@@ -37,6 +37,13 @@ def test_work_of_a_text_follows_the_slider(opened: Callable[[str], Page], web_se
     expect(card).to_contain_text(f"{float(f'{work / 1e9:.3g}'):g} GFLOP")
 
 
+def test_its_encodings_lead_to_the_view_positions(opened: Callable[[str], Page]) -> None:
+    page = opened(f"models?model={DEMO}")
+    page.get_by_role("link", name="show").first.click()
+    expect(page.get_by_role("radio", name=f"{DEMO} learned")).to_be_checked()
+    expect(page.get_by_role("alert")).to_have_count(0)
+
+
 def test_unknown_model_of_a_link_is_named(opened: Callable[[str], Page]) -> None:
     page = opened("models?model=nothing")
     expect(page.get_by_role("alert")).to_contain_text("There is no model nothing here")

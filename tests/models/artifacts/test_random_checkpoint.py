@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from models.artifacts.export import export
-from models.artifacts.random_checkpoint import create
+from models.artifacts.random_checkpoint import add_head, create
 from models.errors import ModelError
 from models.families import FAMILIES
 from tests.sweeps import sampled
@@ -155,3 +155,14 @@ def test_rejects_a_config_that_makes_no_model(name: str, tmp_path: Path) -> None
 def test_uncomputed_blocks_still_leave_an_input_layer(tmp_path: Path) -> None:
     create(tmp_path / "x", model_type="funnel", vocab_size=30, hidden_size=16)
     assert not export(tmp_path / "x", tmp_path / "out").encoder
+
+
+def test_added_head_replaces_one_with_other_labels(tmp_path: Path) -> None:
+    config = config_file(tmp_path, SIZES)
+    create(tmp_path / "three", model_type="bert", config=config, whole=True, labels=3)
+    add_head(tmp_path / "one", tmp_path / "three", 1)
+    assert load_file(tmp_path / "one/model.safetensors")["classifier.weight"].shape == (1, 32)
+    assert export(tmp_path / "one", tmp_path / "out", encoder=True).classifier.labels == ("LABEL_0",)
+    add_head(tmp_path / "same", tmp_path / "three", 3, seed=1)
+    kept = [load_file(tmp_path / name / "model.safetensors")["classifier.weight"] for name in ("three", "same")]
+    np.testing.assert_array_equal(*kept)

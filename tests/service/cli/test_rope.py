@@ -94,6 +94,19 @@ def test_a_picture_is_drawn(config: str, suffix: str, begins: bytes, tmp_path: P
     assert out.read_bytes().startswith(begins)
 
 
+def test_a_picture_compares_presets_and_parameters(inlay: Run, tmp_path: Path) -> None:
+    out = tmp_path / "compared.svg"
+    others = ["--compare", "llama-3.1-8b", "--compare", "rope_type=linear&factor=8"]
+    own = ["--theta", "5e5", "--head-dim", "128", "--max-position-embeddings", "8192", "--length", "64"]
+    assert inlay("rope", *own, *others, "--plot", "spectrum", "-o", out)[0] == 0
+    drawn = out.read_text()
+    assert "llama-3.1-8b" in drawn
+    assert "linear" in drawn
+    other = tmp_path / "one.svg"
+    assert inlay("rope", *own, *others[:2], "--plot", "spectrum", "-o", other)[0] == 0
+    assert "linear" not in other.read_text()
+
+
 def test_without_a_file_it_prints_the_parameters(config: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rope", "--config", config]) == 0
     output = capsys.readouterr().out
@@ -149,6 +162,14 @@ MISUSED = {
     "positions and length": (
         ["--preset", "llama-2-7b", "--positions", "1,2", "--length", "5"],
         "contradict each other",
+    ),
+    "a comparison without a picture": (
+        ["--preset", "llama-2-7b", "--compare", "llama-3-8b"],
+        "--compare needs a picture",
+    ),
+    "an unknown parameter to compare": (
+        ["--preset", "llama-2-7b", "--compare", "factr=4", "-o", "x.png"],
+        'did you mean "factor"?',
     ),
     "not a number": (["--head-dim", "64", "--length", "4", "--factor", "x"], '--factor is "x"; allowed: a number'),
     "not a layout": (["--preset", "llama-2-7b", "--layout", "quarter"], "--layout is 'quarter'; allowed: 'half', "),

@@ -85,18 +85,17 @@ function Encodings({ model }) {
   const rows = [
     ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope", layer]),
     ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
-    ...(buckets ? [["relative buckets", buckets, buckets.scheme ?? ""]] : []),
+    ...(buckets ? [["relative buckets", buckets, buckets.kind]] : []),
     ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
   ];
   const learned = model.outputs.includes("position_embeddings");
-  const tables = (model.positions ?? []).filter((scheme) => scheme === "learned" || scheme === "sinusoidal");
   return html`
     <dl class="facts">
       ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
-        ${tables.map((scheme) => html`<${Show} ...${{ model, scheme }} />`)}</dd>`}
+        ${["learned", "sinusoidal"].map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
       ${rows.map(([title, value, scheme, layer]) => html`<dt>${title}</dt><dd>
         ${described(value)}${" "}
-        ${scheme && html`<${Show} ...${{ model, scheme, layer }} />`}
+        <${Shown} ...${{ model, scheme, layer }} />
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
     </dl>
@@ -105,8 +104,9 @@ function Encodings({ model }) {
   `;
 }
 
-// A link to a model's encoding in the view Positions, of one kind of its layers where they differ.
-function Show({ model, scheme, layer = "all" }) {
+// A link to the view Positions with a model's own encoding, where the model has it, of one kind of its layers where they differ.
+function Shown({ model, scheme, layer = "all" }) {
+  if (!model.positions.includes(scheme)) return null;
   const encoding = { s: scheme, m: model.name, ...(layer === "all" ? {} : { p: { layer_type: layer } }) };
   return html`<a href=${writeLink({ view: "positions", state: { e: [encoding] } })} aria-label=${`Show ${scheme} of ${model.name}`}>show</a>`;
 }
