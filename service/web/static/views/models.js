@@ -1,5 +1,6 @@
 // The models of this server: cards, a comparison, and one model in detail.
 import { html, useState } from "../lib/dom.js";
+import { writeLink } from "../lib/link.js";
 import { useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
@@ -11,14 +12,15 @@ const LENGTHS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 export default function Models({ state, setState }) {
   const { models, error } = useModels();
   const tokens = LENGTHS.includes(state.tokens) ? state.tokens : 128;
-  if (error) return html`<${ErrorLine} error=${error} />`;
+  if (error && !models) return html`<${ErrorLine} error=${error} />`;
   if (!models) return html`<p class="note" role="status">Asking for the models.</p>`;
   if (!models.length)
     return html`<p role="status">This server holds no model. Export one into its store: <code>inlay export CHECKPOINT models/store/NAME</code>.</p>`;
-  const chosen = models.find((model) => model.name === state.model) ?? usualModel(models);
+  const chosen = models.find((model) => model.name === String(state.model)) ?? usualModel(models);
   const choose = (name) => setState({ ...state, model: name });
   return html`
-    ${state.model && chosen.name !== state.model && html`<p class="error" role="alert">There is no model ${state.model} here; ${chosen.name} is shown.</p>`}
+    ${error && html`<${ErrorLine} error=${error} />`}
+    ${state.model && chosen.name !== String(state.model) && html`<p class="error" role="alert">There is no model ${String(state.model)} here; ${chosen.name} is shown.</p>`}
     <${Length} tokens=${tokens} onChange=${(each) => setState({ ...state, tokens: each })} />
     <div class="cards">
       ${models.map((model) => html`<${Card} key=${model.name} model=${model} tokens=${tokens} chosen=${model === chosen} onChoose=${() => choose(model.name)} />`)}
@@ -65,7 +67,7 @@ function Card({ model, tokens, chosen, onChoose }) {
     <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <p class="row">
       <button type="button" class=${chosen ? "" : "quiet"} aria-pressed=${chosen} onClick=${onChoose}>${chosen ? "Shown below" : "Show details"}</button>
-      ${model.reads_text && html`<a href=${`#/try?model=${encodeURIComponent(model.name)}`}>Try it</a>`}
+      ${model.reads_text && html`<a href=${writeLink({ view: "try", state: { model: model.name } })}>Try it</a>`}
     </p>
   </section>`;
 }

@@ -37,7 +37,7 @@ export default function Try({ state, setState }) {
   const all = linesOf(written);
   const texts = all.slice(0, MOST_TEXTS);
   const readers = models?.filter((model) => model.reads_text) ?? [];
-  const model = readers.find((each) => each.name === state.model) ?? (readers.length ? usualModel(readers) : undefined);
+  const model = readers.find((each) => each.name === String(state.model)) ?? (readers.length ? usualModel(readers) : undefined);
   const typed = linesOf(draft).length;
   const load = (name) => {
     const example = EXAMPLES[name];
@@ -79,7 +79,7 @@ export default function Try({ state, setState }) {
       ${error && html`<${ErrorLine} error=${error} />`}
       ${models === null && !error && html`<p class="note">Asking the server for its models…</p>`}
       ${models && !model && html`<p class="panel">No model of this server reads text. See <a href="#/models">Models</a> for what it holds.</p>`}
-      ${model && typeof state.model === "string" && state.model !== model.name && html`<p class="error" role="alert">This server has no model ${state.model} that reads text; ${model.name} is shown.</p>`}
+      ${model && state.model && String(state.model) !== model.name && html`<p class="error" role="alert">This server has no model ${String(state.model)} that reads text; ${model.name} is shown.</p>`}
       ${model && !texts.length && html`<p class="panel">Type a text, or choose an example.</p>`}
       ${model && texts.length > 0 && html`<${Results} key=${model.name} ...${{ model, models, texts, state, change }} />`}
     </div>

@@ -61,7 +61,7 @@ export function Rank({ model, models, texts, state, change, usual }) {
   const bars = ranks.map(({ index, score }) => ({ label: `${index + 1}. ${shown[index]}`, value: score }));
   const foot = html`${answer && request && html`<${Cost} answer=${answer} />
       <${Downloads} name="ranking" files=${{
-        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${given}`, bars }], title: `Ranked by ${ranker.name}` })),
+        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${answer.request.json.query}`, bars }], title: `Ranked by ${answer.request.json.model}` })),
         csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
       }} />`}
     ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}

@@ -39,7 +39,8 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   const table = useMemo(() => current && rowsOf(current, output), [current, output]);
   const pieces = tokens?.body[tokens.request.json.inputs.indexOf(current?.request.json.inputs[0])]?.map((token) => token.text);
   const names = current && (pooled ? current.request.json.inputs.map((text, index) => `${index + 1}. ${shortened(text, 24)}`) : pieces?.length === table.rows ? pieces : undefined);
-  const title = pooled ? "Sentence vectors" : `${output} of text ${chosen + 1}`;
+  const drawn = texts.indexOf(current?.request.json.inputs[0]); // until the next answer comes, the text of the one before
+  const title = pooled ? "Sentence vectors" : `${output} of text ${(drawn < 0 ? chosen : drawn) + 1}`;
   const cut = cutInputs(current);
   const fields = fieldsOf(model, state, output);
   const asked = request.json.inputs;
