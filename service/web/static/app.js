@@ -1,5 +1,5 @@
 // The frame of the page: navigation, theme, API key, server state; it loads one view at a time.
-import { html, render, useEffect, useState } from "./lib/dom.js";
+import { html, render, useEffect, useErrorBoundary, useState } from "./lib/dom.js";
 import { setApiKey, subscribe } from "./lib/api.js";
 import { useLink } from "./lib/link.js";
 import { KeyDialog } from "./components/key_dialog.js";
@@ -30,9 +30,17 @@ function ThemeButton() {
   return html`<button class="quiet" onClick=${choose} aria-label=${`Theme: ${theme}. Change`}>Theme: ${theme}</button>`;
 }
 
+// A view, or what is said in its place when it fails, until the link changes.
+function Guarded({ name, View, state, setState }) {
+  const [error, forget] = useErrorBoundary();
+  useEffect(forget, [state]);
+  if (!error) return html`<${View} state=${state} setState=${setState} />`;
+  return html`<p role="alert" class="error">This view failed: ${String(error.message)}. <a href=${`#/${name}`}>Open it without what its link says</a></p>`;
+}
+
 function Frame() {
   const [link, setLink] = useLink();
-  const name = link.view in VIEWS ? link.view : "try";
+  const name = Object.hasOwn(VIEWS, link.view) ? link.view : "try";
   const [loaded, setLoaded] = useState({});
   const [asksKey, setAsksKey] = useState(false);
   useEffect(() => subscribe("unauthorized", () => setAsksKey(true)), []);
@@ -66,7 +74,7 @@ function Frame() {
     <main id="main" tabindex="-1" aria-busy=${!View && !error}>
       <h1>${VIEWS[name].title} <small>${VIEWS[name].about}</small></h1>
       ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. Reload the page.</p>`}
-      ${View && html`<${View} state=${link.state} setState=${(state) => setLink({ view: name, state })} />`}
+      ${View && html`<${Guarded} key=${name} name=${name} View=${View} state=${link.state} setState=${(state) => setLink({ view: name, state })} />`}
     </main>
     ${asksKey &&
     html`<${KeyDialog}
@@ -78,6 +86,11 @@ function Frame() {
   `;
 }
 
+// The address names the view, so the link of the static page cannot be followed: the focus is moved.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
 const place = document.getElementById("app");
 place.replaceChildren();
 render(html`<${Frame} />`, place);

@@ -184,7 +184,7 @@ function short(value) {
 
 export function shortened(text, most) {
   const whole = String(text);
-  return whole.length > most ? `${whole.slice(0, most - 1)}…` : whole;
+  return whole.length > most ? `${whole.slice(0, most - 1).replace(/[\ud800-\udbff]$/, "")}…` : whole; // no half of an emoji
 }
 
 // At most `most` whole numbers below `count`, at round steps; with names every one that has room.

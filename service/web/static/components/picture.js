@@ -1,5 +1,6 @@
 // Pictures for downloads: a matrix or bars as SVG, and an SVG as PNG. They have the colours of the theme that is shown.
 import { color } from "../lib/dom.js";
+import { whole } from "../lib/link.js";
 import { DASHES } from "./chart.js";
 import { colors, rangeOf, shortened, ticks } from "./heatmap.js";
 
@@ -7,8 +8,9 @@ const FONT = 12;
 const CELLS = 1024; // more cells than this are drawn as pixels, not as shapes
 const PIXELS = 2; // of a PNG, for each of the SVG's
 
+// Text of an XML document; characters that XML has not, such as U+0008, become U+FFFD.
 export const escaped = (text) =>
-  String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
+  whole(String(text)).replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/g, "\ufffd").replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;").replaceAll('"', "&quot;");
 
 // Black or white, whichever is easier to read on a colour.
 export function inkOn(rgb) {

@@ -5,6 +5,7 @@ export {
   render,
   useCallback,
   useEffect,
+  useErrorBoundary,
   useLayoutEffect,
   useMemo,
   useReducer,

@@ -2,16 +2,29 @@
 import { useEffect, useState } from "./dom.js";
 
 export function readLink(hash = location.hash) {
-  const [path, query = ""] = hash.replace(/^#\/?/, "").split("?");
+  const [path, ...query] = hash.replace(/^#\/?/, "").split("?");
   const state = {};
-  for (const [name, value] of new URLSearchParams(query)) {
+  for (const [name, value] of new URLSearchParams(query.join("?"))) {
+    if (name in Object.prototype) continue;
     try {
-      state[name] = JSON.parse(value);
+      state[name] = JSON.parse(value, harmless);
     } catch {
       state[name] = value; // written by hand, without quotes
     }
   }
-  return { view: path || "try", state };
+  return { view: path.replace(/\/$/, "") || "try", state };
+}
+
+// A value of a link that anybody may have written: without halves of surrogate pairs, which no request can carry, and without
+// members such as toString, which would break the object that has them.
+function harmless(name, value) {
+  if (name in Object.prototype) return undefined;
+  return typeof value === "string" ? whole(value) : value;
+}
+
+// The text with U+FFFD in place of halves of surrogate pairs.
+export function whole(text) {
+  return text.replace(/[\ud800-\udfff]/gu, "\ufffd"); // with the flag u a pair is one character, outside this range
 }
 
 export function writeLink({ view, state }) {

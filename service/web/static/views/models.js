@@ -1,5 +1,6 @@
 // The models of this server: cards, a comparison, and one model in detail.
 import { html, useState } from "../lib/dom.js";
+import { writeLink } from "../lib/link.js";
 import { useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
@@ -18,7 +19,7 @@ export default function Models({ state, setState }) {
   const chosen = models.find((model) => model.name === state.model) ?? usualModel(models);
   const choose = (name) => setState({ ...state, model: name });
   return html`
-    ${state.model && chosen.name !== state.model && html`<p class="error" role="alert">There is no model ${state.model} here; ${chosen.name} is shown.</p>`}
+    ${state.model && chosen.name !== state.model && html`<p class="error" role="alert">There is no model ${String(state.model)} here; ${chosen.name} is shown.</p>`}
     <${Length} tokens=${tokens} onChange=${(each) => setState({ ...state, tokens: each })} />
     <div class="cards">
       ${models.map((model) => html`<${Card} key=${model.name} model=${model} tokens=${tokens} chosen=${model === chosen} onChoose=${() => choose(model.name)} />`)}
@@ -65,7 +66,7 @@ function Card({ model, tokens, chosen, onChoose }) {
     <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <p class="row">
       <button type="button" class=${chosen ? "" : "quiet"} aria-pressed=${chosen} onClick=${onChoose}>${chosen ? "Shown below" : "Show details"}</button>
-      ${model.reads_text && html`<a href=${`#/try?model=${encodeURIComponent(model.name)}`}>Try it</a>`}
+      ${model.reads_text && html`<a href=${writeLink({ view: "try", state: { model: model.name } })}>Try it</a>`}
     </p>
   </section>`;
 }

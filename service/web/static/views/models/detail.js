@@ -83,19 +83,20 @@ function numbers(model, tokens) {
 function Encodings({ model }) {
   const { ropes, layers, alibi, buckets, masks, refused } = model.encodings;
   const rows = [
-    ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope"]),
+    ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope", layer]),
     ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
     ...(buckets ? [["relative buckets", buckets, buckets.kind]] : []),
-    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask"]),
+    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
   ];
   const learned = model.outputs.includes("position_embeddings");
+  const tables = (model.positions ?? []).filter((scheme) => scheme === "learned" || scheme === "sinusoidal");
   return html`
     <dl class="facts">
       ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
-        ${["learned", "sinusoidal"].map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
-      ${rows.map(([title, value, scheme]) => html`<dt>${title}</dt><dd>
+        ${tables.map((scheme) => html`<${Show} ...${{ model, scheme }} />`)}</dd>`}
+      ${rows.map(([title, value, scheme, layer]) => html`<dt>${title}</dt><dd>
         ${described(value)}${" "}
-        <${Shown} ...${{ model, scheme }} />
+        <${Show} ...${{ model, scheme, layer }} />
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
     </dl>
@@ -104,10 +105,11 @@ function Encodings({ model }) {
   `;
 }
 
-// A link to the view Positions with a model's own encoding, where the model has it.
-function Shown({ model, scheme }) {
+// A link to a model's encoding in the view Positions, where the model has it, of one kind of its layers where they differ.
+function Show({ model, scheme, layer = "all" }) {
   if (!model.positions.includes(scheme)) return null;
-  return html`<a href=${writeLink({ view: "positions", state: { e: [{ s: scheme, m: model.name }] } })}>show</a>`;
+  const encoding = { s: scheme, m: model.name, ...(layer === "all" ? {} : { p: { layer_type: layer } }) };
+  return html`<a href=${writeLink({ view: "positions", state: { e: [encoding] } })} aria-label=${`Show ${scheme} of ${model.name}`}>show</a>`;
 }
 
 function described(value) {

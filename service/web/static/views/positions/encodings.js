@@ -26,10 +26,11 @@ export function readState(state, schemes) {
   return { e: encodings, i: chosen, f: typeof state.f === "string" ? state.f : "", a: ["linear", "log"].includes(state.a) ? state.a : "" };
 }
 
-// The parameters of a link; a link to a model's encoding may leave them out.
+// The parameters of a link; a link to a model's encoding may leave all but its kind of layer out.
 function startOf({ s, m, p }, schemes) {
   const given = isObject(p) ? p : {};
-  return m && !Object.keys(given).length ? modelStartValues(schemes.find((row) => row.name === s)) : given;
+  const isWhole = !m || Object.keys(given).some((name) => name !== "layer_type");
+  return isWhole ? given : { ...modelStartValues(schemes.find((row) => row.name === s)), ...given };
 }
 
 export function exampleState({ e, f }) {
