@@ -92,7 +92,6 @@ export default function Now() {
     <${Snippets}
       request=${METRICS}
       label="GET /metrics"
-      openai=${{ missing: "OpenAI's API has no metrics." }}
       grpc=${{ missing: "Metrics are HTTP's alone; gRPC calls are counted in the same numbers, protocol=\"grpc\"." }}
     />
     <details class="snippets">

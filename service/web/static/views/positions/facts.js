@@ -63,7 +63,7 @@ export function Files({ rows, requests, shown, figure, axis, chosen, maxSubjects
     ${pictured.length < drawn.length && html`<p class="note">PNG and SVG hold ${pictured.map(([, each]) => nameOf(each)).join(", ")}: one picture of the server shows up to ${maxSubjects} tables of one quantity in this figure.</p>`}
     <${Downloads} name=${fileName(encoding, output)} files=${npy} />
     <${Snippets} label="This picture" request=${pictureRequest(pictured, figure, axis, "svg")} grpc=${{ missing: "Pictures are HTTP's alone. The table itself comes over gRPC too: see below." }} />
-    <${Snippets} label=${`The table of ${nameOf(encoding)}`} request=${table} grpc=${grpcOf(scheme, encoding)} openai=${{ missing: "OpenAI's API has no positional encodings." }} />
+    <${Snippets} label=${`The table of ${nameOf(encoding)}`} request=${table} grpc=${grpcOf(scheme, encoding)} />
   </div>`;
 }
 
