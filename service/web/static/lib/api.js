@@ -36,11 +36,11 @@ export function hasApiKey() {
   return apiKey !== null;
 }
 
-// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds.
+// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds; `document` is its problem document.
 export class RequestError extends Error {
-  constructor(message, { status = 0, code = "", retryAfter = null } = {}) {
+  constructor(message, { status = 0, code = "", retryAfter = null, document = {}, requestId = "" } = {}) {
     super(message);
-    Object.assign(this, { status, code, retryAfter });
+    Object.assign(this, { status, code, retryAfter, document, requestId });
   }
 }
 
@@ -90,6 +90,8 @@ async function errorOf(response) {
   const error = new RequestError(message, {
     status: response.status,
     code: document.code ?? "",
+    document,
+    requestId: response.headers.get("x-request-id") ?? "",
     retryAfter: Number.isFinite(seconds) && seconds > 0 ? seconds : null,
   });
   if (response.status === 401) emit("unauthorized");
