@@ -82,13 +82,13 @@ export function barsSvg({ groups, title, most, width = 480, digits = 4 }) {
 }
 
 // Curves over a common axis. Args: x; curves: [{name, values}], null where there is none; title, xLabel, yLabel; xText, yText: value ->
-// text of a tick; yLog; fromZero.
-export function curvesSvg({ x, curves, title, xLabel, yLabel, xText = String, yText = String, yLog = false, fromZero = false, width = 800, height = 320 }) {
+// text of a tick; yLog; fromZero; xRange: [first, last], else those of x.
+export function curvesSvg({ x, xRange, curves, title, xLabel, yLabel, xText = String, yText = String, yLog = false, fromZero = false, width = 800, height = 320 }) {
   const [left, top] = [76, 34];
   const along = (value) => (yLog ? Math.log10(value) : value);
   const known = curves.flatMap((curve) => Array.from(curve.values).filter((value) => Number.isFinite(value) && (!yLog || value > 0))).map(along);
   const [lowest, highest] = bounds(fromZero ? [0, ...known] : known);
-  const [first, last] = bounds(x);
+  const [first, last] = bounds(xRange ?? x);
   const place = (value) => left + ((value - first) / (last - first)) * width;
   const level = (value) => top + height - ((value - lowest) / (highest - lowest)) * height;
   const parts = [label(title, left, 16, "start", 'font-weight="600"'), `<rect x="${left}" y="${top}" width="${width}" height="${height}" fill="none" stroke="${color("--strong-line")}"/>`];

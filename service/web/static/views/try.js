@@ -1,9 +1,9 @@
 // Try: texts in; tokens, vectors, similarity, ranking, sparse weights, late interaction and labels out, by what the model can do.
 import { html, useRef, useState } from "../lib/dom.js";
-import { ModelChoice, useModels, usualModel } from "../components/model_choice.js";
+import { ModelChoice, useModels } from "../components/model_choice.js";
 import { ErrorLine, useAnswer } from "../components/result.js";
 import { IdsBox, TextBox, USUAL, inputsOf } from "./try/box.js";
-import { canRun } from "./try/inputs.js";
+import { canRun, chosenModel } from "./try/inputs.js";
 import { Labels } from "./try/labels.js";
 import { Options, SENTENCE, abilitiesOf, outputOf } from "./try/options.js";
 import { Rank, rankersOf } from "./try/rank.js";
@@ -12,12 +12,6 @@ import { Similarity } from "./try/similarity.js";
 import { Sparse } from "./try/sparse.js";
 import { Tokens, tokenizeRequest } from "./try/tokens.js";
 import { Vectors, embedRequest } from "./try/vectors.js";
-
-// The model of the link, else the server's default if it can be run, else the first that reads texts, else any.
-function chosenModel(runnable, name) {
-  const readers = runnable.filter((model) => model.reads_text);
-  return runnable.find((model) => model.name === name) ?? runnable.find((model) => model.default) ?? usualModel(readers.length ? readers : runnable);
-}
 
 export default function Try({ state, setState }) {
   const { models, error } = useModels();

@@ -1,4 +1,5 @@
 // What a model reads: texts, or lists of token ids where it has no tokenizer.
+import { usualModel } from "../../components/model_choice.js";
 import { count } from "../models/units.js";
 import { linesOf } from "./examples.js";
 
@@ -10,6 +11,12 @@ const EXAMPLE_IDS = [
 // Whether a model reads texts or token ids: one that reads images alone does not.
 export function canRun(model) {
   return model.reads_text || Object.values(model.graphs).some((graph) => graph.layout !== "image");
+}
+
+// The model of that name, else the server's default if it can be run, else the first that reads texts, else any.
+export function chosenModel(runnable, name) {
+  const readers = runnable.filter((model) => model.reads_text);
+  return runnable.find((model) => model.name === name) ?? runnable.find((model) => model.default) ?? usualModel(readers.length ? readers : runnable);
 }
 
 // Two sequences of ids that the model's vocabulary has.
