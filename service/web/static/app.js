@@ -76,7 +76,7 @@ function Frame() {
         )}
       </nav>
       <div class="tools">
-        <a href="/docs">API reference</a>
+        <a href="/docs" title="API reference">API</a>
         <button class="quiet" onClick=${() => setAsksKey(true)}>API key</button>
         <${ThemeButton} />
       </div>

@@ -112,5 +112,5 @@ function Files({ path, found, name }) {
       ...(found.spectrum?.singular_values ?? []).map((value, index) => ["singular value of rank", index + 1, value]),
     ]);
   const files = { png: picture("png", "image/png"), svg: picture("svg", "image/svg+xml"), csv };
-  return html`<${Downloads} name=${`${name}-table`} files=${files} />`;
+  return html`<${Downloads} name=${`${name}-table`} what="norms and singular values" files=${files} />`;
 }
