@@ -4,9 +4,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.served import Served, serving
 from tests.web.browser import Page, axe, expect
-from tests.web.conftest import open_view
+from tests.web.conftest import RERANKER, open_view
 
 Open = Callable[[str], Page]
 KEY = "a-secret-key"
@@ -91,3 +93,50 @@ def test_wrong_key_is_asked_for_again(minilm_store: Path, page: Page) -> None:
             page.keyboard.type("wrong")
             page.keyboard.press("Enter")
         expect(page.get_by_role("dialog", name="API key")).to_be_visible()
+
+
+def test_cancelled_key_dialog_stays_closed(minilm_store: Path, page: Page) -> None:
+    with serving(minilm_store, api_keys=(KEY,)) as server:
+        page.clock.install()
+        open_view(page, server, "models")
+        dialog = page.get_by_role("dialog", name="API key")
+        dialog.get_by_role("button", name="Cancel").click()
+        page.clock.run_for(60_000)
+        expect(dialog).to_have_count(0)
+        page.get_by_role("button", name="Enter a key").click()
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(dialog.get_by_role("alert")).to_contain_text("does not know the key")
+        page.keyboard.type(KEY)
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="in detail")).to_be_visible()
+
+
+@pytest.mark.parametrize("view", ["try", "positions", "models", "now"])
+def test_page_of_a_proxy_is_no_answer(view: str, page: Page, web_server: Served) -> None:
+    """Some proxies ask for a login in HTML, with status 200."""
+    for path in ("models", "positions", "metrics"):
+        page.route(f"**/{path}", lambda route: route.fulfill(content_type="text/html", body="<p>Log in"))
+    open_view(page, web_server, view)
+    expect(page.get_by_role("alert").first).to_contain_text("a proxy answered instead of the server")
+
+
+def test_502_is_asked_again(page: Page, web_server: Served) -> None:
+    page.route("**/models", lambda route: route.fulfill(status=502, content_type="text/html", body="<p>Bad gateway"))
+    open_view(page, web_server, "try")
+    expect(page.locator(".banner")).to_contain_text("502")
+    page.unroute("**/models")
+    vectors_say(page, "6 texts × 384 dimensions")
+
+
+def test_unloaded_model_leaves_the_choice(page: Page, web_server: Served) -> None:
+    open_view(page, web_server, f"try?model={RERANKER}")
+    models = web_server.http.get("/models").json()["models"]
+    rest = {"models": [model for model in models if model["name"] != RERANKER]}
+    page.route("**/models", lambda route: route.fulfill(json=rest))
+    problem = {"code": "unknown_model", "detail": f"no model '{RERANKER}' here", "status": 404}
+    page.route("**/tokenize", lambda route: route.fulfill(status=404, json=problem))
+    page.get_by_label("One a line").fill("one text")
+    expect(page.get_by_role("alert").first).to_contain_text(f"no model {RERANKER} that reads text")
+    page.unroute("**/tokenize")
+    vectors_say(page, "1 text × 384 dimensions")

@@ -1,5 +1,5 @@
 // The frame of the page: navigation, theme, API key, server state; it loads one view at a time.
-import { html, render, useEffect, useErrorBoundary, useState } from "./lib/dom.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib/dom.js";
 import { setApiKey, subscribe } from "./lib/api.js";
 import { readLink, useLink, writeLink } from "./lib/link.js";
 import { KeyDialog } from "./components/key_dialog.js";
@@ -53,8 +53,14 @@ function Frame() {
   };
   const address = (view) => writeLink({ view, state: lastStates.get(view) ?? {} });
   const [loaded, setLoaded] = useState({});
-  const [asksKey, setAsksKey] = useState(false);
-  useEffect(() => subscribe("unauthorized", () => setAsksKey(true)), []);
+  const [dialog, setDialog] = useState(null);
+  const declined = useRef(false); // the dialog stays closed after Cancel, until somebody asks for it
+  const askKey = () => {
+    declined.current = false;
+    setDialog({ refused: false });
+  };
+  useEffect(() => subscribe("unauthorized", (refused) => declined.current || setDialog({ refused })), []);
+  useEffect(() => subscribe("wantsKey", askKey), []);
   useEffect(() => {
     document.title = `${VIEWS[name].title} · Inlay`;
     let current = true;
@@ -77,7 +83,7 @@ function Frame() {
       </nav>
       <div class="tools">
         <a href="/docs" title="API reference">API</a>
-        <button class="quiet" onClick=${() => setAsksKey(true)}>API key</button>
+        <button class="quiet" onClick=${askKey}>API key</button>
         <${ThemeButton} />
       </div>
     </header>
@@ -90,11 +96,13 @@ function Frame() {
     <footer class="foot note">
       Every request of this page is in the <a href="/docs">API reference</a> (OpenAPI, with a form for each). <code>inlay --help</code> lists the commands: serve, export, embed and more.
     </footer>
-    ${asksKey &&
+    ${dialog &&
     html`<${KeyDialog}
+      refused=${dialog.refused}
       onDone=${(key) => {
+        declined.current = !key;
+        setDialog(null);
         if (key !== null) setApiKey(key);
-        setAsksKey(false);
       }}
     />`}
   `;

@@ -1,23 +1,38 @@
 // The models of this server, and a select of those that can do what a view needs.
 import { html, useEffect, useState } from "../lib/dom.js";
-import { askOnce } from "../lib/api.js";
+import { ask, subscribe } from "../lib/api.js";
 
-// {models, error}: the rows of GET /models, null until they have come.
+const EMPTY_SECONDS = 5; // until a server without models is asked again
+let known = null; // rows of the last answer, shown at once by the next view
+
+// {models, error}: the rows of GET /models, null until they have come; asked again when the server may hold other models.
 export function useModels() {
-  const [result, setResult] = useState({ models: null, error: null });
+  const [result, setResult] = useState({ models: known, error: null });
   useEffect(() => {
-    let current = true;
-    const load = () =>
-      askOnce({ path: "/models" }).then(
-        ({ models }) => current && setResult({ models, error: null }),
-        (error) => current && setResult((before) => ({ ...before, error })),
+    const controller = new AbortController();
+    let timer;
+    const load = () => {
+      clearTimeout(timer);
+      ask({ path: "/models" }, { signal: controller.signal }).then(
+        ({ body }) => {
+          known = body.models;
+          setResult({ models: known, error: null });
+          if (!known.length) timer = setTimeout(load, 1000 * EMPTY_SECONDS);
+        },
+        (error) => {
+          if (error.name === "AbortError") return;
+          setResult((before) => ({ models: error.passing ? before.models : null, error }));
+          if (error.status !== 401) timer = setTimeout(load, 1000 * error.retryAfter); // with another key it is asked again anyway
+        },
       );
+    };
     load();
-    const again = setInterval(() => setResult((before) => (before.models || load(), before)), 5000);
+    const forget = subscribe("models", load);
     addEventListener("apikeychange", load);
     return () => {
-      current = false;
-      clearInterval(again);
+      controller.abort();
+      clearTimeout(timer);
+      forget();
       removeEventListener("apikeychange", load);
     };
   }, []);

@@ -1,6 +1,6 @@
 // The state of a request that a view made: waiting, answered, failed.
 import { html, useEffect, useState } from "../lib/dom.js";
-import { ask } from "../lib/api.js";
+import { ask, emit } from "../lib/api.js";
 
 // Sends `request` whenever it changes (compared as JSON); a newer one aborts the one before. null: nothing to ask.
 // Returns {answer, error, waiting}; `answer` (as of `ask`, with the request it answers) stays until the next one has come and while
@@ -26,10 +26,8 @@ export function useAnswer(request) {
       (answer) => setResult({ answer: { ...answer, request }, error: null, waiting: false }),
       (error) => {
         if (error.name === "AbortError") return;
-        const passing = error.status === 429 || error.status === 503 || error.status === 0;
-        setResult((before) => ({ answer: passing ? before.answer : null, error, waiting: false }));
-        if (passing)
-          timer = setTimeout(() => setAttempt((before) => before + 1), 1000 * (error.retryAfter ?? 3));
+        setResult((before) => ({ answer: error.passing ? before.answer : null, error, waiting: false }));
+        if (error.passing) timer = setTimeout(() => setAttempt((before) => before + 1), 1000 * error.retryAfter);
       },
     );
     return () => {
@@ -46,7 +44,8 @@ export function ErrorLine({ error }) {
   return html`<div class="refusal">
     <p class="error" role="alert">
       ${error.message} ${error.code && html`<code>${error.status} ${error.code}</code>`}
-      ${(error.status === 429 || error.status === 503) && html` It is asked again in ${error.retryAfter ?? 3} s.`}
+      ${error.passing && error.status > 0 && html` It is asked again in ${error.retryAfter} s.`}
+      ${error.status === 401 && html` <button type="button" class="quiet" onClick=${() => emit("wantsKey")}>Enter a key</button>`}
     </p>
     ${facts.length > 0 &&
     html`<details>

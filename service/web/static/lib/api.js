@@ -3,7 +3,9 @@
 // A request is data: {method, path, query, json, accept}. Views hand the same object to `ask` and to <Snippets>, so what is shown
 // is what was sent.
 let apiKey = null;
-const listeners = { unauthorized: new Set(), state: new Set() };
+// unauthorized: a key is missing or wrong (whether one was sent); state: what serverState says; models: the server may hold other models than before;
+// wantsKey: somebody asks for the dialog of the key
+const listeners = { unauthorized: new Set(), state: new Set(), models: new Set(), wantsKey: new Set() };
 let state = { kind: "ok", message: "" };
 
 export function subscribe(event, listener) {
@@ -11,7 +13,7 @@ export function subscribe(event, listener) {
   return () => listeners[event].delete(listener);
 }
 
-function emit(event, value) {
+export function emit(event, value) {
   for (const listener of listeners[event]) listener(value);
 }
 
@@ -20,10 +22,16 @@ export function serverState() {
   return state;
 }
 
+const GONE = ["unavailable", "unreachable"];
+
 function setState(kind, message = "") {
   if (state.kind === kind && state.message === message) return;
+  const isBack = kind === "ok" && GONE.includes(state.kind);
   state = { kind, message };
   emit("state", state);
+  if (!isBack) return;
+  cached.clear(); // it may have been started again with another store
+  emit("models");
 }
 
 export function setApiKey(key) {
@@ -36,13 +44,16 @@ export function hasApiKey() {
   return apiKey !== null;
 }
 
-// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds; `document` is its problem document.
+// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds; `passing`: worth asking again; `document`
+// is its problem document.
 export class RequestError extends Error {
-  constructor(message, { status = 0, code = "", retryAfter = null, document = {}, requestId = "" } = {}) {
+  constructor(message, { status = 0, code = "", retryAfter = 3, document = {}, requestId = "" } = {}) {
     super(message);
-    Object.assign(this, { status, code, retryAfter, document, requestId });
+    Object.assign(this, { status, code, retryAfter, passing: PASSING.includes(status), document, requestId });
   }
 }
+
+const PASSING = [0, 429, 502, 503]; // 502: a proxy in front, while the server starts again
 
 export function target(request) {
   const given = Object.entries(request.query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
@@ -53,8 +64,9 @@ export function target(request) {
 
 // Sends a request and returns {response, body, milliseconds}: body is JSON, or an ArrayBuffer unless the answer is JSON.
 export async function ask(request, { signal } = {}) {
+  const key = apiKey;
   const headers = { accept: request.accept ?? "application/json" };
-  if (apiKey) headers.authorization = `Bearer ${apiKey}`;
+  if (key) headers.authorization = `Bearer ${key}`;
   if (request.json !== undefined) headers["content-type"] = "application/json";
   const begun = performance.now();
   let response;
@@ -65,22 +77,24 @@ export async function ask(request, { signal } = {}) {
       body: request.json === undefined ? undefined : JSON.stringify(request.json),
       signal,
     });
-    if (!response.ok) throw await errorOf(response);
-    const isJson = /json/.test(response.headers.get("content-type") ?? "");
-    const body = isJson ? await response.json() : await response.arrayBuffer();
+    if (!response.ok) throw await errorOf(response, key);
+    const type = (response.headers.get("content-type") ?? "nothing").split(";")[0];
+    if (type !== headers.accept) throw new RequestError(`${type} came in place of ${headers.accept}: a proxy answered instead of the server.`, { status: response.status });
+    const body = type === "application/json" ? await response.json() : await response.arrayBuffer();
     setState("ok");
     return { response, body, milliseconds: performance.now() - begun };
   } catch (error) {
-    if (error.name === "AbortError" || error instanceof RequestError) throw error;
+    if (signal?.aborted) throw signal.reason; // also where the body of an error was on its way
+    if (error instanceof RequestError) throw error;
     setState("unreachable", "The server does not answer. It was stopped, or the network is down.");
     throw new RequestError("The server does not answer.");
   }
 }
 
-async function errorOf(response) {
+async function errorOf(response, key) {
   let document = {};
   try {
-    document = await response.json();
+    document = (await response.json()) ?? {};
   } catch {
     // not JSON: a proxy's page, for instance
   }
@@ -92,11 +106,12 @@ async function errorOf(response) {
     code: document.code ?? "",
     document,
     requestId: response.headers.get("x-request-id") ?? "",
-    retryAfter: Number.isFinite(seconds) && seconds > 0 ? seconds : null,
+    retryAfter: seconds > 0 ? Math.min(3600, Math.max(1, seconds)) : undefined, // 3600: a timer of 2 ** 31 ms would fire at once
   });
-  if (response.status === 401) emit("unauthorized");
+  if (response.status === 401 && key === apiKey) emit("unauthorized", key !== null);
+  if (error.code === "unknown_model") emit("models");
   if (response.status === 429) setState("overloaded", `The server is busy: ${message}`);
-  else if (response.status === 503) setState("unavailable", `The server takes no requests: ${message}`);
+  else if (response.status === 502 || response.status === 503) setState("unavailable", `The server takes no requests: ${message}`);
   else setState("ok");
   return error;
 }

@@ -13,14 +13,15 @@ const LENGTHS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 export default function Models({ state, setState }) {
   const { models, error } = useModels();
   const tokens = LENGTHS.includes(state.tokens) ? state.tokens : 128;
-  if (error) return html`<${ErrorLine} error=${error} />`;
+  if (error && !models) return html`<${ErrorLine} error=${error} />`;
   if (!models) return html`<p class="note" role="status">Asking for the models.</p>`;
   if (!models.length)
     return html`<p role="status">This server holds no model. Export one into its store: <code>inlay export CHECKPOINT models/store/NAME</code>.</p>`;
-  const chosen = models.find((model) => model.name === state.model) ?? usualModel(models);
+  const chosen = models.find((model) => model.name === String(state.model)) ?? usualModel(models);
   const choose = (name) => setState({ ...state, model: name });
   return html`
-    ${state.model && chosen.name !== state.model && html`<p class="error" role="alert">There is no model ${String(state.model)} here; ${chosen.name} is shown.</p>`}
+    ${error && html`<${ErrorLine} error=${error} />`}
+    ${state.model && chosen.name !== String(state.model) && html`<p class="error" role="alert">There is no model ${String(state.model)} here; ${chosen.name} is shown.</p>`}
     <${Length} tokens=${tokens} onChange=${(each) => setState({ ...state, tokens: each })} />
     <div class="cards">
       ${models.map((model) => html`<${Card} key=${model.name} model=${model} tokens=${tokens} chosen=${model === chosen} onChoose=${() => choose(model.name)} />`)}

@@ -1,7 +1,7 @@
 // Positional encodings of any parameters and of the models of this server, up to six compared.
 import { useModels } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
-import { askOnce } from "../lib/api.js";
+import { askOnce, target } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { useAnswers } from "./positions/answers.js";
 import { Controls } from "./positions/controls.js";
@@ -33,7 +33,7 @@ function useLists() {
         (error) => {
           if (!current) return;
           setLists((before) => (before.schemes ? before : { error }));
-          if ([0, 429, 503].includes(error.status)) timer = setTimeout(load, 1000 * (error.retryAfter ?? 3));
+          if (error.status !== 401) timer = setTimeout(load, 1000 * error.retryAfter);
         },
       );
     load();
@@ -61,10 +61,11 @@ function Comparison({ state, setState, schemes, presets, models }) {
     setChanged(name);
     setView({ ...view, e: view.e.map((each, index) => (index === view.i ? encoding : each)) });
   };
-  const shown = useShown(view.e, answers, drawnFigure({ plot: figure, axis }));
+  const shown = useShown(view.e, requests, answers, drawnFigure({ plot: figure, axis }));
   const errors = answers.map(({ error }) => error);
   const others = errors.filter((error) => error && ![400, 404, 422].includes(error.status));
   const rows = view.e.map((each) => [schemeOf(each), each]);
+  const { errorOf, unplaced } = placedError(schemeOf(chosen), chosen, errors[view.i], changed);
   return html`<div>
     <div class="row examples" role="group" aria-label="Examples">
       <span class="note">Examples</span>
@@ -86,7 +87,8 @@ function Comparison({ state, setState, schemes, presets, models }) {
       </section>
       <section class="panel parameters" aria-label="Parameters">
         <h2>${nameOf(chosen)}</h2>
-        <${Controls} ...${{ encoding: chosen, schemes, presets, models }} onChange=${setEncoding} errorOf=${placedError(schemeOf(chosen), chosen, errors[view.i], changed)} />
+        ${unplaced && html`<p class="error" role="alert">${unplaced}</p>`}
+        <${Controls} ...${{ encoding: chosen, schemes, presets, models }} onChange=${setEncoding} errorOf=${errorOf} />
       </section>
     </div>
   </div>`;
@@ -124,10 +126,16 @@ function useDraft(state, setState, read) {
 }
 
 // What is drawn: the answers that show the chosen figure, or, until the first of them has come, those of the figure before.
-function useShown(encodings, answers, wantedFigure) {
+// An answer that is waited for replaces one that keeps the name under which it was asked for.
+function useShown(encodings, requests, answers, wantedFigure) {
+  const named = useRef([]).current;
+  answers.forEach(({ answer }, at) => {
+    const isCurrent = answer && requests[at] && target(answer.request) === target(requests[at]);
+    if (isCurrent || answer !== named[at]?.answer) named[at] = { answer, name: nameOf(encodings[at]), tone: encodings[at].c };
+  });
   const key = JSON.stringify(encodings.map(({ c }, index) => [nameOf(encodings[index]), c]));
   return useMemo(() => {
-    const all = answers.map(({ answer }, at) => answer && { at, name: nameOf(encodings[at]), tone: encodings[at].c, document: answer.body, figure: drawnFigure(answer.request.query) });
+    const all = answers.map(({ answer }, at) => answer && { at, name: named[at].name, tone: named[at].tone, document: answer.body, figure: drawnFigure(answer.request.query) });
     const there = all.filter(Boolean);
     const wanted = there.filter(({ figure }) => figure === wantedFigure);
     return wanted.length ? wanted : there.filter(({ figure }) => figure === there[0].figure);
@@ -150,13 +158,14 @@ function maxSubjects(schemes, figure) {
   return Math.min(...schemes.flatMap((scheme) => scheme.figures.filter((row) => row.name === figure).map((row) => row.max_subjects)), MOST);
 }
 
-// Returns parameter -> the server's message: beside the parameter that it names, else the one that was changed last.
+// Returns {errorOf: parameter -> the server's message, unplaced}: beside the parameter that it names, else the one that was changed
+// last; unplaced where the encoding has no parameter.
 function placedError(scheme, encoding, error, changed) {
-  if (!error || ![400, 404, 422].includes(error.status)) return () => undefined;
+  if (!error || ![400, 404, 422].includes(error.status)) return { errorOf: () => undefined };
   const names = Object.keys(fieldsOf(scheme, encoding)).filter((name) => name !== "rope_type");
   const named = names.filter((name) => new RegExp(`\\b(rope_)?${name}\\b`).test(error.message));
   const place = named.includes(changed) ? changed : (named[0] ?? (names.includes(changed) ? changed : names[0]));
-  return (name) => (name === place ? error.message : undefined);
+  return { errorOf: (name) => (name === place ? error.message : undefined), unplaced: place ? undefined : error.message };
 }
 
 const FIGURE_TITLES = { heatmap: "Heat map", spectrum: "Frequencies", decay: "Score over distance", error: "float32 error", similarity: "Similarity by distance", similarity_matrix: "Similarity matrix", slopes: "Slopes", bias: "Bias by distance", bucket: "Buckets" };

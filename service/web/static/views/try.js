@@ -43,7 +43,7 @@ export default function Try({ state, setState }) {
       ${error && html`<${ErrorLine} error=${error} />`}
       ${models === null && !error && html`<p class="note">Asking the server for its models…</p>`}
       ${models && !model && html`<p class="panel">No model of this server reads texts or token ids. See <a href="#/models">Models</a> for what it holds.</p>`}
-      ${model && typeof state.model === "string" && state.model !== model.name && html`<p class="error" role="alert">This server has no model ${state.model} that reads texts or token ids; ${model.name} is shown.</p>`}
+      ${model && state.model && String(state.model) !== model.name && html`<p class="error" role="alert">This server has no model ${String(state.model)} that reads texts or token ids; ${model.name} is shown.</p>`}
       ${model && !inputs.length && html`<p class="panel">${model.reads_text ? "Type a text, or choose an example." : "Type token ids, or choose the example."}</p>`}
       ${model && inputs.length > 0 && html`<${Results} key=${model.name} ...${{ model, models, texts: inputs, state, change }} />`}
     </div>

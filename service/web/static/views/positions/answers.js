@@ -94,8 +94,7 @@ class Board {
     const isNewest = place.key === key;
     this.report(at, { ...result, waiting: !isNewest });
     if (!isNewest) this.go(at);
-    else if (result.error && [0, 429, 503].includes(result.error.status))
-      place.timer = setTimeout(() => this.go(at), 1000 * (result.error.retryAfter ?? 3));
+    else if (result.error?.passing) place.timer = setTimeout(() => this.go(at), 1000 * result.error.retryAfter);
   }
 
   keep(key, answer) {

@@ -16,7 +16,7 @@ export function canRun(model) {
 // The model of that name, else the server's default if it can be run, else the first that reads texts, else any.
 export function chosenModel(runnable, name) {
   const readers = runnable.filter((model) => model.reads_text);
-  return runnable.find((model) => model.name === name) ?? runnable.find((model) => model.default) ?? usualModel(readers.length ? readers : runnable);
+  return runnable.find((model) => model.name === String(name)) ?? runnable.find((model) => model.default) ?? usualModel(readers.length ? readers : runnable);
 }
 
 // Two sequences of ids that the model's vocabulary has.

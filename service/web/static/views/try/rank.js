@@ -58,11 +58,11 @@ export function Rank({ model, models, texts, state, change, usual }) {
   const ranks = answer ? ranksOf(answer.body) : [];
   const real = models.some((each) => abilitiesOf(each).ranks);
   const cosine = ranker && !abilitiesOf(ranker).ranks;
-  const scale = scaleOf(ranks.map(({ score }) => score), cosine ? "cosine" : "score");
+  const scale = scaleOf(ranks.map(({ score }) => score), answer?.request.json.documents ? "cosine" : "score");
   const bars = ranks.map(({ index, score }) => ({ label: `${index + 1}. ${shown[index]}`, value: score }));
   const foot = html`${answer && request && html`<${Cost} answer=${answer} />
       <${Downloads} name="ranking" files=${{
-        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${given}`, bars }], title: `Ranked by ${ranker.name}. ${scale.says}`, most: scale.most })),
+        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${answer.request.json.query}`, bars }], title: `Ranked by ${answer.request.json.model}. ${scale.says}`, most: scale.most })),
         csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
       }} />`}
     ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} />`}

@@ -41,7 +41,8 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   const first = current?.request.json.inputs[0];
   const pieces = Array.isArray(first) ? first.map((id) => `id ${id}`) : tokens?.body[tokens.request.json.inputs.indexOf(first)]?.map((token) => token.text);
   const names = current && (pooled ? current.request.json.inputs.map((text, index) => `${index + 1}. ${shortened(lineOf(text), 24)}`) : pieces?.length === table.rows ? pieces : undefined);
-  const title = pooled ? "Sentence vectors" : `${output} of ${model.reads_text ? "text" : "sequence"} ${chosen + 1}`;
+  const drawn = texts.findIndex((text) => String(text) === String(first)); // until the next answer comes, the text of the one before
+  const title = pooled ? "Sentence vectors" : `${output} of ${model.reads_text ? "text" : "sequence"} ${(drawn < 0 ? chosen : drawn) + 1}`;
   const cut = cutInputs(current);
   const fields = fieldsOf(model, state, output);
   const asked = request.json.inputs;
