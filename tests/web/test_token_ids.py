@@ -91,7 +91,7 @@ def test_words_in_place_of_ids_are_named_and_not_sent(opened: Open) -> None:
 
 def test_sentence_vectors_of_ids_are_compared(opened: Open, ids_server: Served) -> None:
     page = opened("try")
-    page.get_by_label("Model", exact=True).select_option(ENCODER)
+    page.get_by_role("combobox", name="Model", exact=True).select_option(ENCODER)
     write_ids(page, "1 2 3\n4 5")
     vectors = np.array(rows(ids_server, ENCODER, IDS, "sentence_embedding"))
     np.testing.assert_allclose(cosines_shown(page), vectors @ vectors.T, atol=0.0051)
@@ -116,7 +116,7 @@ def test_card_of_a_model_of_ids_leads_to_try(opened: Open) -> None:
     page = opened("models")
     page.get_by_role("region", name=GPT2, exact=True).get_by_role("link", name="Try it").click()
     expect(page.get_by_role("heading", name="Token ids")).to_be_visible()
-    expect(page.get_by_label("Model", exact=True)).to_have_value(GPT2)
+    expect(page.get_by_role("combobox", name="Model", exact=True)).to_have_value(GPT2)
 
 
 def test_nearest_tokens_are_searched_by_ids(opened: Open, ids_server: Served) -> None:
