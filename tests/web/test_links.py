@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.web.browser import Page, expect
+from tests.web.browser import Page, expect, settled, sideways
 from tests.web.conftest import DEMO
 
 Open = Callable[[str], Page]
@@ -73,4 +73,26 @@ def test_model_links_to_its_encodings(opened: Open) -> None:
 
 def test_error_of_an_encoding_without_parameters(opened: Open) -> None:
     page = opened("positions?e=" + quote(json.dumps([{"s": "mrope", "m": DEMO}])))
-    expect(page.get_by_role("region", name="Parameters").get_by_role("alert")).to_contain_text("has no mrope")
+    expect(page.get_by_role("region", name="Parameters").get_by_role("alert")).to_contain_text(
+        f"there is no /models/{DEMO}/mrope.json"
+    )
+
+
+@pytest.mark.parametrize("view", ["try", "models", "positions?e=" + quote(json.dumps([{"s": "mask", "n": "N" * 80}]))])
+def test_fits_a_window_of_320_pixels(view: str, page: Page, opened: Open) -> None:
+    """1280 pixels at 400 %, which WCAG asks for (1.4.10)."""
+    page.set_viewport_size({"width": 320, "height": 640})
+    opened(view)
+    settled(page)
+    assert sideways(page) <= 0
+
+
+def test_nothing_moves_as_positions_open(page: Page, opened: Open) -> None:
+    page.add_init_script(
+        "window.shifts = 0; new PerformanceObserver((list) => { for (const each of list.getEntries())"
+        " window.shifts += each.value; }).observe({ type: 'layout-shift', buffered: true });"
+    )
+    opened("positions")
+    expect(page.get_by_role("button", name="NPY")).to_be_visible()
+    settled(page)
+    assert page.evaluate("window.shifts") < 0.02

@@ -2,20 +2,30 @@
 import { color, html, useEffect, useRef, useTheme, useWidth } from "../lib/dom.js";
 
 const SERIES = 6; // colours of the style sheet
+const RETRY_MILLISECONDS = 3000;
 let loading = null;
 
 export function loadUplot() {
-  loading ??= new Promise((resolve, reject) => {
+  loading ??= new Promise((resolve) => {
     const style = document.createElement("link");
     style.rel = "stylesheet";
     style.href = "/web/vendor/uplot.css";
-    const script = document.createElement("script");
-    script.src = "/web/vendor/uplot.js";
-    script.onload = () => resolve(window.uPlot);
-    script.onerror = () => reject(new Error("/web/vendor/uplot.js could not be loaded"));
-    document.head.append(style, script);
+    document.head.append(style);
+    loadScript(resolve);
   });
   return loading;
+}
+
+// Tries again until the server answers: it may be starting again.
+function loadScript(done) {
+  const script = document.createElement("script");
+  script.src = "/web/vendor/uplot.js";
+  script.onload = () => done(window.uPlot);
+  script.onerror = () => {
+    script.remove();
+    setTimeout(() => loadScript(done), RETRY_MILLISECONDS);
+  };
+  document.head.append(script);
 }
 
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [6, 3], [12, 3, 2, 3, 2, 3]];

@@ -61,7 +61,10 @@ function Comparison({ state, setState, schemes, presets, models }) {
     setChanged(name);
     setView({ ...view, e: view.e.map((each, index) => (index === view.i ? encoding : each)) });
   };
-  const shown = useShown(view.e, requests, answers, drawnFigure({ plot: figure, axis }));
+  const begun = useRef(false); // the first figure waits for all encodings, so that nothing moves as they come one by one
+  begun.current ||= answers.every(({ answer, error }, at) => !requests[at] || answer || error);
+  const drawn = useShown(view.e, requests, answers, drawnFigure({ plot: figure, axis }));
+  const shown = begun.current ? drawn : [];
   const errors = answers.map(({ error }) => error);
   const others = errors.filter((error) => error && ![400, 404, 422].includes(error.status));
   const rows = view.e.map((each) => [schemeOf(each), each]);
@@ -82,8 +85,9 @@ function Comparison({ state, setState, schemes, presets, models }) {
         <div class="positions-room">
           ${shown.length ? html`<${Figures} shown=${shown} several=${view.e.length > 1} />` : html`<p class="note">${others.length ? "" : errors.some(Boolean) ? "No figure: see the message at the left." : "Computing…"}</p>`}
         </div>
-        <${Facts} rows=${rows} answers=${answers} />
-        <${Files} ...${{ rows, requests, shown, figure, axis, chosen: view.i, maxSubjects: maxSubjects(schemes, figure) }} />
+        ${begun.current &&
+        html`<${Facts} rows=${rows} answers=${answers} />
+        <${Files} ...${{ rows, requests, shown, figure, axis, chosen: view.i, maxSubjects: maxSubjects(schemes, figure) }} />`}
       </section>
       <section class="panel parameters" aria-label="Parameters">
         <h2>${nameOf(chosen)}</h2>

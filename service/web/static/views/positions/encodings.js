@@ -46,7 +46,7 @@ export function nameOf(encoding) {
   if (encoding.n) return encoding.n;
   if (encoding.m) return `${encoding.m} ${encoding.s}`;
   const { rope_type: type, factor, kind } = encoding.p;
-  if (type && type !== "default") return factor ? `${type} ×${factor}` : type;
+  if (type && type !== "default") return factor ? `${type} ×${factor}` : String(type);
   return kind ? `${encoding.s} ${kind}` : encoding.s;
 }
 
