@@ -318,7 +318,7 @@ def _encoder_blocks(
     stems = {stem, *(place.partition("{block}")[0] for place in _places(family))}
     held = set(checkpoint.tensors) - {prefix + table for table in encodings.tables}
     if not any(name.startswith(prefix + first) for name in held for first in stems):
-        return (), f"the checkpoint holds no tensor {prefix + stem}..."
+        return (), f"the checkpoint has no blocks: no tensor's name begins with {prefix + stem!r}"
     naming = checkpoint_naming(family, prefix, checkpoint, None if checkpoint.separate else (config, parts))
     steps = block_steps(family, config, encodings)
     return tuple(renamed(adapters.added(step) if adapters else step, naming) for step in steps), None

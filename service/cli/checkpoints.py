@@ -148,7 +148,7 @@ def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
             f"`inlay export {checkpoint} {out.parent}/NAME`"
         )
     if origin is None:
-        say(settings, f"{out}, which `inlay serve` did not export, is served as it is")
+        say(settings, f"{out} is served as it is; exported by hand, it is not written anew when {checkpoint} changes")
         return None
     if _repository(checkpoint):
         return _moved_on(settings, checkpoint, source)

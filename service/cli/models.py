@@ -199,7 +199,13 @@ def describe(
     """Describe what a model_type, an exported model or a checkpoint is made of."""
     from models.artifacts.description import describe, is_model_type
 
-    print(describe(what if is_model_type(what) or "/" in what else str(model_of_store(Path(what)))))
+    named = str(model_of_store(Path(what))) if "/" not in what else what
+    if named != what or not is_model_type(what):
+        print(describe(named))
+    if named != what and is_model_type(what):
+        print()
+    if is_model_type(what):
+        print(describe(what))
 
 
 @reporting
@@ -314,7 +320,8 @@ def model_of_store(folder: Path) -> Path:
 def _report(card: "Card", out: Path) -> None:
     from models.artifacts import description
 
-    print(f"{out}: {card.name}, {card.family}, {card.bytes / 1e6:.1f} MB; outputs {', '.join(card.outputs)}")
+    print(f"{out}: model {card.name} (model_type {card.family}), {card.bytes / 1e6:.1f} MB")
+    print(f"outputs: {', '.join(card.outputs)}")
     print(description.comparison_summary(card))
     if blocks := description.blocks_summary(card):
         print(blocks)
@@ -328,3 +335,6 @@ def _report(card: "Card", out: Path) -> None:
         print(f"assumed: {sentence}")
     if card.tokenizer is None and card.image is None:
         print("no tokenizer.json: this model takes token ids only")
+    in_store = out.absolute().parent == _store().absolute()
+    serve = "inlay serve" if in_store else f"inlay serve --store {out.parent}"
+    print(f"next: {serve}; a server that runs already serves it after a restart, or soon with --watch-store SECONDS")

@@ -4,7 +4,7 @@ Its options are the parameters of GET /positions/rope, checked by the same pydan
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,7 +67,7 @@ def rope(
     layer = _layer(query)
     positions = _positions(query, layer)
     table = _tabulated(query, layer, positions)
-    compared = {each: _compared({**values, **config}, each) for each in compare or []}
+    compared = [_compared({**values, **config}, each) for each in compare or []]
     if compared and (out is None or out.suffix not in PICTURES):
         fail(f"--compare needs a picture: give --out a name that ends in {' or '.join(PICTURES)}", MISUSED)
     if out is None:
@@ -142,19 +142,19 @@ def _tabulated(query: "RopeParameters", layer: "LayerRope", positions: "Position
     return tabulate(layer.rope, positions, arithmetic=query.arithmetic, layout=layout, **options)
 
 
-def _compared(values: Mapping[str, Any], encoding: str) -> "RopeParameters":
-    """Return the parameters of an encoding to compare: a preset's, or those of the options with some replaced."""
+def _compared(values: Mapping[str, Any], encoding: str) -> tuple[str, "RopeParameters"]:
+    """Return the name and the parameters of an encoding to compare: a preset's, or the options with some replaced."""
     from urllib.parse import parse_qsl
 
     from service.cli.options import read_options
     from service.protocols.inlay.positions.parameters import RopeParameters, RopeSource, parameter_names
 
     if "=" in encoding:
-        return read_options(RopeParameters, {**values, **dict(parse_qsl(encoding, keep_blank_values=True))})
+        replaced = dict(parse_qsl(encoding, keep_blank_values=True))
+        return replaced.pop("label", ""), read_options(RopeParameters, {**values, **replaced})
     of_source = parameter_names(RopeSource)
-    return read_options(
-        RopeParameters, {name: value for name, value in values.items() if name not in of_source} | {"preset": encoding}
-    )
+    kept = {name: value for name, value in values.items() if name not in of_source}
+    return encoding, read_options(RopeParameters, {**kept, "preset": encoding})
 
 
 def _write(
@@ -164,7 +164,7 @@ def _write(
     layer: "LayerRope",
     table: "Table",
     positions: "Positions",
-    compared: Mapping[str, "RopeParameters"],
+    compared: Sequence[tuple[str, "RopeParameters"]],
 ) -> None:
     from models.artifacts.table_files import FORMATS, write
     from models.errors import BadEncoding
@@ -178,7 +178,7 @@ def _write(
 
         save(graph(frequencies(layer.rope, query.arithmetic, query.seq_len)), out)
     elif out.suffix in PICTURES:
-        encodings = {query.preset or "": query, **compared}
+        encodings = [(query.preset or "", query), *compared]
         out.write_bytes(_drawn(encodings, out, plot, positions))
     elif out.suffix in FORMATS:
         with progress_bars() as progress:
@@ -188,11 +188,13 @@ def _write(
         raise BadEncoding(f"{out} ends in {out.suffix or 'nothing'!r}; allowed: {allowed}")
 
 
-def _drawn(encodings: Mapping[str, "RopeParameters"], out: Path, plot: str | None, positions: "Positions") -> bytes:
+def _drawn(
+    encodings: Sequence[tuple[str, "RopeParameters"]], out: Path, plot: str | None, positions: "Positions"
+) -> bytes:
     from models.plots import Subject, draw
 
     subjects = []
-    for name, query in encodings.items():
+    for name, query in encodings:
         layer = _layer(query)
         twin = query.model_copy(update={"arithmetic": "parity" if query.arithmetic == "exact" else "exact"})
         tables = (_tabulated(each, layer, positions) for each in (query, twin))

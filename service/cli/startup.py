@@ -336,7 +336,8 @@ def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> N
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
     management = "" if settings.management_port is None else f" · management {host}:{settings.management_port}"
-    say(settings, f"REST {url} · docs {url}/docs · gRPC {host}:{grpc_port}{management}")
+    page = f" · web page {url}/" if settings.web else ""
+    say(settings, f"REST {url}{page} · docs {url}/docs · gRPC {host}:{grpc_port}{management}")
     needs_key = settings.api_keys or settings.api_keys_file
     if settings.host in ANYWHERE and not (needs_key or settings.tls_client_ca):
         log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")

@@ -243,7 +243,8 @@ class EmbeddingPipeline:
         """Tokenize the texts of a request that have no ids behind its prompt."""
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
-            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy="send token ids instead of text")
+            remedy = "send token ids instead of text, or name another model"
+            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
         prompt = prompt_of(card, request.prompt_name, request.task, request.input_type)
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item

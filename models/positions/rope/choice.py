@@ -81,6 +81,8 @@ def by_preset(
     if name not in PRESETS:
         match = get_close_matches(name, PRESETS, 1)
         hint = f"did you mean {match[0]!r}? " if match else ""
+        if name in SCALINGS:
+            hint = f"{name} is a rope_type, which comes with its parameters (rope_type={name}&factor=4); "
         raise BadEncoding(f"there is no preset {name[:60]!r}; {hint}{listed} names them all")
     return by_config(PRESETS[name].config, None, layer_type, layer)
 

@@ -42,9 +42,8 @@ def query_values(request: Request, repeated: tuple[str, ...] = ()) -> dict[str, 
     if len(values) < len(pairs):
         for name, count in Counter([name for name, _ in pairs]).items():
             if count > 1 and name not in repeated:
-                raise ConflictingFields(
-                    f"came {count} times", field=(quoted(name),), remedy="send it once", verbatim=True
-                )
+                remedy = "send it once" + ("; within compare, write & as %26" if "compare" in values else "")
+                raise ConflictingFields(f"came {count} times", field=(quoted(name),), remedy=remedy, verbatim=True)
     return values
 
 

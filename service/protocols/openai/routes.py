@@ -178,7 +178,7 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
         return request._replace(outputs=(HIDDEN,), normalize=False if request.normalize is False else None)
     if (not shape.any_rows or options.task == "embed") and card.default_output != POOLED:
         raise WrongModelKind(
-            f"{card.name} gives a vector a token, {card.default_output}, and no vector of a text",
+            f"{card.name} gives one vector per token ({card.default_output}) and none per text",
             remedy="POST to /pooling or /embed, or export it with --pooling",
         )
     return request

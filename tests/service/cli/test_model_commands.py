@@ -35,7 +35,7 @@ def test_export_verify_list_and_describe_agree(
     out = tmp_path / "store/tiny"
     assert main(["export", str(checkpoint), str(out)]) == 0
     output = capsys.readouterr().out
-    assert "tiny, bert" in output
+    assert "model tiny (model_type bert)" in output
     assert "largest difference between ONNX and the float64 reference" in output
     assert main(["verify", str(out)]) == 0
     assert "last_hidden_state" in capsys.readouterr().out
@@ -62,8 +62,8 @@ def test_encoder_option_decides_what_of_a_decoder_is_exported(
 ) -> None:
     checkpoint = str(write_whole(tmp_path / "x", "llama"))
     for options, outputs in (
-        ([], "outputs input_embeddings"),
-        (["--encoder", "none"], "outputs input_embeddings"),
+        ([], "outputs: input_embeddings"),
+        (["--encoder", "none"], "outputs: input_embeddings"),
         (["--encoder", "float32"], "last_hidden_state"),
         (["--pooling", "lasttoken"], "sentence_embedding"),
     ):

@@ -37,7 +37,7 @@ ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
     ({"input": [{"role": "user"}]}, 400, "input", "wrong_type", "input[0] is an object"),
     ({"input": [2**63]}, 400, "input", "out_of_range", "input holds an integer beyond 64 bits"),
     ({"input": "a", "model": "berd"}, 404, "model", "model_not_found", "no model 'berd' here"),
-    ({"input": [3], "model": "llama"}, 400, "model", "wrong_model_kind", "llama gives a vector a token"),
+    ({"input": [3], "model": "llama"}, 400, "model", "wrong_model_kind", "llama gives one vector per token"),
     ({"input": "a", "dimensions": 0}, 400, "dimensions", "out_of_range", "dimensions is 0"),
     ({"input": "a", "dimensions": 99999}, 400, "dimensions", "out_of_range", "dimensions is 99999"),
     ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format", "unknown_value", 'encoding_format is "hex"'),

@@ -111,14 +111,14 @@ function Encodings({ model }) {
     ...Object.entries(masks ?? {}).map(([layer, mask]) => [`attention mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
   ];
   const learned = model.outputs.includes("position_embeddings");
-  const tables = (model.positions ?? []).filter((scheme) => scheme === "learned" || scheme === "sinusoidal");
+  const tables = ["learned", "sinusoidal"].filter((scheme) => model.positions.includes(scheme));
   return html`
     <dl class="facts">
       ${learned && html`<dt>${tables.join(" and ") || "a row per position"}</dt><dd>a vector for each position is added, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
-        ${tables.map((scheme) => html`<${Show} ...${{ model, scheme }} />`)}</dd>`}
+        ${tables.map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
       ${rows.map(([title, value, scheme, layer]) => html`<dt>${title}</dt><dd>
         ${scheme === "mask" ? maskText(value) : described(value)}${" "}
-        <${Show} ...${{ model, scheme, layer }} />
+        <${Shown} ...${{ model, scheme, layer }} />
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
     </dl>
@@ -128,7 +128,7 @@ function Encodings({ model }) {
 }
 
 // A link to a model's encoding in the view Positions, where the model has it, of one kind of its layers where they differ.
-function Show({ model, scheme, layer = "all" }) {
+function Shown({ model, scheme, layer = "all" }) {
   if (!model.positions.includes(scheme)) return null;
   const encoding = { s: scheme, m: model.name, ...(layer === "all" ? {} : { p: { layer_type: layer } }) };
   return html`<a href=${writeLink({ view: "positions", state: { e: [encoding] } })} aria-label=${`Show ${scheme} of ${model.name}`}>show</a>`;

@@ -104,6 +104,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", {"plot": "slopes"}, "slopes"),
     ("rope", {"width": 1}, 'width is "1"; allowed: an integer from'),
     ("rope", {"compare": "llama-9"}, "there is no preset 'llama-9'"),
+    ("rope", {"compare": "yarn"}, "yarn is a rope_type, which comes with its parameters"),
+    ("rope", {"compare": "rope_type=yarn", "factor": ["4", "8"]}, "within compare, write & as %26"),
     ("rope", {"compare": "thetta=3"}, "thetta is not known here"),
     ("rope", {"compare": "scheme=pie&x=1"}, "compare names the scheme 'pie'"),
     ("rope", {"compare": "scheme=alibi&heads=2"}, "alibi"),
