@@ -18,6 +18,16 @@ SIZES = {360: 780, 1280: 900, 2560: 1440}  # CSS pixels: a phone, a laptop, a la
 THEMES = ("light", "dark")
 COLORS = 255  # of a saved picture: a palette takes a third of the bytes, and the page has fewer colours than that
 
+# A script for add_init_script: collects the texts that are drawn on any canvas in window.drawn.
+DRAWN = """() => {
+  window.drawn = new Set();
+  const draw = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+    window.drawn.add(text);
+    return draw.call(this, text, ...rest);
+  };
+}"""
+
 
 def executable() -> str:
     """Chromium: CHROMIUM names another one."""

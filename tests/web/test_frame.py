@@ -45,3 +45,33 @@ def test_page_asks_no_other_server(page: Page, web_server: Served) -> None:
         page.goto(f"{own}#/{view.lower()}", wait_until="networkidle")
     assert asked
     assert [url for url in asked if not url.startswith((own, "blob:", "data:"))] == []
+
+
+def test_views_keep_their_state_while_the_page_is_open(opened: Callable[[str], Page]) -> None:
+    page = opened("try")
+    page.get_by_label("One a line").fill("my own text")
+    page.get_by_role("link", name="Models", exact=True).click()  # at once: before typing has paused
+    page.get_by_role("heading", level=1).filter(has_text="Models").wait_for()
+    page.get_by_role("link", name="Positions", exact=True).click()
+    page.get_by_label("Name").fill("my encoding")
+    page.get_by_role("link", name="Try", exact=True).click()
+    expect(page.get_by_label("One a line")).to_have_value("my own text")
+    assert page.url.endswith("#/try?texts=my+own+text")
+    page.get_by_role("link", name="Positions", exact=True).click()
+    expect(page.get_by_label("Name")).to_have_value("my encoding")
+
+
+def test_a_link_with_a_state_of_its_own_wins(opened: Callable[[str], Page]) -> None:
+    page = opened("models?tokens=256")
+    page.get_by_role("link", name="Try", exact=True).click()
+    page.get_by_label("One a line").fill("my own text")
+    page.goto(page.url.split("#")[0] + "#/try?texts=another")
+    expect(page.get_by_label("One a line")).to_have_value("another")
+    page.get_by_role("link", name="Models", exact=True).click()
+    expect(page.get_by_text("Tokens of a text, for the estimates: 256")).to_be_visible()
+
+
+def test_frame_names_the_api_reference_and_the_command(opened: Callable[[str], Page]) -> None:
+    foot = opened("now").get_by_role("contentinfo")
+    expect(foot.get_by_role("link", name="API reference")).to_have_attribute("href", "/docs")
+    expect(foot).to_contain_text("inlay --help")

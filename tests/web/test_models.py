@@ -26,14 +26,14 @@ def test_another_model_is_shown_and_in_the_link(opened: Callable[[str], Page]) -
     page.get_by_role("heading", name=f"{RERANKER} in detail").wait_for()
 
 
-def test_work_of_a_text_follows_the_slider(opened: Callable[[str], Page], web_server: Served) -> None:
+def test_computation_of_a_text_follows_the_slider(opened: Callable[[str], Page], web_server: Served) -> None:
     """By the numbers of GET /models: linear in the tokens, and quadratic in attention."""
     page = opened(f"models?model={DEMO}&tokens=128")
     card = page.get_by_role("region", name=DEMO, exact=True)
     facts = web_server.http.get(f"/models/{DEMO}").json()
     page.get_by_role("slider").press("ArrowRight")
     work = 256 * sum(facts["flops_per_token"].values()) + 256**2 * facts["flops_per_token_and_key"]
-    expect(card).to_contain_text("work for 256 tokens")
+    expect(card).to_contain_text("computation for a text of 256 tokens")
     expect(card).to_contain_text(f"{float(f'{work / 1e9:.3g}'):g} GFLOP")
 
 

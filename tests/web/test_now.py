@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import httpx
 
 from tests.served import Served, serving
-from tests.web.browser import Page, axe, expect
+from tests.web.browser import DRAWN, Page, axe, expect
 from tests.web.conftest import open_view
 
 
@@ -94,6 +94,41 @@ def test_charts_stay_when_the_server_stops_and_go_on(page: Page, web_server: Ser
     expect(legend).to_be_visible()
     page.unroute("**/*")
     expect(page.locator(".banner")).to_have_count(0)
+
+
+def test_charts_show_five_minutes_from_the_start(page: Page, web_server: Served) -> None:
+    page.add_init_script(f"({DRAWN})()")
+    open_view(page, web_server, "now")
+    page.wait_for_function("() => window.drawn.size > 5")
+    drawn = page.evaluate("[...window.drawn]")
+    times = sorted(text for text in drawn if ":" in text)
+    assert len(times) >= 4
+    assert [text for text in drawn if re.search(r"20\d\d|[ap]m", text)] == []
+    assert [text for text in times if not re.fullmatch(r"\d\d:\d\d:\d\d", text)] == []
+
+
+def test_curves_without_values_have_no_legend(opened: Callable[[str], Page]) -> None:
+    page = opened("now")
+    expect(page.get_by_role("region", name="Queue").locator(".u-legend")).to_contain_text("tokens")
+    assert [text for text in page.locator(".u-legend").all_inner_texts() if "none" in text] == []
+
+
+def test_gaps_of_batches_are_explained(opened: Callable[[str], Page]) -> None:
+    page = opened("now")
+    page.wait_for_timeout(2500)
+    page.get_by_role("button", name="Send a request").click()
+    batches = page.get_by_role("region", name="Batch size")
+    expect(batches).to_contain_text("A gap: no batch ran in that time.", timeout=15_000)
+
+
+def test_measurements_stay_while_another_view_is_shown(opened: Callable[[str], Page]) -> None:
+    page = opened("now")
+    queue = page.get_by_role("region", name="Queue")
+    expect(queue).to_contain_text("Nothing in this time.")
+    page.get_by_role("link", name="Models", exact=True).click()
+    page.get_by_role("heading", level=1).filter(has_text="Models").wait_for()
+    page.get_by_role("link", name="Now", exact=True).click()
+    assert "Waiting" not in queue.inner_text()
 
 
 def test_csv_has_the_times_and_curves(opened: Callable[[str], Page]) -> None:

@@ -65,7 +65,7 @@ def test_first_screen_compares_two_scalings(opened: Open) -> None:
 @pytest.mark.parametrize(
     ("name", "seen"),
     [
-        ("YaRN vs NTK", "YaRN ×4"),
+        ("YaRN and NTK vs unscaled", "YaRN ×4"),
         ("ALiBi vs T5 buckets", "ALiBi, 8 heads"),
         ("Sliding window mask", "Sliding window of 16"),
         ("Sinusoids alike and apart", "θ 100"),
@@ -314,7 +314,7 @@ def test_snippets_name_the_same_requests(opened: Open) -> None:
 
 def test_link_restores_all_that_is_compared(opened: Open, page: Page) -> None:
     opened("positions")
-    example(page, "YaRN vs NTK")
+    example(page, "YaRN and NTK vs unscaled")
     page.get_by_role("button", name="Copy", exact=True).click()
     page.get_by_label("Name").fill("Stretched & bent, 100 %")
     field(page, "factor").fill("16")

@@ -49,7 +49,7 @@ def choose_model(page: Page, name: str) -> None:
 
 
 def cosines_shown(page: Page) -> NDArray[np.float64]:
-    rows = panel(page, "Similarity").locator("tbody tr").all()
+    rows = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts").locator("tbody tr").all()
     return np.array([[float(cell) for cell in row.locator("td").all_inner_texts()] for row in rows])
 
 
@@ -233,6 +233,56 @@ def test_an_emptied_box_stays_empty(opened: Open) -> None:
     expect(page.get_by_text("Type a text, or choose an example.")).to_be_visible()
     page.reload(wait_until="networkidle")
     assert page.get_by_label("One a line").input_value() == ""
+
+
+def test_clear_takes_the_query_too_and_examples_bring_it(opened: Open) -> None:
+    page = opened("try")
+    for _ in range(2):  # the same example again
+        page.get_by_label("Example").select_option(label="A question and its candidates")
+        expect(panel(page, "Rank").get_by_label("Query")).to_have_value("What do pandas eat?")
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_label("One a line").fill("one text\nanother")
+        expect(panel(page, "Rank").get_by_label("Query")).to_have_value("")
+
+
+def test_bars_of_cosines_begin_at_0_and_end_at_1(opened: Open) -> None:
+    page = opened(f"try?ranker={DEMO}")
+    expect(panel(page, "Rank")).to_contain_text("Bars: cosine from 0 to 1; a negative cosine has no bar.")
+    ranks = panel(page, "Rank").locator(".ranked li")
+    for rank in ranks.all():
+        score = float(rank.locator(".bar-value").inner_text())
+        shares = "(bar) => bar.getBoundingClientRect().width / bar.parentElement.getBoundingClientRect().width"
+        assert rank.locator(".bar").evaluate(shares) == pytest.approx(max(0, score), abs=0.001)
+    assert score < 0  # the last: the case is among them
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_downloads_of_a_ranking_are_below_its_texts(width: int, opened: Open) -> None:
+    page = opened("try")
+    page.set_viewport_size({"width": width, "height": 900})
+    settled(page)
+    last = panel(page, "Rank").locator(".ranked li").last.bounding_box()
+    buttons = panel(page, "Rank").get_by_role("group", name="Download ranking").bounding_box()
+    assert last["y"] + last["height"] < buttons["y"]
+
+
+def test_nearest_texts_are_a_table_without_a_gap(opened: Open) -> None:
+    page = opened("try?texts=a+cat%0Aa+kitten")
+    rows = panel(page, "Similarity").get_by_role("group", name="The nearest other text").locator("tbody tr")
+    expect(rows.nth(0)).to_contain_text("1. a cat2. a kitten")
+    table = rows.last.bounding_box()
+    buttons = panel(page, "Similarity").get_by_role("group", name="Download similarity").bounding_box()
+    assert buttons["y"] - table["y"] - table["height"] < 30
+
+
+def test_an_error_shows_what_the_server_answered(opened: Open) -> None:
+    page = opened(f"try?model={CLASSIFIER}&cut=refuse")
+    page.get_by_label("One a line").fill("hello " * 40)
+    panel(page, "Vectors").get_by_text("What the server answered").click()
+    facts = panel(page, "Vectors").locator(".refusal dl")
+    expect(facts).to_contain_text("too_long")
+    expect(facts).to_contain_text("request id")
+    axe(page)
 
 
 def test_examples_are_loaded(opened: Open) -> None:

@@ -121,8 +121,9 @@ def test_openai_client_gets_the_same_vectors(options: str, opened: Open, web_ser
     _, body = body_of(copied(page, "Vectors", "curl"))
     rows = web_server.http.post("/embed", json=body).json()["outputs"]["sentence_embedding"]
     printed = ran([sys.executable, "-c", copied(page, "Vectors", "OpenAI")]).splitlines()
-    assert len(printed) == len(TEXTS) + 1
-    for number, (line, row) in enumerate(zip(printed, rows, strict=False)):
+    assert printed[0] == f"3 vectors of {len(rows[0])} numbers; the first 4 of each:"
+    assert len(printed) == len(TEXTS) + 2
+    for number, (line, row) in enumerate(zip(printed[1:], rows, strict=False)):
         index, values = line.split(" ", 1)
         assert int(index) == number
         np.testing.assert_allclose(json.loads(values), row[:4], rtol=1e-6)
@@ -131,7 +132,7 @@ def test_openai_client_gets_the_same_vectors(options: str, opened: Open, web_ser
 def test_openai_client_gets_the_shown_cosines(opened: Open) -> None:
     page = shown(opened, DEMO)
     printed = ran([sys.executable, "-c", copied(page, "Similarity with text 1", "OpenAI")])
-    cells = page.get_by_role("region", name="Similarity").locator("tbody td").all_inner_texts()
+    cells = page.get_by_role("group", name="Cosine of the texts").locator("tbody td").all_inner_texts()
     numbers = [float(word) for word in printed.replace("[", " ").replace("]", " ").split()]
     np.testing.assert_allclose(numbers, [float(cell) for cell in cells], atol=0.0051)
 
@@ -142,6 +143,16 @@ def test_openai_snippet_says_what_its_route_lacks(opened: Open) -> None:
     box.locator("summary").click()
     box.get_by_role("button", name="OpenAI", exact=True).click()
     expect(box).to_contain_text("OpenAI's route has no pooling")
+
+
+@pytest.mark.parametrize(
+    ("label", "has"), [("Vectors", True), ("Similarity with text 1", True), ("Tokens", False), ("Ranking", False)]
+)
+def test_openai_tab_is_left_out_where_it_has_no_call(label: str, has: bool, opened: Open) -> None:
+    page = shown(opened, DEMO)
+    box = page.locator("details.snippets").filter(has=page.get_by_text(f"{label} as code", exact=True))
+    box.locator("summary").click()
+    expect(box.get_by_role("button", name="OpenAI", exact=True)).to_have_count(int(has))
 
 
 @pytest.mark.parametrize(

@@ -62,42 +62,84 @@ class ScalingParameter(NamedTuple):
 _GROWING = tuple(round(1.14**pair, 2) for pair in range(32))
 PARAMETERS: dict[str, ScalingParameter] = {
     "factor": ScalingParameter(
-        "number", "new context length / trained context length, at least 1", AT_LEAST_ONE, example=4
+        "number",
+        "new context length / trained context length, at least 1; larger: positions are squeezed more",
+        AT_LEAST_ONE,
+        example=4,
     ),
-    "alpha": ScalingParameter("number", "stretch of theta, at least 1", AT_LEAST_ONE, example=4),
+    "alpha": ScalingParameter(
+        "number",
+        "the slowest pair turns so many times slower and faster ones less so, by a larger theta, at least 1",
+        AT_LEAST_ONE,
+        example=4,
+    ),
     TRAINED: ScalingParameter("number", "trained context length in tokens, before scaling, above 0", example=4096),
     "low_freq_factor": ScalingParameter(
-        "number", "pairs that turn less often in the trained context are divided", example=1
+        "number",
+        "in turns: a pair with fewer turns within the trained context is slowed by the whole factor, above 0; "
+        "larger: more pairs are",
+        example=1,
     ),
-    "high_freq_factor": ScalingParameter("number", "pairs that turn more often in the trained context stay", example=4),
+    "high_freq_factor": ScalingParameter(
+        "number",
+        "in turns: a pair with more turns within the trained context stays, at least low_freq_factor; "
+        "larger: fewer pairs do",
+        example=4,
+    ),
     "beta_fast": ScalingParameter(
-        "number", "pairs that turn more often in the trained context stay, default 32", default=32, example=32
+        "number",
+        "in turns: a pair with more turns within the trained context stays, default 32; larger: fewer pairs do",
+        default=32,
+        example=32,
     ),
     "beta_slow": ScalingParameter(
-        "number", "pairs that turn less often in the trained context are divided, default 1", default=1, example=1
+        "number",
+        "in turns: a pair with fewer turns within the trained context is slowed by the whole factor, default 1; "
+        "larger: more pairs are",
+        default=1,
+        example=1,
     ),
     "attention_factor": ScalingParameter(
-        "number", "cos and sin are multiplied by it, above 0; default: see formula", example=1.2
+        "number",
+        "cos and sin are multiplied by it, above 0; larger: attention is sharper; default: see formula",
+        example=1.2,
     ),
     "mscale": ScalingParameter(
-        "number", "weight of ln(factor) in the attention factor, 0 or more", NOT_NEGATIVE, example=1
+        "number",
+        "weight of ln(factor) in the attention factor, 0 or more; larger: attention is sharper",
+        NOT_NEGATIVE,
+        example=1,
     ),
     "mscale_all_dim": ScalingParameter(
-        "number", "the same in the attention factor's denominator, 0 or more", NOT_NEGATIVE, example=1
+        "number",
+        "weight of ln(factor) in the denominator of the attention factor, 0 or more; equal to mscale: the factor is 1",
+        NOT_NEGATIVE,
+        example=1,
     ),
     "truncate": ScalingParameter(
-        "boolean", "round the ends of the blend outwards to whole channels, default true", default=True, example=True
+        "boolean",
+        "widen the range of pairs between beta_fast and beta_slow to whole pairs, default true",
+        default=True,
+        example=True,
     ),
     "short_factor": ScalingParameter(
-        "numbers", "rotary_dim/2 divisors up to the trained length, each above 0", example=(1.0,) * 32
+        "numbers",
+        "rotary_dim/2 numbers, each above 0: each pair is slowed so many times, up to the trained length",
+        example=(1.0,) * 32,
     ),
     "long_factor": ScalingParameter(
-        "numbers", "rotary_dim/2 divisors beyond the trained length, each above 0", example=_GROWING
+        "numbers",
+        "rotary_dim/2 numbers, each above 0: each pair is slowed so many times, beyond the trained length",
+        example=_GROWING,
     ),
-    "short_mscale": ScalingParameter("number", "attention factor up to the trained length, above 0", example=1),
-    "long_mscale": ScalingParameter("number", "attention factor beyond the trained length, above 0", example=1.2),
+    "short_mscale": ScalingParameter(
+        "number", "cos and sin are multiplied by it up to the trained length, above 0", example=1
+    ),
+    "long_mscale": ScalingParameter(
+        "number", "cos and sin are multiplied by it beyond the trained length, above 0", example=1.2
+    ),
     "partial_rotary_factor": ScalingParameter(
-        "number", "fraction of the head's pairs that turn, above 0, at most 1", SHARE, 1, 0.5
+        "number", "share of the head's channel pairs that turn, above 0, at most 1", SHARE, 1, 0.5
     ),
 }
 """Every parameter of a row of scalings.SCALINGS, by its name in config.json."""

@@ -1,7 +1,7 @@
 // The frame of the page: navigation, theme, API key, server state; it loads one view at a time.
 import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./lib/dom.js";
 import { setApiKey, subscribe } from "./lib/api.js";
-import { useLink } from "./lib/link.js";
+import { readLink, useLink, writeLink } from "./lib/link.js";
 import { KeyDialog } from "./components/key_dialog.js";
 import { ServerState } from "./components/server_state.js";
 
@@ -30,6 +30,9 @@ function ThemeButton() {
   return html`<button class="quiet" onClick=${choose} aria-label=${`Theme: ${theme}. Change`}>Theme: ${theme}</button>`;
 }
 
+// The last state of each view, kept while the page is open: the links of the navigation lead back to it.
+const lastStates = new Map();
+
 // A view, or what is said in its place when it fails, until the link changes.
 function Guarded({ name, View, state, setState }) {
   const [error, forget] = useErrorBoundary();
@@ -38,9 +41,17 @@ function Guarded({ name, View, state, setState }) {
   return html`<p role="alert" class="error">This view failed: ${String(error.message)}. <a href=${`#/${name}`}>Open it without what its link says</a></p>`;
 }
 
+const viewOf = ({ view }) => (Object.hasOwn(VIEWS, view) ? view : "try");
+
 function Frame() {
   const [link, setLink] = useLink();
-  const name = Object.hasOwn(VIEWS, link.view) ? link.view : "try";
+  const name = viewOf(link);
+  lastStates.set(name, link.state);
+  const setState = (state) => {
+    lastStates.set(name, state);
+    if (viewOf(readLink()) === name) setLink({ view: name, state }); // a view that is being left writes no address
+  };
+  const address = (view) => writeLink({ view, state: lastStates.get(view) ?? {} });
   const [loaded, setLoaded] = useState({});
   const [dialog, setDialog] = useState(null);
   const declined = useRef(false); // the dialog stays closed after Cancel, until somebody asks for it
@@ -64,14 +75,14 @@ function Frame() {
   const { View, error } = loaded.name === name ? loaded : {};
   return html`
     <header class="top">
-      <a class="brand" href="#/try"><img src="/web/icon.svg" alt="" width="24" height="24" />Inlay</a>
+      <a class="brand" href=${address("try")}><img src="/web/icon.svg" alt="" width="24" height="24" />Inlay</a>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(
-          ([each, view]) => html`<a href=${`#/${each}`} aria-current=${each === name ? "page" : undefined}>${view.title}</a>`,
+          ([each, view]) => html`<a href=${address(each)} aria-current=${each === name ? "page" : undefined}>${view.title}</a>`,
         )}
       </nav>
       <div class="tools">
-        <a href="/docs">API</a>
+        <a href="/docs" title="API reference">API</a>
         <button class="quiet" onClick=${askKey}>API key</button>
         <${ThemeButton} />
       </div>
@@ -80,8 +91,11 @@ function Frame() {
     <main id="main" tabindex="-1" aria-busy=${!View && !error}>
       <h1>${VIEWS[name].title} <small>${VIEWS[name].about}</small></h1>
       ${error && html`<p role="alert" class="error">This view could not be loaded: ${String(error.message)}. Reload the page.</p>`}
-      ${View && html`<${Guarded} key=${name} name=${name} View=${View} state=${link.state} setState=${(state) => setLink({ view: name, state })} />`}
+      ${View && html`<${Guarded} key=${name} name=${name} View=${View} state=${link.state} setState=${setState} />`}
     </main>
+    <footer class="foot note">
+      Every request of this page is in the <a href="/docs">API reference</a> (OpenAPI, with a form for each). <code>inlay --help</code> lists the commands: serve, export, embed and more.
+    </footer>
     ${dialog &&
     html`<${KeyDialog}
       refused=${dialog.refused}

@@ -31,13 +31,16 @@ function loadScript(done) {
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [6, 3], [12, 3, 2, 3, 2, 3]];
 
 // Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
-// time: x is seconds since 1970; fromZero: the y axis begins at 0; height in CSS pixels.
+// time: x is seconds since 1970, written as the hour of the day, and the legend has the last values until one points at others;
+// xRange: [first, last] of the x axis, else those of x; fromZero: the y axis begins at 0; height in CSS pixels.
 // Curves differ in colour and dashes.
-export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, fromZero = false, height = 280 }) {
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, xRange = null, fromZero = false, height = 280 }) {
   const box = useRef(null);
   const plot = useRef(null);
   const width = useWidth(box);
   const theme = useTheme();
+  const range = useRef(xRange);
+  range.current = xRange;
   const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
   useEffect(() => {
     if (!width) return undefined;
@@ -46,7 +49,7 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
       if (!current) return;
       plot.current?.destroy();
       plot.current = new UPlot(
-        options({ curves, xLabel, yLabel, xLog, yLog, time, fromZero, width, height }, UPlot),
+        options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot),
         [x, ...curves.map((curve) => curve.values)],
         box.current.querySelector(".plot"),
       );
@@ -57,7 +60,7 @@ export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = f
   }, [width, shape, theme]);
   useEffect(() => {
     plot.current?.setData([x, ...curves.map((curve) => curve.values)]);
-  }, [x, curves]);
+  }, [x, curves, xRange?.[0], xRange?.[1]]);
   useEffect(() => () => plot.current?.destroy(), []);
   return html`<figure class="figure" ref=${box} role="group" aria-label=${title}>
     <div class="plot" style=${{ minHeight: `${height + 36}px` }}></div>
@@ -86,28 +89,37 @@ function summaryRow({ name, values }) {
   </tr>`;
 }
 
-function options({ curves, xLabel, yLabel, xLog, yLog, time, fromZero, width, height }, UPlot) {
+// 24-hour HH:MM:SS of seconds since 1970, in the browser's time zone.
+export function clock(seconds) {
+  return new Date(1000 * seconds).toLocaleTimeString("en-GB");
+}
+
+function options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot) {
   const axis = { stroke: color("--ink"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, labelSize: 22 };
   return {
     width,
     height,
-    scales: { x: { time, distr: xLog ? 3 : 1 }, y: { distr: yLog ? 3 : 1, ...(fromZero && { range: (_, __, most) => [0, most > 0 ? 1.05 * most : 1] }) } },
+    scales: { x: { time, distr: xLog ? 3 : 1, ...(range.current && { range: () => range.current }) }, y: { distr: yLog ? 3 : 1, ...(fromZero && { range: (_, __, most) => [0, most > 0 ? 1.05 * most : 1] }) } },
     axes: [
-      { ...axis, label: xLabel },
+      { ...axis, label: xLabel, ...(time && { values: (_, splits) => splits.map(clock), space: 80 }) },
       { ...axis, label: yLabel, size: 64 },
     ],
     series: [
-      { label: xLabel },
+      { label: xLabel, ...(time && { value: (plot, value) => clockOf(value ?? plot.data[0].at(-1)) }) },
       ...curves.map((curve, index) => ({
         label: curve.name,
         stroke: color(`--series-${(index % SERIES) + 1}`),
         width: 2,
         dash: DASHES[index % DASHES.length],
         points: { show: curve.values.length < 2 },
-        value: (_, value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4))),
+        value: (plot, value, series, at) => valueText(time && (at === null || at === undefined) ? plot.data[series].at(-1) : value),
       })),
     ],
     cursor: { drag: { x: true, y: false } },
     padding: [8, 12, 0, 0],
   };
 }
+
+const clockOf = (seconds) => (seconds ? clock(seconds) : "–");
+
+const valueText = (value) => (value === null || value === undefined ? "–" : Number(value.toPrecision(4)));

@@ -1,4 +1,4 @@
-// Copies a text, and says so.
+// Copies a text, or what a function returns at that moment, and says so.
 import { html, useEffect, useState } from "../lib/dom.js";
 
 export function CopyButton({ text, label = "Copy" }) {
@@ -8,7 +8,7 @@ export function CopyButton({ text, label = "Copy" }) {
     const timer = setTimeout(() => setSaid(""), 2000);
     return () => clearTimeout(timer);
   }, [said]);
-  const copy = async () => setSaid((await copied(text)) ? "Copied" : "Select and copy by hand");
+  const copy = async () => setSaid((await copied(typeof text === "function" ? text() : text)) ? "Copied" : "Select and copy by hand");
   return html`<button type="button" class="copy" onClick=${copy}>${said || label}</button>
     <span class="hidden" role="status">${said}</span>`;
 }

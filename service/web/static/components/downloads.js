@@ -1,8 +1,8 @@
 // Buttons that save what a view shows: PNG, SVG, npy, CSV.
 import { html, useState } from "../lib/dom.js";
 
-// Args: name: of the file, without its suffix; files: {png: () => Blob | Promise<Blob>, svg: ..., npy: ..., csv: ...}.
-export function Downloads({ name, files }) {
+// Args: name: of the file, without its suffix; what: what the files hold; files: {png: () => Blob | Promise<Blob>, svg: ..., npy: ..., csv: ...}.
+export function Downloads({ name, what, files }) {
   const [error, setError] = useState("");
   const save = async (suffix, make) => {
     setError("");
@@ -13,7 +13,7 @@ export function Downloads({ name, files }) {
     }
   };
   return html`<div class="row downloads" role="group" aria-label=${`Download ${name}`}>
-    <span class="note">Download</span>
+    <span class="note">Download${what ? ` ${what}` : ""}</span>
     ${Object.entries(files).map(
       ([suffix, make]) => html`<button type="button" class="quiet" onClick=${() => save(suffix, make)}>${suffix.toUpperCase()}</button>`,
     )}

@@ -48,7 +48,7 @@ export function ModelChoice({ models, chosen, onChoose, label = "Model" }) {
   return html`<label class="field">
     <span>${label}</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.default ? " (default)" : ""}</option>`)}
+      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.reads_text ? "" : " (token ids)"}${model.default ? " (default)" : ""}</option>`)}
     </select>
   </label>`;
 }

@@ -1,6 +1,7 @@
 // Pictures for downloads: a matrix or bars as SVG, and an SVG as PNG. They have the colours of the theme that is shown.
 import { color } from "../lib/dom.js";
 import { whole } from "../lib/link.js";
+import { shareOf } from "./bars.js";
 import { DASHES } from "./chart.js";
 import { colors, rangeOf, shortened, ticks } from "./heatmap.js";
 
@@ -62,9 +63,8 @@ function pixelCells(values, rows, columns, paint, { left, top, width, height }) 
   return `<image x="${left}" y="${top}" width="${width}" height="${height}" preserveAspectRatio="none" image-rendering="pixelated" href="${canvas.toDataURL("image/png")}"/>`;
 }
 
-// groups: [{name, bars: [{label, value}]}]
-export function barsSvg({ groups, title, width = 480, digits = 4 }) {
-  const most = Math.max(...groups.flatMap((group) => group.bars.map((bar) => Math.abs(bar.value))), 1e-30);
+// groups: [{name, bars: [{label, value}]}]; most: the value of a whole bar, as of <Bars>.
+export function barsSvg({ groups, title, most, width = 480, digits = 4 }) {
   const parts = [label(title, 12, 16, "start", 'font-weight="600"')];
   let y = 40;
   for (const { name, bars } of groups) {
@@ -72,8 +72,8 @@ export function barsSvg({ groups, title, width = 480, digits = 4 }) {
     if (name) y += 22;
     for (const bar of bars) {
       parts.push(label(shortened(bar.label, 32), 212, y, "end"));
-      parts.push(`<rect x="220" y="${y - 7}" width="${(Math.abs(bar.value) / most) * width}" height="14" fill="${color("--series-1")}"/>`);
-      parts.push(label(bar.value.toFixed(digits), 226 + (Math.abs(bar.value) / most) * width, y));
+      parts.push(`<rect x="220" y="${y - 7}" width="${shareOf(bar.value, most) * width}" height="14" fill="${color("--series-1")}"/>`);
+      parts.push(label(bar.value.toFixed(digits), 226 + shareOf(bar.value, most) * width, y));
       y += 20;
     }
     y += 10;
@@ -82,13 +82,13 @@ export function barsSvg({ groups, title, width = 480, digits = 4 }) {
 }
 
 // Curves over a common axis. Args: x; curves: [{name, values}], null where there is none; title, xLabel, yLabel; xText, yText: value ->
-// text of a tick; yLog; fromZero.
-export function curvesSvg({ x, curves, title, xLabel, yLabel, xText = String, yText = String, yLog = false, fromZero = false, width = 800, height = 320 }) {
+// text of a tick; yLog; fromZero; xRange: [first, last], else those of x.
+export function curvesSvg({ x, xRange, curves, title, xLabel, yLabel, xText = String, yText = String, yLog = false, fromZero = false, width = 800, height = 320 }) {
   const [left, top] = [76, 34];
   const along = (value) => (yLog ? Math.log10(value) : value);
   const known = curves.flatMap((curve) => Array.from(curve.values).filter((value) => Number.isFinite(value) && (!yLog || value > 0))).map(along);
   const [lowest, highest] = bounds(fromZero ? [0, ...known] : known);
-  const [first, last] = bounds(x);
+  const [first, last] = bounds(xRange ?? x);
   const place = (value) => left + ((value - first) / (last - first)) * width;
   const level = (value) => top + height - ((value - lowest) / (highest - lowest)) * height;
   const parts = [label(title, left, 16, "start", 'font-weight="600"'), `<rect x="${left}" y="${top}" width="${width}" height="${height}" fill="none" stroke="${color("--strong-line")}"/>`];

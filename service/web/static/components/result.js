@@ -38,10 +38,33 @@ export function useAnswer(request) {
   return result;
 }
 
+// What went wrong, as the server says it: its message names what came, what is allowed and what to do.
 export function ErrorLine({ error }) {
-  return html`<p class="error" role="alert">
-    ${error.message} ${error.code && html`<code>${error.status} ${error.code}</code>`}
-    ${error.passing && error.status > 0 && html` It is asked again in ${error.retryAfter} s.`}
-    ${error.status === 401 && html` <button type="button" class="quiet" onClick=${() => emit("wantsKey")}>Enter a key</button>`}
-  </p>`;
+  const facts = factsOf(error);
+  return html`<div class="refusal">
+    <p class="error" role="alert">
+      ${error.message} ${error.code && html`<code>${error.status} ${error.code}</code>`}
+      ${error.passing && error.status > 0 && html` It is asked again in ${error.retryAfter} s.`}
+      ${error.status === 401 && html` <button type="button" class="quiet" onClick=${() => emit("wantsKey")}>Enter a key</button>`}
+    </p>
+    ${facts.length > 0 &&
+    html`<details>
+      <summary>What the server answered</summary>
+      <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
+    </details>`}
+  </div>`;
+}
+
+// Members of the problem document, but for those that repeat another, and the request's id, which the server's log has too.
+function factsOf({ status, document, requestId }) {
+  if (!document?.code) return [];
+  const members = [
+    ["problem", document.title],
+    ["code", document.code],
+    ["HTTP status", status],
+    ["detail", document.detail],
+    ["input", document.index === undefined ? undefined : `number ${document.index}, counted from 0`],
+    ["request id", requestId && `${requestId}, also in the server's log`],
+  ];
+  return members.filter(([, value]) => typeof value === "string" || typeof value === "number").filter(([, value]) => value !== "");
 }

@@ -69,17 +69,18 @@ export function openaiClient(call) {
   return `${hasApiKey() ? "import os\n\n" : ""}from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=${key})\n${call}`;
 }
 
-// Args: request as `ask` takes it; grpc: {service, method, message} or the reason why there is none; openai: Python that uses
-// `client`, or {missing: why OpenAI's API has no such call}.
+// Args: request as `ask` takes it; grpc: {service, method, message}, or {missing: why there is none}; openai: Python that uses
+// `client`, or {missing: why not with these options}; left out where OpenAI's API has no such call.
 export function Snippets({ request, grpc, openai, label = "This request" }) {
-  const [kind, setKind] = useState("curl");
+  const [chosen, setKind] = useState("curl");
   const texts = {
     curl: () => curl(request),
     Python: () => httpx(request),
-    OpenAI: () => (openai?.missing || !openai ? null : openaiClient(openai)),
+    ...(openai && { OpenAI: () => (openai.missing ? null : openaiClient(openai)) }),
     grpcurl: () => (grpc?.missing || !grpc ? null : grpcurl(grpc)),
   };
-  const missing = { OpenAI: openai?.missing ?? "OpenAI's API has no such call.", grpcurl: grpc?.missing ?? "This is HTTP's alone." };
+  const kind = chosen in texts ? chosen : "curl";
+  const missing = { OpenAI: openai?.missing, grpcurl: grpc?.missing ?? "There is no such call over gRPC." };
   const text = texts[kind]();
   return html`<details class="snippets">
     <summary>${label} as code</summary>

@@ -44,11 +44,12 @@ export function hasApiKey() {
   return apiKey !== null;
 }
 
-// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds; `passing`: worth asking again.
+// An error response of the server, or the lack of one (status 0). `retryAfter` is in seconds; `passing`: worth asking again; `document`
+// is its problem document.
 export class RequestError extends Error {
-  constructor(message, { status = 0, code = "", retryAfter = 3 } = {}) {
+  constructor(message, { status = 0, code = "", retryAfter = 3, document = {}, requestId = "" } = {}) {
     super(message);
-    Object.assign(this, { status, code, retryAfter, passing: PASSING.includes(status) });
+    Object.assign(this, { status, code, retryAfter, passing: PASSING.includes(status), document, requestId });
   }
 }
 
@@ -103,6 +104,8 @@ async function errorOf(response, key) {
   const error = new RequestError(message, {
     status: response.status,
     code: document.code ?? "",
+    document,
+    requestId: response.headers.get("x-request-id") ?? "",
     retryAfter: seconds > 0 ? Math.min(3600, Math.max(1, seconds)) : undefined, // 3600: a timer of 2 ** 31 ms would fire at once
   });
   if (response.status === 401 && key === apiKey) emit("unauthorized", key !== null);

@@ -5,7 +5,8 @@ import { useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
 import { Detail } from "./models/detail.js";
-import { bytes, count, flops, flopsOfText } from "./models/units.js";
+import { canRun } from "./try/inputs.js";
+import { bytes, count, flops, flopsOfText, held } from "./models/units.js";
 
 const LENGTHS = [1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192];
 
@@ -54,20 +55,21 @@ function Length({ tokens, onChange }) {
 function Card({ model, tokens, chosen, onChoose }) {
   const facts = [
     ["family", `${model.family}${model.adopted ? ", adopted ONNX" : ""}`],
-    ["answers with", model.default_output.replaceAll("_", " ")],
+    ["gives", model.default_output.replaceAll("_", " ")],
     ["width", `${count(model.default_width)}${model.hidden_size !== model.default_width ? ` (hidden ${count(model.hidden_size)})` : ""}`],
     ["longest input", `${count(model.max_tokens)} tokens`],
     ["parameters", `${count(model.parameters)}, ${model.dtype}${model.quantized ? `, ${model.quantized} table` : ""}`],
     ["runs in", `${model.engine}, ${model.precision}, on ${model.device}`],
-    ["memory", `${bytes(model.memory.mapped)} mapped, ${bytes(model.memory.resident)} of it in memory`],
-    [`work for ${count(tokens)} tokens`, flops(flopsOfText(model, tokens))],
+    ["files", held(model.memory)],
+    ["reads", model.reads_text ? "texts and token ids" : canRun(model) ? "token ids: it has no tokenizer here" : "images"],
+    [`computation for a text of ${count(tokens)} ${tokens === 1 ? "token" : "tokens"}`, flops(flopsOfText(model, tokens))],
   ];
   return html`<section class="panel" aria-label=${model.name}>
     <h2>${model.name} ${model.default && html`<small class="note">default</small>`}</h2>
     <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <p class="row">
       <button type="button" class=${chosen ? "" : "quiet"} aria-pressed=${chosen} onClick=${onChoose}>${chosen ? "Shown below" : "Show details"}</button>
-      ${model.reads_text && html`<a href=${writeLink({ view: "try", state: { model: model.name } })}>Try it</a>`}
+      ${canRun(model) && html`<a href=${writeLink({ view: "try", state: { model: model.name } })}>Try it</a>`}
     </p>
   </section>`;
 }
@@ -79,8 +81,8 @@ const COMPARED = [
   ["vocabulary", (model) => count(model.vocab_size), true],
   ["parameters", (model) => count(model.parameters), true],
   ["weights", (model) => bytes(model.bytes), true],
-  ["in memory", (model) => bytes(model.memory.resident), true],
-  ["work a text", (model, tokens) => flops(flopsOfText(model, tokens)), true],
+  ["in RAM", (model) => bytes(model.memory?.resident), true],
+  ["computation a text", (model, tokens) => flops(flopsOfText(model, tokens)), true],
   ["pooling", (model) => model.pooling?.mode ?? "none"],
   ["engine", (model) => `${model.engine}, ${model.precision}`],
 ];

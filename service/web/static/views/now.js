@@ -2,14 +2,16 @@
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { RequestError, ask } from "../lib/api.js";
 import { Scrape, mean, parseMetrics, quantile, rate, rates } from "../lib/prometheus.js";
-import { Chart } from "../components/chart.js";
+import { Chart, clock } from "../components/chart.js";
 import { Downloads, csvBlob, npyBlob } from "../components/downloads.js";
 import { curvesSvg, pictureFiles } from "../components/picture.js";
 import { ErrorLine } from "../components/result.js";
+import { canRun, chosenModel, exampleIds } from "./try/inputs.js";
 import { Snippets } from "../components/snippets.js";
 
 const PERIOD_SECONDS = 2;
-const KEPT = 150; // scrapes: five minutes
+const SHOWN_SECONDS = 300; // of every chart
+let kept = []; // scrapes of the last minutes, also while another view is shown
 const METRICS = { path: "/metrics", accept: "text/plain" };
 const MOST_CURVES = 6;
 // The page's own scrapes are counted as any other request; what is sent to these routes is left out here.
@@ -27,6 +29,7 @@ const CHARTS = [
   {
     title: "Latency of successful requests",
     unit: "seconds",
+    gap: "A gap: no request was answered in that time.",
     query: "histogram_quantile(0.99, sum by (le) (rate(inlay_request_seconds_bucket[1m])))",
     curves: (before, after) =>
       Object.fromEntries([0.5, 0.95, 0.99].map((share) => [`p${100 * share}`, quantile(share, before, after, "inlay_request_seconds", served)])),
@@ -40,6 +43,7 @@ const CHARTS = [
   {
     title: "Batch size",
     unit: "inputs a run",
+    gap: "A gap: no batch ran in that time.",
     query: "sum by (model) (rate(inlay_batch_items_sum[1m])) / sum by (model) (rate(inlay_batch_items_count[1m]))",
     curves: (before, after) =>
       Object.fromEntries(
@@ -69,30 +73,35 @@ function largest(map) {
   return Object.fromEntries([...map].filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, MOST_CURVES));
 }
 
+function recent(scrapes) {
+  return scrapes.filter((scrape) => scrape.seconds >= Date.now() / 1000 - SHOWN_SECONDS);
+}
+
 export default function Now() {
-  const [scrapes, setScrapes] = useState([]);
+  const [scrapes, setScrapes] = useState(() => recent(kept));
   const [paused, setPaused] = useState(false);
   const [error, setError] = useState(null);
-  useScrapes({ paused, onScrape: (scrape) => setScrapes((before) => [...before, scrape].slice(-KEPT)), onError: setError });
+  useScrapes({ paused, onScrape: (scrape) => setScrapes((kept = recent([...kept, scrape]))), onError: setError });
   if (error?.status === 404)
     return html`<p role="alert" class="error">
       GET /metrics is not on this port (404): the server was started with INLAY_MANAGEMENT_PORT, which has the metrics. Look at that port, or at Prometheus.
     </p>`;
   const last = scrapes.at(-1);
+  const until = last?.seconds ?? Date.now() / 1000;
   return html`
     <div class="row">
       <button type="button" onClick=${() => setPaused(!paused)} aria-pressed=${paused}>${paused ? "Go on" : "Pause"}</button>
       <${SendOne} />
-      <span class="note">Asked every ${PERIOD_SECONDS} s while this page is visible; the last five minutes are kept, in this page alone.</span>
+      <span class="note">Asked every ${PERIOD_SECONDS} s while this page is visible; the last five minutes are kept, in this page alone and until it is closed.</span>
     </div>
     ${error && html`<${ErrorLine} error=${error} />`}
     <${Totals} scrapes=${scrapes} />
-    <div class="charts">${CHARTS.map((chart) => html`<${Live} key=${chart.title} chart=${chart} scrapes=${scrapes} />`)}</div>
+    <p class="note">The charts show the last five minutes, from ${clock(until - SHOWN_SECONDS)} to ${clock(until)}.</p>
+    <div class="charts">${CHARTS.map((chart) => html`<${Live} key=${chart.title} chart=${chart} scrapes=${scrapes} until=${until} />`)}</div>
     <${ByRoute} last=${last} />
     <${Snippets}
       request=${METRICS}
       label="GET /metrics"
-      openai=${{ missing: "OpenAI's API has no metrics." }}
       grpc=${{ missing: "Metrics are HTTP's alone; gRPC calls are counted in the same numbers, protocol=\"grpc\"." }}
     />
     <details class="snippets">
@@ -165,7 +174,8 @@ function Totals({ scrapes }) {
   </dl>`;
 }
 
-function Live({ chart, scrapes }) {
+function Live({ chart, scrapes, until }) {
+  const xRange = [until - SHOWN_SECONDS, until];
   const { x, curves } = useMemo(() => series(chart, scrapes), [scrapes]);
   return html`<section class="panel" aria-label=${chart.title}>
     <h2>${chart.title}</h2>
@@ -176,18 +186,26 @@ function Live({ chart, scrapes }) {
       xLabel="time"
       yLabel=${chart.unit}
       time=${true}
+      xRange=${xRange}
       fromZero=${true}
       height=${200}
     />
-    <p class="note fixed">${curves.some((curve) => curve.values.some((value) => value)) ? "" : scrapes.length < 2 ? "Waiting for the second scrape." : "Nothing in this time."}</p>
-    <${Downloads} name=${chart.title.toLowerCase().replaceAll(" ", "-")} files=${filesOf(chart, x, curves)} />
+    <p class="note fixed">${saidOf(chart, curves, scrapes)}</p>
+    <${Downloads} name=${chart.title.toLowerCase().replaceAll(" ", "-")} files=${filesOf(chart, x, xRange, curves)} />
   </section>`;
 }
 
-function filesOf(chart, x, curves) {
+function saidOf(chart, curves, scrapes) {
+  if (scrapes.length < 2) return "Waiting for the second measurement.";
+  const values = curves.flatMap((curve) => curve.values);
+  if (!values.some((value) => value)) return "Nothing in this time.";
+  return chart.gap && values.includes(null) ? chart.gap : "";
+}
+
+function filesOf(chart, x, xRange, curves) {
   const rows = x.map((time, index) => [time, ...curves.map((curve) => curve.values[index] ?? NaN)]);
   const picture = () =>
-    curvesSvg({ x, curves, title: chart.title, xLabel: "time", yLabel: chart.unit, fromZero: true, xText: clock, yText: (value) => String(Number(value.toPrecision(3))) });
+    curvesSvg({ x, xRange, curves, title: chart.title, xLabel: "time", yLabel: chart.unit, fromZero: true, xText: clock, yText: (value) => String(Number(value.toPrecision(3))) });
   return {
     ...pictureFiles(picture),
     npy: () => npyBlob(rows.flatMap((row) => [row[0] - x[0], ...row.slice(1)]), [rows.length, 1 + curves.length]),
@@ -195,20 +213,18 @@ function filesOf(chart, x, curves) {
   };
 }
 
-const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
-
 // The curves of a chart over the kept scrapes; a curve that is missing in one is null there.
 function series(chart, scrapes) {
   const pairs = scrapes.slice(1).map((after, index) => [scrapes[index], after]);
   const points = pairs.map(([before, after]) => chart.curves(before, after));
   const peaks = new Map();
   for (const point of points)
-    for (const [name, value] of Object.entries(point)) peaks.set(name, Math.max(peaks.get(name) ?? 0, value ?? 0));
+    for (const [name, value] of Object.entries(point)) if (value !== null) peaks.set(name, Math.max(peaks.get(name) ?? 0, value));
   const names = [...peaks].sort((a, b) => b[1] - a[1]).slice(0, MOST_CURVES).map(([name]) => name);
   if (chart.title.startsWith("Latency")) names.sort();
   return {
     x: pairs.map(([, after]) => after.seconds),
-    curves: (names.length ? names : ["none"]).map((name) => ({ name, values: points.map((point) => point[name] ?? chart.absent ?? null) })),
+    curves: names.map((name) => ({ name, values: points.map((point) => point[name] ?? chart.absent ?? null) })),
   };
 }
 
@@ -244,7 +260,7 @@ function ByRoute({ last }) {
             </tr>`)}
           </table>
         </div>`
-      : html`<p class="note">${last ? "No requests yet: send one with the button above, or from the view Try." : "Waiting for the first scrape."}</p>`}
+      : html`<p class="note">${last ? "No requests yet: send one with the button above, or from the view Try." : "Waiting for the first measurement."}</p>`}
   </section>`;
 }
 
@@ -254,12 +270,13 @@ function SendOne() {
     setSaid("");
     try {
       const { body } = await ask({ path: "/models" });
-      const model = body.models.find((each) => each.reads_text && each.default) ?? body.models.find((each) => each.reads_text);
+      const model = chosenModel(body.models.filter(canRun));
       if (!model) {
-        setSaid("No model here reads texts.");
+        setSaid("No model here reads texts or token ids.");
         return;
       }
-      const { milliseconds: took } = await ask({ path: "/embed", json: { model: model.name, inputs: "hello world", outputs: [model.default_output] } });
+      const inputs = model.reads_text ? "hello world" : exampleIds(model);
+      const { milliseconds: took } = await ask({ path: "/embed", json: { model: model.name, inputs, outputs: [model.default_output] } });
       setSaid(`Answered in ${Math.round(took)} ms`);
     } catch (error) {
       setSaid(error.message);

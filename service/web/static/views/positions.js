@@ -108,15 +108,23 @@ function useDraft(state, setState, read) {
     written.current = JSON.stringify(state); // the address was changed from outside
     setView(read(state));
   }, [JSON.stringify(state)]);
-  useEffect(() => () => clearTimeout(timer.current), []);
+  const unwritten = useRef(null);
+  const write = () => {
+    clearTimeout(timer.current);
+    const kept = unwritten.current;
+    unwritten.current = null;
+    if (!kept) return;
+    written.current = JSON.stringify(kept);
+    setState(kept);
+  };
+  const latest = useRef(write);
+  latest.current = write;
+  useEffect(() => () => latest.current(), []); // also when the view is left
   const change = (next) => {
     setView(next);
     clearTimeout(timer.current);
-    timer.current = setTimeout(() => {
-      const kept = { ...next, a: next.a || undefined };
-      written.current = JSON.stringify(kept);
-      setState(kept);
-    }, LINK_PAUSE);
+    unwritten.current = { ...next, a: next.a || undefined };
+    timer.current = setTimeout(() => latest.current(), LINK_PAUSE);
   };
   return [view, change];
 }

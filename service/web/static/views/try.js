@@ -1,26 +1,17 @@
 // Try: texts in; tokens, vectors, similarity, ranking, sparse weights, late interaction and labels out, by what the model can do.
 import { html, useRef, useState } from "../lib/dom.js";
-import { CopyButton } from "../components/copy_button.js";
-import { ModelChoice, useModels, usualModel } from "../components/model_choice.js";
+import { ModelChoice, useModels } from "../components/model_choice.js";
 import { ErrorLine, useAnswer } from "../components/result.js";
-import { EXAMPLES, MOST_CHARACTERS, MOST_TEXTS, linesOf } from "./try/examples.js";
+import { IdsBox, TextBox, USUAL, inputsOf } from "./try/box.js";
+import { canRun, chosenModel } from "./try/inputs.js";
 import { Labels } from "./try/labels.js";
 import { Options, SENTENCE, abilitiesOf, outputOf } from "./try/options.js";
-import { useDraft } from "./try/panel.js";
 import { Rank, rankersOf } from "./try/rank.js";
 import { Several } from "./try/several.js";
 import { Similarity } from "./try/similarity.js";
 import { Sparse } from "./try/sparse.js";
 import { Tokens, tokenizeRequest } from "./try/tokens.js";
 import { Vectors, embedRequest } from "./try/vectors.js";
-
-const USUAL = EXAMPLES.topics;
-const EMPTY = "\n"; // in the link: a box that somebody emptied
-
-function textsOf({ texts }) {
-  if (texts === undefined || texts === EMPTY) return texts && "";
-  return Array.isArray(texts) ? texts.join("\n") : String(texts);
-}
 
 export default function Try({ state, setState }) {
   const { models, error } = useModels();
@@ -31,43 +22,16 @@ export default function Try({ state, setState }) {
     latest.current = { ...latest.current, ...part };
     setState(latest.current);
   };
-  const usual = USUAL.texts.join("\n");
-  const written = textsOf(state) ?? usual;
-  const [draft, setDraft] = useDraft(written, (text) => change({ texts: text === usual ? undefined : text || EMPTY }));
-  const all = linesOf(written);
-  const texts = all.slice(0, MOST_TEXTS);
-  const readers = models?.filter((model) => model.reads_text) ?? [];
-  const model = readers.find((each) => each.name === String(state.model)) ?? (readers.length ? usualModel(readers) : undefined);
-  const typed = linesOf(draft).length;
-  const load = (name) => {
-    const example = EXAMPLES[name];
-    setDraft(example.texts.join("\n"));
-    change({ texts: example === USUAL ? undefined : example.texts.join("\n"), query: example === USUAL ? undefined : example.query, text: undefined });
-  };
+  const runnable = models?.filter(canRun) ?? [];
+  const model = chosenModel(runnable, state.model);
+  const { inputs, problems } = inputsOf(model, state);
   return html`<div class="columns try">
     <div>
-      <section class="panel" aria-labelledby="texts-title">
-        <h2 id="texts-title">Texts</h2>
-        <label class="field">
-          <span>One a line, up to ${MOST_TEXTS}</span>
-          <textarea rows="9" maxlength=${MOST_CHARACTERS} spellcheck="false" value=${draft} onInput=${(event) => setDraft(event.target.value)} aria-describedby="texts-count"></textarea>
-        </label>
-        <p class="note" id="texts-count">
-          ${typed} ${typed === 1 ? "text" : "texts"}${typed > MOST_TEXTS ? `: the first ${MOST_TEXTS} are sent` : ""}. The link of this page holds them, in the part behind # that browsers keep to themselves.
-        </p>
-        <div class="row">
-          <label>Example <select onChange=${(event) => event.target.value && load(event.target.value)}>
-            <option value="">choose…</option>
-            ${Object.entries(EXAMPLES).map(([name, example]) => html`<option value=${name}>${example.title}</option>`)}
-          </select></label>
-          <button type="button" class="quiet" onClick=${() => setDraft("")}>Clear</button>
-          <${CopyButton} text=${location.href} label="Copy link" />
-        </div>
-      </section>
+      ${model && !model.reads_text ? html`<${IdsBox} key=${model.name} ...${{ model, state, change, problems }} />` : html`<${TextBox} key="texts" ...${{ state, change }} />`}
       ${model &&
       html`<section class="panel" aria-labelledby="options-title">
         <h2 id="options-title">Model and options</h2>
-        <${ModelChoice} models=${readers} chosen=${model.name} onChoose=${(name) => change({ model: name })} />
+        <${ModelChoice} models=${runnable} chosen=${model.name} onChoose=${(name) => change({ model: name })} />
         <p class="note">${aboutModel(model)}</p>
         <details open=${unfolded}>
           <summary>Options</summary>
@@ -78,10 +42,10 @@ export default function Try({ state, setState }) {
     <div>
       ${error && html`<${ErrorLine} error=${error} />`}
       ${models === null && !error && html`<p class="note">Asking the server for its models…</p>`}
-      ${models && !model && html`<p class="panel">No model of this server reads text. See <a href="#/models">Models</a> for what it holds.</p>`}
-      ${model && state.model && String(state.model) !== model.name && html`<p class="error" role="alert">This server has no model ${String(state.model)} that reads text; ${model.name} is shown.</p>`}
-      ${model && !texts.length && html`<p class="panel">Type a text, or choose an example.</p>`}
-      ${model && texts.length > 0 && html`<${Results} key=${model.name} ...${{ model, models, texts, state, change }} />`}
+      ${models && !model && html`<p class="panel">No model of this server reads texts or token ids. See <a href="#/models">Models</a> for what it holds.</p>`}
+      ${model && state.model && String(state.model) !== model.name && html`<p class="error" role="alert">This server has no model ${String(state.model)} that reads texts or token ids; ${model.name} is shown.</p>`}
+      ${model && !inputs.length && html`<p class="panel">${model.reads_text ? "Type a text, or choose an example." : "Type token ids, or choose the example."}</p>`}
+      ${model && inputs.length > 0 && html`<${Results} key=${model.name} ...${{ model, models, texts: inputs, state, change }} />`}
     </div>
   </div>`;
 }
@@ -90,30 +54,31 @@ function aboutModel(model) {
   const able = abilitiesOf(model);
   const can = [
     able.sentence && `sentence vectors of ${model.sentence_width} dimensions`,
-    !able.sentence && able.outputs.length && "vectors of tokens",
+    !able.sentence && able.outputs.length && (model.reads_text ? "vectors of tokens" : `a vector of each token (${able.outputs.join(", ")})`),
     able.sparse && "sparse weights",
     able.several && "several vectors a text",
-    able.labels && `${model.classifier.labels.length} labels`,
-    able.ranks && "rankings",
+    able.text && able.labels && `${model.classifier.labels.length} labels`,
+    able.text && able.ranks && "rankings",
   ];
-  return `${model.family}: gives ${can.filter(Boolean).join(", ")}.`;
+  return `${model.family}: ${model.reads_text ? "" : "takes token ids; "}gives ${can.filter(Boolean).join(", ")}.`;
 }
 
+// texts: what is sent: texts, or lists of ids to a model without a tokenizer, which has no tokens to show, ranking and labels.
 function Results({ model, models, texts, state, change }) {
   const able = abilitiesOf(model);
   const output = outputOf(model, state);
-  const cutting = tokenizeRequest(model, texts, state);
+  const cutting = able.text ? tokenizeRequest(model, texts, state) : null;
   const tokens = useAnswer(cutting);
   const sentenceRequest = able.sentence ? embedRequest(model, texts, state, SENTENCE) : null;
   const sentence = useAnswer(sentenceRequest);
   const shared = { model, texts, state, change };
   return html`<div class="results">
     ${able.sentence && html`<${Similarity} ...${shared} sentence=${sentence} />`}
-    ${able.labels && html`<${Labels} ...${shared} />`}
-    ${rankersOf(models).length > 0 && html`<${Rank} ...${shared} models=${models} usual=${USUAL.query} />`}
-    <${Tokens} model=${model} state=${state} change=${change} request=${cutting} result=${tokens} />
+    ${able.text && able.labels && html`<${Labels} ...${shared} />`}
+    ${able.text && rankersOf(models).length > 0 && html`<${Rank} ...${shared} models=${models} usual=${USUAL.query} />`}
+    ${able.text && html`<${Tokens} model=${model} state=${state} change=${change} request=${cutting} result=${tokens} />`}
     ${able.sparse && html`<${Sparse} ...${shared} />`}
     ${output && html`<${Vectors} ...${shared} output=${output} sentence=${sentence} sentenceRequest=${sentenceRequest} tokens=${tokens.answer} />`}
-    ${able.several && html`<${Several} ...${shared} usual=${USUAL.query} />`}
+    ${able.text && able.several && html`<${Several} ...${shared} usual=${USUAL.query} />`}
   </div>`;
 }

@@ -1,4 +1,4 @@
-// Norms and singular spectrum of a model's word table, memory and work by component: GET /models/{name}/analysis.
+// Norms and singular spectrum of a model's word table, memory and computation by component: GET /models/{name}/analysis.
 import { html } from "../../lib/dom.js";
 import { ask } from "../../lib/api.js";
 import { Chart } from "../../components/chart.js";
@@ -61,20 +61,37 @@ function Summary({ found }) {
   </dl>`;
 }
 
+// What the steps of a recipe do, in the order of models/families/recipe.py; others are shown by their name.
+const STEPS = {
+  Embed: "rows of the word table",
+  AddType: "add the rows of token_type_ids",
+  AddPosition: "add the rows of the positions",
+  AddSinusoid: "add sinusoids of the positions",
+  Scale: "multiply by a number",
+  Linear: "projection",
+  Encoder: "all blocks",
+  Head: "logits",
+};
+
+function named({ step, steps, parameters, tensors }) {
+  const shared = parameters === 0 && tensors?.length ? `, which share ${tensors.join(", ")}` : "";
+  return `${STEPS[step] ?? step}${steps ? ` (${steps} steps)` : ""}${shared}`;
+}
+
 function Components({ found }) {
   const rows = Object.entries(found.components).flatMap(([part, steps]) => steps.map((step) => [part.replaceAll("_", " "), step]));
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Memory and work by component">
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Memory and computation by component">
     <table>
       <tr>
         <th>part</th>
         <th>step</th>
         <th class="number">parameters</th>
         <th class="number">bytes</th>
-        <th class="number">work per token</th>
+        <th class="number">computation per token</th>
       </tr>
       ${rows.map(([part, step]) => html`<tr>
         <td>${part}</td>
-        <td>${step.step}${step.steps ? ` (${step.steps} steps)` : ""}</td>
+        <td title=${step.step}>${named(step)}</td>
         <td class="number">${count(step.parameters)}</td>
         <td class="number">${bytes(step.bytes)}</td>
         <td class="number">${flops(step.flops_per_token ?? 0)}</td>
@@ -95,5 +112,5 @@ function Files({ path, found, name }) {
       ...(found.spectrum?.singular_values ?? []).map((value, index) => ["singular value of rank", index + 1, value]),
     ]);
   const files = { png: picture("png", "image/png"), svg: picture("svg", "image/svg+xml"), csv };
-  return html`<${Downloads} name=${`${name}-table`} files=${files} />`;
+  return html`<${Downloads} name=${`${name}-table`} what="norms and singular values" files=${files} />`;
 }

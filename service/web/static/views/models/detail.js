@@ -4,7 +4,10 @@ import { writeLink } from "../../lib/link.js";
 import { Snippets } from "../../components/snippets.js";
 import { Analysis } from "./analysis.js";
 import { Nearest } from "./nearest.js";
-import { bytes, count, flops } from "./units.js";
+import { embedRequest } from "../try/vectors.js";
+import { canRun, exampleIds } from "../try/inputs.js";
+import { abilitiesOf, grpcOf, openaiOf, outputOf } from "../try/options.js";
+import { bytes, count, flops, held } from "./units.js";
 
 export function Detail({ model, tokens }) {
   const path = `/models/${encodeURIComponent(model.name)}`;
@@ -27,6 +30,7 @@ export function Detail({ model, tokens }) {
     <${Analysis} model=${model} />
     ${model.vocab_size > 0 && html`<${Nearest} model=${model} />`}
     <${Files} model=${model} />
+    ${canRun(model) && html`<${EmbedCode} model=${model} />`}
     <${Snippets}
       label=${`GET ${path}`}
       request=${{ path }}
@@ -34,6 +38,15 @@ export function Detail({ model, tokens }) {
       grpc=${{ service: "inlay.v1.Embedder", method: "GetModel", message: { name: model.name } }}
     />
   </section>`;
+}
+
+// A request that this model answers, ready to copy.
+function EmbedCode({ model }) {
+  const inputs = model.reads_text ? ["hello world"] : exampleIds(model);
+  const output = outputOf(model, {});
+  if (!output) return null;
+  const openai = abilitiesOf(model).sentence ? openaiOf(model, inputs, {}) : undefined;
+  return html`<${Snippets} label="POST /embed" request=${embedRequest(model, inputs, {}, output)} grpc=${grpcOf(model, inputs, {}, output)} openai=${openai} />`;
 }
 
 function Facts({ facts }) {
@@ -47,17 +60,26 @@ function abilities(model) {
   return [
     ["outputs", model.outputs.join(", ")],
     ["pooling", model.pooling ? `${model.pooling.mode}${model.pooling.normalize ? ", unit length" : ""}` : "none"],
-    ["modules behind it", model.modules.map((module) => module.type ?? module).join(", ") || null],
+    ["modules after pooling", model.modules.map((module) => module.type ?? module).join(", ") || null],
     ["similarity", model.similarity_function],
     ["prompts", prompts.length ? `${prompts.join(", ")}; default: ${model.default_prompt ?? "none"}` : null],
     ["tasks", model.tasks.length ? `${model.tasks.join(", ")}; default: ${model.default_task ?? "none"}` : null],
-    ["output head", model.head ? "logits of the vocabulary" : `none: ${model.headless ?? "not exported"}`],
+    ["output head", model.head
+        ? html`logits of the vocabulary, of hidden states that a request holds: <code>POST /models/${model.name}/logits</code>. It is no output of <code>POST /embed</code>.`
+        : `none: ${model.headless ?? "not exported"}`],
     ["classes", model.classifier ? model.classifier.labels?.join(", ") ?? "yes" : model.unclassified],
-    ["whole encoder", model.blockless ? `no: ${model.blockless}` : null],
+    ["transformer blocks", model.blockless ? `not here, the input layer alone: ${model.blockless}` : null],
+    ["reads", model.reads_text ? "texts and token ids" : canRun(model) ? "token ids alone: no tokenizer was exported with it" : null],
     ["reads images", model.image ? "yes" : null],
-    ["rows for vLLM", model.handed_over?.replaceAll("_", " ")],
+    ["prompt_embeds for vLLM, SGLang", model.handed_over ? `${model.handed_over}: what such an engine takes in place of token ids` : null],
     ["closeness to float32", model.closeness],
   ];
+}
+
+function typesOf(model) {
+  if (!model.type_rows) return "none";
+  if (model.type_rows === model.vocab_size) return `${count(model.type_rows)}: its token_type_ids index the word table, so every id is a type too`;
+  return count(model.type_rows);
 }
 
 function numbers(model, tokens) {
@@ -66,13 +88,13 @@ function numbers(model, tokens) {
     ["vocabulary", count(model.vocab_size)],
     ["hidden width", count(model.hidden_size)],
     ["sentence width", count(model.sentence_width)],
-    ["token types", count(model.type_rows)],
+    ["token types", typesOf(model)],
     ["parameters", count(model.parameters)],
     ["weights", bytes(model.bytes)],
-    ["mapped / in memory", `${bytes(model.memory.mapped)} / ${bytes(model.memory.resident)}`],
-    ["work per token", Object.entries(model.flops_per_token).map(([part, value]) => `${part} ${flops(value ?? 0)}`).join(", ")],
-    ["per token and key", flops(model.flops_per_token_and_key ?? 0)],
-    [`attention of ${count(tokens)} tokens`, flops(tokens * tokens * (model.flops_per_token_and_key ?? 0))],
+    ["files", held(model.memory)],
+    ["computation per token", Object.entries(model.flops_per_token).map(([part, value]) => `${part} ${flops(value ?? 0)}`).join(", ")],
+    ["attention, per pair of tokens", model.flops_per_token_and_key ? flops(model.flops_per_token_and_key) : null],
+    [`attention of a text of ${count(tokens)} tokens`, model.flops_per_token_and_key ? flops(tokens * tokens * model.flops_per_token_and_key) : null],
     ["largest difference to float64", `${differences.join(", ")} (allowed ${model.tolerance})`],
     ["quantised", model.quantized ? JSON.stringify(model.quantized) : null],
     ["made by", model.tool],
@@ -86,15 +108,16 @@ function Encodings({ model }) {
     ...Object.keys(ropes ?? {}).map((layer) => [`RoPE${layer === "all" ? "" : `, ${layer}`}`, ropes[layer], "rope", layer]),
     ...(alibi ? [["ALiBi", alibi, "alibi"]] : []),
     ...(buckets ? [["relative buckets", buckets, buckets.kind]] : []),
-    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
+    ...Object.entries(masks ?? {}).map(([layer, mask]) => [`attention mask${layer === "all" ? "" : `, ${layer}`}`, mask, "mask", layer]),
   ];
   const learned = model.outputs.includes("position_embeddings");
+  const tables = ["learned", "sinusoidal"].filter((scheme) => model.positions.includes(scheme));
   return html`
     <dl class="facts">
-      ${learned && html`<dt>learned or sinusoidal</dt><dd>a row per position, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
-        ${["learned", "sinusoidal"].map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
+      ${learned && html`<dt>${tables.join(" and ") || "a row per position"}</dt><dd>a vector for each position is added, up to ${count(model.max_tokens)} tokens; output position_embeddings${" "}
+        ${tables.map((scheme) => html`<${Shown} ...${{ model, scheme }} />`)}</dd>`}
       ${rows.map(([title, value, scheme, layer]) => html`<dt>${title}</dt><dd>
-        ${described(value)}${" "}
+        ${scheme === "mask" ? maskText(value) : described(value)}${" "}
         <${Shown} ...${{ model, scheme, layer }} />
       </dd>`)}
       ${Object.entries(refused ?? {}).map(([what, why]) => html`<dt>${what}</dt><dd>${why}</dd>`)}
@@ -104,16 +127,21 @@ function Encodings({ model }) {
   `;
 }
 
-// A link to the view Positions with a model's own encoding, where the model has it, of one kind of its layers where they differ.
+// A link to a model's encoding in the view Positions, where the model has it, of one kind of its layers where they differ.
 function Shown({ model, scheme, layer = "all" }) {
   if (!model.positions.includes(scheme)) return null;
   const encoding = { s: scheme, m: model.name, ...(layer === "all" ? {} : { p: { layer_type: layer } }) };
   return html`<a href=${writeLink({ view: "positions", state: { e: [encoding] } })} aria-label=${`Show ${scheme} of ${model.name}`}>show</a>`;
 }
 
+function maskText({ causal, window, chunk }) {
+  const seen = causal ? "causal: a token sees itself and those before it" : "every token sees every token";
+  return [seen, window && `a sliding window of ${count(window)} tokens`, chunk && `chunks of ${count(chunk)} tokens`].filter(Boolean).join(", ");
+}
+
 function described(value) {
   const parts = Object.entries(value).filter(([, each]) => each !== null && each !== undefined && each !== false);
-  return parts.map(([name, each]) => `${name.replaceAll("_", " ")} ${typeof each === "object" ? JSON.stringify(each) : each}`).join(", ") || "every token sees every token";
+  return parts.map(([name, each]) => `${name.replaceAll("_", " ")} ${typeof each === "object" ? JSON.stringify(each) : each}`).join(", ");
 }
 
 function Files({ model }) {

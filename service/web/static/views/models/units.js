@@ -1,4 +1,4 @@
-// Numbers with units, and the work of a text.
+// Numbers with units, and the computation for a text.
 
 export function count(value) {
   return value === null || value === undefined ? "–" : value.toLocaleString("en");
@@ -9,6 +9,11 @@ export function bytes(value) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const power = Math.min(units.length - 1, Math.floor(Math.log2(Math.max(1, value)) / 10));
   return `${Number((value / 1024 ** power).toPrecision(3))} ${units[power]}`;
+}
+
+// What of a model's files is in memory: they are mapped, and the system keeps in RAM what is read of them.
+export function held(memory) {
+  return memory ? `${bytes(memory.mapped)} mapped, ${bytes(memory.resident)} of them in RAM now` : "not known";
 }
 
 export function flops(value) {

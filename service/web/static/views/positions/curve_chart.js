@@ -121,7 +121,7 @@ function options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove
   const beside = (label) => (narrow ? undefined : unbroken(label).length * 8 < height ? unbroken(label) : label.split("\n")[0]);
   const below = (label) => (label.length * 7.5 > width - 130 ? unbroken(label).replace(/ \([^)]*\)$/, "") : unbroken(label));
   const side = { ...axis, size: 62, label: beside(y.label), splits: splitsOf(y) };
-  const right = reciprocal && { ...axis, side: 1, grid: { show: false }, size: 62, label: beside(reciprocal.axis.label), splits: splitsOf(y), values: (_, splits) => splits.map((value) => tick(value && reciprocal.numerator / value)) };
+  const right = reciprocal && { ...axis, side: 1, grid: { show: false }, size: 62, label: beside(reciprocal.axis.label), splits: reciprocalSplits(y, reciprocal), filter: (_, splits) => splits, values: (_, splits) => splits.map((value) => tick(value && reciprocal.numerator / value)) };
   const { series, bands } = drawn(UPlot, curves);
   return {
     width,
@@ -165,6 +165,12 @@ function splitsOf({ scale }) {
     if (base === 2 || kept.length > 2) return kept;
     return [low / 10, ...powers].flatMap((value) => [1, 2, 5].map((part) => part * 10 ** Math.floor(Math.log10(value)))).filter((value, index, all) => value >= low && value <= high && all.indexOf(value) === index);
   };
+}
+
+// The places on the left axis of round numbers on the right one, which has numerator / value.
+function reciprocalSplits(y, { numerator }) {
+  const round = splitsOf(y);
+  return round && ((self, at, low, high) => (low > 0 ? round(self, at, numerator / high, numerator / low).map((value) => numerator / value).reverse() : []));
 }
 
 function drawn(UPlot, curves) {

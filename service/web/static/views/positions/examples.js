@@ -8,7 +8,7 @@ const rope = (n, p) => ({ s: "rope", n, p });
 
 export const EXAMPLES = [
   {
-    title: "Llama 3.1 vs linear ×8",
+    title: "Llama 3.1 and linear ×8 vs unscaled",
     f: "spectrum",
     e: [
       rope("Llama 3, unscaled", { ...LLAMA, max_position_embeddings: 8192 }),
@@ -17,7 +17,7 @@ export const EXAMPLES = [
     ],
   },
   {
-    title: "YaRN vs NTK",
+    title: "YaRN and NTK vs unscaled",
     f: "decay",
     e: [
       rope("YaRN ×4", { ...BASE, length: 2048, rope_type: "yarn", ...SCALED }),

@@ -59,11 +59,11 @@ export function Files({ rows, requests, shown, figure, axis, chosen, maxSubjects
   const files = { png: picture("png"), svg: picture("svg"), ...(shown.length ? { csv: () => csvBlob(csvRows(shown)) } : {}) };
   const npy = { npy: async () => new Blob([(await ask(table)).body], { type: "application/octet-stream" }) };
   return html`<div>
-    <${Downloads} name=${`positions-${figure}`} files=${files} />
+    <${Downloads} name=${`positions-${figure}`} what="this figure" files=${files} />
     ${pictured.length < drawn.length && html`<p class="note">PNG and SVG hold ${pictured.map(([, each]) => nameOf(each)).join(", ")}: one picture of the server shows up to ${maxSubjects} tables of one quantity in this figure.</p>`}
-    <${Downloads} name=${fileName(encoding, output)} files=${npy} />
+    <${Downloads} name=${fileName(encoding, output)} what=${`the table of ${nameOf(encoding)}${output ? `: ${output}` : ""}`} files=${npy} />
     <${Snippets} label="This picture" request=${pictureRequest(pictured, figure, axis, "svg")} grpc=${{ missing: "Pictures are HTTP's alone. The table itself comes over gRPC too: see below." }} />
-    <${Snippets} label=${`The table of ${nameOf(encoding)}`} request=${table} grpc=${grpcOf(scheme, encoding)} openai=${{ missing: "OpenAI's API has no positional encodings." }} />
+    <${Snippets} label=${`The table of ${nameOf(encoding)}`} request=${table} grpc=${grpcOf(scheme, encoding)} />
   </div>`;
 }
 

@@ -24,14 +24,26 @@ function CurveFigure({ shown, several }) {
   </div>`;
 }
 
+const RATIO = /^slowed down by/; // the panel that the server leaves out of an encoding alone that nothing slows
+
+// That panel of the encodings without it: 1 at every channel pair.
+function unscaled(shown, panel, row) {
+  const without = shown.filter(({ document }) => !document.panels[row]);
+  return without.map((each) => {
+    const [own] = each.document.panels[0][0].curves.filter((curve) => !curve.reference);
+    return { ...each, panel: { ...panel, marks: [], curves: [{ ...own, y: own.y.map((value) => (value === null ? null : 1)) }] } };
+  });
+}
+
 const panelTitle = (document, panel) => `${document.title}: ${panel.y.label.replaceAll("\n", " ")}`;
 
 // One panel for each row of the documents' panels, with the curves of all of them.
 export function mergedPanels(shown, several) {
   const rows = Math.max(...shown.map(({ document }) => document.panels.length));
   return Array.from({ length: rows }, (_, row) => {
-    const parts = shown.filter(({ document }) => document.panels[row]).map((each) => ({ ...each, panel: each.document.panels[row][0] }));
-    const [{ panel }] = parts;
+    const drawn = shown.filter(({ document }) => document.panels[row]).map((each) => ({ ...each, panel: each.document.panels[row][0] }));
+    const [{ panel }] = drawn;
+    const parts = RATIO.test(panel.y.label) ? [...drawn, ...unscaled(shown, panel, row)].sort((a, b) => a.at - b.at) : drawn;
     const marks = parts.flatMap((part) => part.panel.marks);
     return {
       x: commonAxis(parts, "x"),

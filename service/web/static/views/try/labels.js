@@ -29,11 +29,12 @@ export function Labels({ model, texts, state }) {
   const foot = html`<${Cost} answer=${answer} />
     ${answer &&
     html`<${Downloads} name="labels" files=${{
-      ...pictureFiles(() => barsSvg({ groups, title: `Labels by ${model.name}` })),
+      ...pictureFiles(() => barsSvg({ groups, title: `Labels by ${model.name}, bars from 0 to 1`, most: 1 })),
       csv: () => csvBlob([["text", "label", "score"], ...answer.body.flatMap((scores, index) => scores.map(({ label, score }) => [answer.request.json.inputs[index][0], label, score]))]),
     }} />`}
-    <${Snippets} label="Labels" request=${request} grpc=${grpcOf(model, texts)} openai=${{ missing: "OpenAI's API has no route for labels." }} />`;
+    <${Snippets} label="Labels" request=${request} grpc=${grpcOf(model, texts)} />`;
   return html`<${Panel} id="labels" title="Labels" result=${result} height=${36} foot=${foot}>
+    <p class="note">Bars: score from 0 to 1.</p>
     <div class="scroll groups" tabindex="0" role="group" aria-label="Labels of each text">
       ${groups.map(({ name, bars }) => html`<div><h3>${name}</h3><${Bars} bars=${bars} most=${1} title=${`Labels of text ${name}`} /></div>`)}
     </div>

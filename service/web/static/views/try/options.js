@@ -14,12 +14,17 @@ export function abilitiesOf(model) {
   return {
     text: model.reads_text,
     sentence: has(SENTENCE),
-    outputs: model.outputs.filter((output) => !NO_ROWS.includes(output)),
+    outputs: model.outputs.filter((output) => !NO_ROWS.includes(output) && !isTyped(model, output)),
     sparse: has("sparse_embedding"),
     several: Boolean(model.multi_vector),
     labels: Boolean(model.classifier && !model.classifier.ranks),
     ranks: Boolean(model.classifier?.ranks || model.multi_vector),
   };
+}
+
+// The rows that a model adds of token_type_ids where they are sent alone, as GPT-2 does: this view sends none.
+function isTyped(model, output) {
+  return output === "token_type_embeddings" && Boolean(model.graphs.components_typed) && !model.graphs.components?.outputs.includes(output);
 }
 
 // The output whose rows are drawn: what the link names, if the model has it.
@@ -33,9 +38,9 @@ export function outputOf(model, state) {
 // Fields of /embed for the options of the link; those that the model has not are left out.
 export function fieldsOf(model, state, output) {
   const fields = truncationOf(state);
-  if (model.prompts.includes(state.prompt)) fields.prompt_name = state.prompt;
+  if (model.reads_text && model.prompts.includes(state.prompt)) fields.prompt_name = state.prompt;
   if (model.tasks.includes(state.task)) fields.task = state.task;
-  if (PURPOSES.includes(state.purpose)) fields.input_type = state.purpose;
+  if (model.reads_text && PURPOSES.includes(state.purpose)) fields.input_type = state.purpose;
   const dtypes = dtypesOf(model, output);
   if (dtypes.includes(state.dtype) && state.dtype !== "float32") fields.dtype = state.dtype;
   if (output !== SENTENCE) return fields;
@@ -77,10 +82,11 @@ export function Options({ model, state, change }) {
   const own = model.pooling;
   const pooled = output === SENTENCE;
   const outputs = abilities.outputs;
+  const inputs = model.reads_text ? "Texts" : "Sequences";
   return html`
     ${outputs.length > 1 &&
     html`<${Choice} label="Output" value=${output} values=${named(outputs)} onChoose=${(value) => change({ output: value === SENTENCE ? undefined : value })}
-      note=${pooled ? "" : "One row a token: drawn for one text at a time."} />`}
+      note=${pooled ? "" : `One row a token: drawn for one ${model.reads_text ? "text" : "sequence"} at a time.`} />`}
     ${pooled &&
     own &&
     html`<${Choice} label="Pooling" value=${state.pooling in POOLINGS ? state.pooling : ""} onChoose=${(value) => change({ pooling: value || undefined })}
@@ -95,17 +101,17 @@ export function Options({ model, state, change }) {
     html`<${Choice} label="Number format (dtype)" value=${dtypesOf(model, output).includes(state.dtype) ? state.dtype : "float32"} values=${named(dtypesOf(model, output))}
       onChoose=${(value) => change({ dtype: value === "float32" ? undefined : value })}
       note=${pooled && !model.calibration ? "int8 and uint8 need ranges: inlay calibrate finds them." : ""} />`}
-    ${model.prompts.length > 0 &&
+    ${model.reads_text && model.prompts.length > 0 &&
     html`<${Choice} label="Prompt" value=${model.prompts.includes(state.prompt) ? state.prompt : ""} onChoose=${(value) => change({ prompt: value || undefined })}
       values=${[["", model.default_prompt ? `the model's own (${model.default_prompt})` : "none"], ...named(model.prompts)]} />`}
     ${model.tasks.length > 0 &&
     html`<${Choice} label="Task" value=${model.tasks.includes(state.task) ? state.task : ""} onChoose=${(value) => change({ task: value || undefined })}
       values=${[["", model.default_task ? `the model's own (${model.default_task})` : "none"], ...named(model.tasks)]} />`}
-    ${outputs.length > 0 &&
+    ${model.reads_text && outputs.length > 0 &&
     html`<${Choice} label="What the texts are for (input_type)" value=${PURPOSES.includes(state.purpose) ? state.purpose : ""}
       onChoose=${(value) => change({ purpose: value || undefined })} values=${[["", "not said"], ...named(PURPOSES)]}
       note=${model.prompts.length || model.tasks.length || model.multi_vector ? "Brings the model's prompt for it." : "This model has no prompts: it changes nothing."} />`}
-    <${Choice} label=${model.max_tokens ? `Texts of more than ${model.max_tokens} tokens` : "Texts that are too long"} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
+    <${Choice} label=${model.max_tokens ? `${inputs} of more than ${model.max_tokens} tokens` : `${inputs} that are too long`} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
       onChoose=${(value) => change({ cut: value || undefined })}
       values=${[["", "as the server does"], ["end", "lose their end"], ["beginning", "lose their beginning"], ["refuse", "are refused"]]} />
   `;
@@ -134,7 +140,7 @@ export function openaiOf(model, texts, fields) {
   const given = [`model=${JSON.stringify(model.name)}`, `input=[\n${texts.map((text) => `        ${JSON.stringify(text)},\n`).join("")}    ]`, `encoding_format="float"`];
   if ("dimensions" in fields) given.push(`dimensions=${fields.dimensions}`);
   if (Object.keys(extra).length) given.push(`extra_body=${python(extra)}`);
-  return `answer = client.embeddings.create(\n    ${given.join(",\n    ")},\n)\nfor each in answer.data:\n    print(each.index, each.embedding[:4])\nprint(answer.usage)`;
+  return `answer = client.embeddings.create(\n    ${given.join(",\n    ")},\n)\nprint(len(answer.data), "vectors of", len(answer.data[0].embedding), "numbers; the first 4 of each:")\nfor each in answer.data:\n    print(each.index, each.embedding[:4])\nprint("tokens read:", answer.usage.total_tokens)`;
 }
 
 const DTYPES = { float16: "FLOAT16", bfloat16: "BFLOAT16", int8: "INT8", uint8: "UINT8", binary: "BINARY", ubinary: "UBINARY" };
@@ -142,7 +148,7 @@ const POOLING_NUMBERS = { cls: "CLS", mean: "MEAN", max: "MAX", lasttoken: "LAST
 
 // The same request for inlay.v1.Embedder/Embed; the vectors come as bytes, which grpcurl prints in base64.
 export function grpcOf(model, texts, fields, output) {
-  const message = { model: model.name, inputs: texts.map((text) => ({ text })), outputs: [output] };
+  const message = { model: model.name, inputs: texts.map((text) => (Array.isArray(text) ? { ids: { input_ids: text } } : { text })), outputs: [output] };
   const plain = ["truncate", "normalize", "dimensions", "prompt_name", "task", "input_type", "max_active_dims"];
   for (const name of plain) if (name in fields) message[name] = fields[name];
   if (fields.truncation_direction === "Left") message.truncation_direction = "LEFT";

@@ -15,7 +15,7 @@ export function Panel({ id, title, result, height = 12, wide = false, foot, chil
   </section>`;
 }
 
-// [draft, setDraft]: `value`, changed at once here and written by `write` once typing has paused; follows `value` when a link changes it.
+// [draft, setDraft]: `value`, changed at once here and written by `write` once typing has paused or the view is left; follows `value` when a link changes it.
 export function useDraft(value, write, milliseconds = 250) {
   const [draft, setDraft] = useState(value);
   const written = useRef(value);
@@ -32,6 +32,14 @@ export function useDraft(value, write, milliseconds = 250) {
     }, milliseconds);
     return () => clearTimeout(timer);
   }, [draft]);
+  const latest = useRef(null);
+  latest.current = { draft, write };
+  useEffect(
+    () => () => {
+      if (latest.current.draft !== written.current) latest.current.write(latest.current.draft);
+    },
+    [],
+  );
   return [draft, setDraft];
 }
 

@@ -1,6 +1,6 @@
 // The texts ranked for a query: by a cross-encoder or a late-interaction model, or by the cosine of sentence vectors.
 import { html } from "../../lib/dom.js";
-import { Bars } from "../../components/bars.js";
+import { Bars, scaleOf } from "../../components/bars.js";
 import { barsSvg, pictureFiles } from "../../components/picture.js";
 import { Downloads, csvBlob } from "../../components/downloads.js";
 import { Snippets } from "../../components/snippets.js";
@@ -12,11 +12,11 @@ export function rankersOf(models) {
   return models.filter((model) => model.reads_text && (abilitiesOf(model).ranks || abilitiesOf(model).sentence));
 }
 
-const EMPTY = " "; // in the link: a query that somebody emptied
+export const EMPTY_QUERY = " "; // in the link: a query that somebody emptied
 
 export function queryOf(state, usual) {
   if (state.query === undefined) return usual;
-  return state.query === EMPTY ? "" : String(state.query);
+  return state.query === EMPTY_QUERY ? "" : String(state.query);
 }
 
 // The model that ranks: what the link names, the chosen model if it ranks, the first that does, else one of sentence vectors.
@@ -48,7 +48,7 @@ const ranksOf = (body) => (Array.isArray(body) ? body : body.results.map((each) 
 
 export function Rank({ model, models, texts, state, change, usual }) {
   const written = queryOf(state, usual);
-  const [query, setQuery] = useDraft(written, (value) => change({ query: value === usual ? undefined : value || EMPTY }));
+  const [query, setQuery] = useDraft(written, (value) => change({ query: value === usual ? undefined : value || EMPTY_QUERY }));
   const ranker = rankerOf(model, models, state);
   const given = written.trim();
   const request = ranker && given ? requestOf(ranker, given, texts, state) : null;
@@ -58,15 +58,20 @@ export function Rank({ model, models, texts, state, change, usual }) {
   const ranks = answer ? ranksOf(answer.body) : [];
   const real = models.some((each) => abilitiesOf(each).ranks);
   const cosine = ranker && !abilitiesOf(ranker).ranks;
+  const scale = scaleOf(ranks.map(({ score }) => score), answer?.request.json.documents ? "cosine" : "score");
   const bars = ranks.map(({ index, score }) => ({ label: `${index + 1}. ${shown[index]}`, value: score }));
   const foot = html`${answer && request && html`<${Cost} answer=${answer} />
       <${Downloads} name="ranking" files=${{
-        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${answer.request.json.query}`, bars }], title: `Ranked by ${answer.request.json.model}` })),
+        ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${answer.request.json.query}`, bars }], title: `Ranked by ${answer.request.json.model}. ${scale.says}`, most: scale.most })),
         csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
       }} />`}
-    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} openai=${{ missing: "OpenAI's API has no route that ranks." }} />`}
-    ${cosine && html`<p class="note">A model of sentence vectors ranks on the routes of Cohere and vLLM alone.</p>`}`;
-  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${23 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
+    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} />`}
+    ${cosine &&
+    html`<p class="note">
+      ${ranker.name} is no reranker: the texts are ranked by the cosine of their vectors with the query's. The request is <code>POST /v2/rerank</code>, Cohere's route, because
+      ${" "}<code>POST /rerank</code> with texts takes rerankers alone.
+    </p>`}`;
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${25 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>
@@ -76,12 +81,13 @@ export function Rank({ model, models, texts, state, change, usual }) {
     </label>`}
     ${!real &&
     html`<p class="note">
-      No model of this server is a reranker${ranker ? ": the cosine stands in" : ""}. <code>make reranker</code> makes one of random weights to try;
+      No model of this server is a reranker${ranker ? ": the cosine stands in" : ""}. <code>make reranker</code> makes one of random weights to try;${" "}
       <code>inlay export CHECKPOINT</code> exports a cross-encoder or a ColBERT model of your own. Then restart the server.
     </p>`}
     ${!given && html`<p class="note">Type a query.</p>`}
-    <div class="scroll ranking" tabindex="0" role="group" aria-label="Ranking" style=${{ height: `${Math.min(24, 3.4 * texts.length)}em` }}>
-      ${answer && request && html`<${Bars} bars=${bars} most=${Math.max(1e-30, ...ranks.map(({ score }) => Math.abs(score)))} ordered title="Texts, the best first" />`}
+    <p class="note">${answer && request ? scale.says : "\u00a0"}</p>
+    <div class="scroll ranking" tabindex="0" role="group" aria-label="Ranking" style=${{ minHeight: `${Math.min(24, 3.4 * texts.length)}em` }}>
+      ${answer && request && html`<${Bars} bars=${bars} most=${scale.most} ordered title="Texts, the best first" />`}
     </div>
   <//>`;
 }

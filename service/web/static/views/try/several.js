@@ -50,8 +50,8 @@ export function Several({ model, texts, state, change, usual }) {
   const fresh = cut.answer && first.answer?.request.json.inputs[0] === cut.answer.request.json.inputs[0] && second.answer?.request.json.inputs[0] === cut.answer.request.json.inputs[1];
   const names = fresh && table ? [namesOf(model, cut.answer.body[0], table.rows), namesOf(model, cut.answer.body[1], table.columns)] : [];
   const common = table && { ...table, title: "Products of the query's vectors with the text's", rowLabel: "query vector", columnLabel: "vector of the text", rowNames: names[0], columnNames: names[1] };
-  const foot = html`<${Snippets} label="The query's vectors" request=${asked} grpc=${grpcOf(model, [query], asked.json, SEVERAL)} openai=${{ missing: "OpenAI's route gives one vector a text." }} />
-    <${Snippets} label="The text's vectors" request=${given} grpc=${grpcOf(model, [texts[chosen]], given.json, SEVERAL)} openai=${{ missing: "OpenAI's route gives one vector a text." }} />`;
+  const foot = html`<${Snippets} label="The query's vectors" request=${asked} grpc=${grpcOf(model, [query], asked.json, SEVERAL)} />
+    <${Snippets} label="The text's vectors" request=${given} grpc=${grpcOf(model, [texts[chosen]], given.json, SEVERAL)} />`;
   return html`<${Panel} id="several" title="Late interaction" result=${result} height=${36} wide foot=${foot}>
     <label class="field"><span>Text compared with the query</span>
       <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>

@@ -5,6 +5,7 @@ import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { inkOn, matrixSvg, pictureFiles, rgb } from "../../components/picture.js";
 import { Snippets } from "../../components/snippets.js";
 import { Panel } from "./panel.js";
+import { lineOf } from "./inputs.js";
 import { SENTENCE, fieldsOf, openaiOf, truncationOf } from "./options.js";
 import { rowsOf } from "./vectors.js";
 
@@ -48,26 +49,27 @@ function requestOf(model, texts, state) {
 function openaiCosines(model, texts, state) {
   const call = openaiOf(model, texts, fieldsOf(model, state, SENTENCE));
   if (call.missing) return call;
-  return `import numpy as np\n\n${call.split("\nfor each")[0]}\nrows = np.array([each.embedding for each in answer.data])\nrows /= np.linalg.norm(rows, axis=1, keepdims=True)\nprint(np.round(rows @ rows.T, 4))`;
+  return `import numpy as np\n\n${call.split("\nprint(")[0]}\nrows = np.array([each.embedding for each in answer.data])\nrows /= np.linalg.norm(rows, axis=1, keepdims=True)\nprint(np.round(rows @ rows.T, 4))`;
 }
 
 // Args: sentence: the result of the request for sentence vectors.
 export function Similarity({ model, texts, state, sentence }) {
   const answer = sentence.answer?.body.outputs?.[SENTENCE] ? sentence.answer : null;
-  const shown = answer?.request.json.inputs ?? [];
+  const shown = (answer?.request.json.inputs ?? []).map(lineOf);
   const matrix = useMemo(() => {
     if (!answer) return null;
     const rows = rowsOf(answer, SENTENCE);
     // uint8 is int8 moved by 128, so that 128 stands for nothing
     return cosines(rows.dtype === "uint8" ? { ...rows, values: rows.values.map((value) => value - 128) } : rows);
   }, [answer]);
-  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 27 + 2.3 * texts.length;
+  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 17 + 4 * texts.length;
   const foot = texts.length > 1 &&
-    html`<p class="note">Computed in this page from the texts' vectors. The server compares one text with others: <code>POST /similarity</code>.</p>
-      <${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}
-        grpc=${{ missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." }} />`;
+    html`<p class="note">Computed in this page from the vectors.${model.reads_text ? html` The server compares one text with others: <code>POST /similarity</code>.` : ""}</p>
+      ${model.reads_text &&
+      html`<${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}
+        grpc=${{ missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." }} />`}`;
   return html`<${Panel} id="similarity" title="Similarity" result=${sentence} height=${height} foot=${foot}>
-    ${texts.length < 2 && html`<p class="note">Two texts or more can be compared.</p>`}
+    ${texts.length < 2 && html`<p class="note">Two ${model.reads_text ? "texts" : "sequences"} or more can be compared.</p>`}
     ${matrix && shown.length > 1 && html`<${Matrix} matrix=${matrix} texts=${shown} />`}
   <//>`;
 }
@@ -94,11 +96,12 @@ function Matrix({ matrix, texts }) {
           </table>
         </div>`
       : html`<${Heatmap} ...${common} height=${420} />`}
-    <h3>Nearest</h3>
-    <div class="scroll nearest" tabindex="0" role="group" aria-label="The nearest other text of each">
-      <ol>
-        ${texts.map((text, row) => html`<li><span class="hidden">${text}</span> → ${best[row] + 1}. ${texts[best[row]]} <strong>${matrix[row * count + best[row]].toFixed(4)}</strong></li>`)}
-      </ol>
+    <h3>The nearest other text of each</h3>
+    <div class="scroll nearest-texts" tabindex="0" role="group" aria-label="The nearest other text of each">
+      <table class="cosines">
+        <thead><tr><th scope="col">Text</th><th scope="col">Nearest</th><th scope="col" class="number">Cosine</th></tr></thead>
+        <tbody>${texts.map((text, row) => html`<tr><th scope="row" title=${text}>${row + 1}. ${text}</th><td class="cut" title=${texts[best[row]]}>${best[row] + 1}. ${texts[best[row]]}</td><td class="number">${matrix[row * count + best[row]].toFixed(4)}</td></tr>`)}</tbody>
+      </table>
     </div>
     <${Downloads} name="similarity" files=${{
       ...pictureFiles(() => matrixSvg({ ...common, digits: count <= 20 ? 2 : undefined, width: Math.max(300, 44 * count), height: Math.max(150, 28 * count) })),

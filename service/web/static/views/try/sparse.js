@@ -6,6 +6,7 @@ import { Downloads, csvBlob } from "../../components/downloads.js";
 import { Snippets } from "../../components/snippets.js";
 import { useAnswer } from "../../components/result.js";
 import { Cost, Panel } from "./panel.js";
+import { lineOf } from "./inputs.js";
 import { NumberField, fieldsOf, grpcOf } from "./options.js";
 
 const SPARSE = "sparse_embedding";
@@ -19,10 +20,10 @@ export function Sparse({ model, texts, state, change }) {
   const { answer } = result;
   const vectors = answer?.body.outputs?.[SPARSE]?.map(sorted) ?? [];
   const ids = [...new Set(vectors.flatMap((vector) => vector.slice(0, SHOWN).map(([id]) => id)))];
-  const named = useAnswer(ids.length ? { path: "/decode", json: { model: model.name, ids: ids.map((id) => [id]), skip_special_tokens: false } } : null);
+  const named = useAnswer(ids.length && model.reads_text ? { path: "/decode", json: { model: model.name, ids: ids.map((id) => [id]), skip_special_tokens: false } } : null);
   const words = new Map(named.answer?.request.json.ids.map(([id], index) => [id, named.answer.body[index]]));
   const groups = vectors.map((vector, index) => ({
-    name: `${index + 1}. ${answer.request.json.inputs[index]}`,
+    name: `${index + 1}. ${lineOf(answer.request.json.inputs[index])}`,
     bars: vector.slice(0, SHOWN).map(([id, value]) => ({ label: words.get(id) || `id ${id}`, title: `id ${id}`, value })),
     count: vector.length,
   }));
@@ -30,12 +31,13 @@ export function Sparse({ model, texts, state, change }) {
   const foot = html`<${Cost} answer=${answer} />
     ${answer &&
     html`<${Downloads} name="sparse" files=${{
-      ...pictureFiles(() => barsSvg({ groups, title: `Sparse weights by ${model.name}` })),
+      ...pictureFiles(() => barsSvg({ groups, title: `Sparse weights by ${model.name}`, most })),
       csv: () => csvBlob([["text", "id", "token", "weight"], ...vectors.flatMap((vector, text) => vector.map(([id, value]) => [text + 1, id, words.get(id) ?? "", value]))]),
     }} />`}
-    <${Snippets} label="Sparse vectors" request=${request} grpc=${grpcOf(model, texts, fields, SPARSE)} openai=${{ missing: "OpenAI's API has no sparse vectors." }} />`;
+    <${Snippets} label="Sparse vectors" request=${request} grpc=${grpcOf(model, texts, fields, SPARSE)} />`;
   return html`<${Panel} id="sparse" title="Sparse weights" result=${result} height=${30} wide foot=${foot}>
     <${NumberField} label="Weights kept of each text (max_active_dims)" value=${state.weights} most=${model.vocab_size} placeholder="all" onChoose=${(weights) => change({ weights })} />
+    <p class="note">${vectors.length ? `Bars: weight from 0 to ${most.toPrecision(4)}, the largest of all texts.` : "\u00a0"}</p>
     <div class="scroll groups" tabindex="0" role="group" aria-label="Sparse weights of each text">
       ${groups.map(({ name, bars, count }) => html`<div>
         <h3>${name}</h3>

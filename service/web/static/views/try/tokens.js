@@ -21,6 +21,7 @@ export function Tokens({ model, state, change, request, result }) {
   const first = request.json.inputs[0] ?? "";
   const whole = rows.reduce((sum, tokens) => sum + tokens.length, 0);
   const [said, setSaid] = useState("");
+  const room = Math.min(15, 2 + 2.2 * request.json.inputs.length); // em; longer lists scroll
   const foot = html`${answer &&
     html`<${Downloads} name="tokens" files=${{
       csv: () => csvBlob([["text", "token", "id", "piece", "special", "start", "stop"], ...rows.flatMap((tokens, text) => tokens.map((token, index) => [text, index, token.id, token.text, token.special, token.start ?? "", token.stop ?? ""]))]),
@@ -29,13 +30,13 @@ export function Tokens({ model, state, change, request, result }) {
       grpc=${model.default
         ? { service: "tei.v1.Tokenize", method: "Tokenize", message: { inputs: first, add_special_tokens: true, ...(request.json.prompt_name ? { prompt_name: request.json.prompt_name } : {}) } }
         : { missing: "Over gRPC tokens come from tei.v1.Tokenize, which asks the server's default model alone." }} />`;
-  return html`<${Panel} id="tokens" title="Tokens" result=${result} height=${30} wide foot=${foot}>
+  return html`<${Panel} id="tokens" title="Tokens" result=${result} height=${17 + room} wide foot=${foot}>
     <p class="note">
       ${answer ? `${rows.length} ${rows.length === 1 ? "text" : "texts"}, ${whole} tokens; ${Math.round(answer.milliseconds)} ms.` : "\u00a0"}
       ${model.max_tokens ? ` The model reads at most ${model.max_tokens} tokens of a text.` : ""}
     </p>
     <label class="check"><input type="checkbox" checked=${state.ids === true} onChange=${(event) => change({ ids: event.target.checked || undefined })} /> Show ids</label>
-    <div class="token-texts scroll" tabindex="0" role="group" aria-label="Tokens of each text">
+    <div class="token-texts scroll" style=${{ minHeight: `${room}em` }} tabindex="0" role="group" aria-label="Tokens of each text">
       ${rows.map((tokens, index) => html`<${TextTokens} key=${index} number=${index + 1} text=${texts[index]} tokens=${tokens} most=${model.max_tokens} cut=${state.cut} ids=${state.ids === true} say=${setSaid} />`)}
     </div>
     <p class="note readout" aria-live="polite">${said || "Point at a token, or move to it with the arrow keys, for its id and place."}</p>

@@ -5,6 +5,7 @@ import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { pictureFiles, matrixSvg } from "../../components/picture.js";
 import { Snippets } from "../../components/snippets.js";
 import { useAnswer } from "../../components/result.js";
+import { lineOf } from "./inputs.js";
 import { Cost, Panel, cutInputs } from "./panel.js";
 import { SENTENCE, fieldsOf, grpcOf, openaiOf } from "./options.js";
 
@@ -26,7 +27,7 @@ export function rowsOf(answer, output) {
 
 const signsOf = (byte) => Array.from({ length: 8 }, (_, index) => ((byte >> (7 - index)) & 1 ? 1 : -1));
 
-// Args: model; texts; output; sentence: the result of the request for sentence vectors, which the similarity uses too.
+// Args: model; texts, or lists of ids; output; sentence: the result of the request for sentence vectors, which the similarity uses too.
 export function Vectors({ model, texts, state, change, output, sentence, sentenceRequest, tokens }) {
   const pooled = output === SENTENCE;
   const chosen = Math.min(Math.max(0, Number.isInteger(state.text) ? state.text : 0), texts.length - 1);
@@ -37,20 +38,21 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   const { answer } = result;
   const current = answer?.body.outputs?.[output] ? answer : null;
   const table = useMemo(() => current && rowsOf(current, output), [current, output]);
-  const pieces = tokens?.body[tokens.request.json.inputs.indexOf(current?.request.json.inputs[0])]?.map((token) => token.text);
-  const names = current && (pooled ? current.request.json.inputs.map((text, index) => `${index + 1}. ${shortened(text, 24)}`) : pieces?.length === table.rows ? pieces : undefined);
-  const drawn = texts.indexOf(current?.request.json.inputs[0]); // until the next answer comes, the text of the one before
-  const title = pooled ? "Sentence vectors" : `${output} of text ${(drawn < 0 ? chosen : drawn) + 1}`;
+  const first = current?.request.json.inputs[0];
+  const pieces = Array.isArray(first) ? first.map((id) => `id ${id}`) : tokens?.body[tokens.request.json.inputs.indexOf(first)]?.map((token) => token.text);
+  const names = current && (pooled ? current.request.json.inputs.map((text, index) => `${index + 1}. ${shortened(lineOf(text), 24)}`) : pieces?.length === table.rows ? pieces : undefined);
+  const drawn = texts.findIndex((text) => String(text) === String(first)); // until the next answer comes, the text of the one before
+  const title = pooled ? "Sentence vectors" : `${output} of ${model.reads_text ? "text" : "sequence"} ${(drawn < 0 ? chosen : drawn) + 1}`;
   const cut = cutInputs(current);
   const fields = fieldsOf(model, state, output);
   const asked = request.json.inputs;
   const foot = html`<${Snippets} label="Vectors" request=${request} grpc=${grpcOf(model, asked, fields, output)}
-      openai=${pooled ? openaiOf(model, asked, fields) : { missing: "OpenAI's route gives sentence vectors alone." }} />`;
+      openai=${pooled ? openaiOf(model, asked, fields) : undefined} />`;
   return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${32} wide foot=${foot}>
     ${!pooled &&
-    html`<label class="field"><span>Text</span>
+    html`<label class="field"><span>${model.reads_text ? "Text" : "Sequence of ids"}</span>
       <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>
-        ${texts.map((text, index) => html`<option value=${String(index)} selected=${index === chosen}>${index + 1}. ${shortened(text, 60)}</option>`)}
+        ${texts.map((text, index) => html`<option value=${String(index)} selected=${index === chosen}>${index + 1}. ${shortened(lineOf(text), 60)}</option>`)}
       </select>
     </label>`}
     ${table &&
