@@ -63,8 +63,11 @@ def test_typed_ids_give_the_servers_rows(opened: Open, ids_server: Served, tmp_p
     write_ids(page, "1, 2 3\n4 5")
     expect(panel(page, "Vectors")).to_contain_text("3 tokens")
     text = downloaded(page, panel(page, "Vectors"), "CSV", tmp_path).read_text(encoding="utf-8")
+    head, *drawn = csv.reader(io.StringIO(text))
+    assert head[:2] == ["token", "0"]
+    assert [row[0] for row in drawn] == [f"id {token}" for token in IDS[0]]
     np.testing.assert_allclose(
-        np.array([*csv.reader(io.StringIO(text))], float), rows(ids_server, GPT2, IDS, "input_embeddings")[0]
+        np.array([row[1:] for row in drawn], float), rows(ids_server, GPT2, IDS, "input_embeddings")[0]
     )
     page.reload(wait_until="networkidle")
     expect(page.get_by_label("Ids with spaces or commas")).to_have_value("1, 2 3\n4 5")

@@ -22,8 +22,10 @@ export function flops(value) {
   return `${Number((value / 1000 ** power).toPrecision(3))} ${units[power]}`;
 }
 
-// Floating-point operations of one text: every token, every pair of a token and a key in attention, and what is done once.
+// Floating-point operations of one text: every token, every pair of a token and a key in attention, and what is done once; not
+// those of the output head, which POST /embed does not compute.
 export function flopsOfText(model, tokens) {
-  const perToken = Object.values(model.flops_per_token).reduce((sum, each) => sum + (each ?? 0), 0);
+  const parts = Object.entries(model.flops_per_token).filter(([part]) => part !== "head");
+  const perToken = parts.reduce((sum, [, each]) => sum + (each ?? 0), 0);
   return tokens * perToken + tokens * tokens * (model.flops_per_token_and_key ?? 0) + (model.flops_per_text ?? 0);
 }

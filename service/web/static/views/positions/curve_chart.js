@@ -51,7 +51,7 @@ export function CurveChart({ curves, x, y, marks, reciprocal, title, height }) {
       <caption class="hidden">${title}</caption>
       <tr>
         <th scope="col">${values ? `${unbroken(x.label)}: ${short(data.columns[0][at])}` : "curve"}</th>
-        <th scope="col" class="number">${values ? unbroken(y.label) : "lowest to highest"}</th>
+        <th scope="col" class="number">${unbroken(y.label)}${values ? "" : ", lowest to highest"}</th>
         ${reciprocal && html`<th scope="col" class="number">${unbroken(reciprocal.axis.label)}</th>`}
       </tr>
       ${curves.map((curve, number) => valueRow(curve, values?.[number][1], reciprocal))}
@@ -64,11 +64,12 @@ export function CurveChart({ curves, x, y, marks, reciprocal, title, height }) {
 function valueRow(curve, value, reciprocal) {
   const numbers = curve.y.filter((each) => each !== null);
   const [low, high] = [numbers.reduce((a, b) => Math.min(a, b), Infinity), numbers.reduce((a, b) => Math.max(a, b), -Infinity)];
-  const range = numbers.length ? (short(low) === short(high) ? short(low) : `${short(low)} to ${short(high)}`) : "none";
+  const range = (from, to) => (numbers.length ? (short(from) === short(to) ? short(from) : `${short(from)} to ${short(to)}`) : "none");
+  const inverse = (each) => (each ? reciprocal.numerator / each : Infinity);
   return html`<tr>
     <th scope="row"><${Swatch} tone=${curve.tone} dash=${curve.dash} /> ${curve.name}</th>
-    <td class="number">${value === undefined ? range : short(value)}</td>
-    ${reciprocal && html`<td class="number">${value ? short(reciprocal.numerator / value) : ""}</td>`}
+    <td class="number">${value === undefined ? range(low, high) : short(value)}</td>
+    ${reciprocal && html`<td class="number">${value === undefined ? range(inverse(high), inverse(low)) : value ? short(inverse(value)) : ""}</td>`}
   </tr>`;
 }
 

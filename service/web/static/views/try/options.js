@@ -113,7 +113,7 @@ export function Options({ model, state, change }) {
       note=${model.prompts.length || model.tasks.length || model.multi_vector ? "Brings the model's prompt for it." : "This model has no prompts: it changes nothing."} />`}
     <${Choice} label=${model.max_tokens ? `${inputs} of more than ${model.max_tokens} tokens` : `${inputs} that are too long`} value=${["end", "beginning", "refuse"].includes(state.cut) ? state.cut : ""}
       onChoose=${(value) => change({ cut: value || undefined })}
-      values=${[["", "as the server does"], ["end", "lose their end"], ["beginning", "lose their beginning"], ["refuse", "are refused"]]} />
+      values=${[["", "as the server is set"], ["end", "lose their end"], ["beginning", "lose their beginning"], ["refuse", "are refused"]]} />
   `;
 }
 

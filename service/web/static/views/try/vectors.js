@@ -58,7 +58,7 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
     ${table &&
     html`<p class="note">
         ${table.rows} ${pooled ? "text" : "token"}${table.rows === 1 ? "" : "s"} × ${table.columns} dimensions, ${table.dtype}${table.bits ? `: signs, ${table.columns / 8} bytes a text` : ""}.
-        ${cut.length ? html`<strong> Cut, because too long: ${cut.map((index) => index + 1).join(", ")}.</strong>` : ""}
+        ${cut.length ? html`<strong> Cut, because too long: ${cut.length === 1 ? "text" : "texts"} ${cut.map((index) => index + 1).join(", ")}.</strong>` : ""}
       </p>
       <${Heatmap} values=${table.values} rows=${table.rows} columns=${table.columns} title=${title} rowLabel=${pooled ? "text" : "token"} columnLabel="dimension" rowNames=${names}
         height=${pooled ? 300 : 360} />
@@ -73,6 +73,6 @@ function filesOf(table, { title, names, rowLabel }) {
   return {
     ...pictureFiles(picture),
     npy: () => npyBlob(stored.flat(), [stored.length, stored[0].length], STORED[dtype]),
-    csv: () => csvBlob(stored),
+    csv: () => csvBlob([[rowLabel, ...stored[0].keys()], ...stored.map((row, index) => [names?.[index] ?? index + 1, ...row])]),
   };
 }
