@@ -69,33 +69,34 @@ PARAMETERS: dict[str, ScalingParameter] = {
     ),
     "alpha": ScalingParameter(
         "number",
-        "the slowest pair turns so many times slower and faster ones less so, by a larger theta, at least 1",
+        "the slowest pair turns this many times slower, faster ones less, by a larger theta; at least 1",
         AT_LEAST_ONE,
         example=4,
     ),
     TRAINED: ScalingParameter("number", "trained context length in tokens, before scaling, above 0", example=4096),
     "low_freq_factor": ScalingParameter(
         "number",
-        "in turns: a pair with fewer turns within the trained context is slowed by the whole factor, above 0; "
-        "larger: more pairs are",
+        "turns within the trained context below which a pair is slowed by the whole factor; above 0; "
+        "larger: more pairs are slowed",
         example=1,
     ),
     "high_freq_factor": ScalingParameter(
         "number",
-        "in turns: a pair with more turns within the trained context stays, at least low_freq_factor; "
-        "larger: fewer pairs do",
+        "turns within the trained context above which a pair keeps its frequency; at least low_freq_factor; "
+        "larger: fewer pairs keep it",
         example=4,
     ),
     "beta_fast": ScalingParameter(
         "number",
-        "in turns: a pair with more turns within the trained context stays, default 32; larger: fewer pairs do",
+        "turns within the trained context above which a pair keeps its frequency; default 32; "
+        "larger: fewer pairs keep it",
         default=32,
         example=32,
     ),
     "beta_slow": ScalingParameter(
         "number",
-        "in turns: a pair with fewer turns within the trained context is slowed by the whole factor, default 1; "
-        "larger: more pairs are",
+        "turns within the trained context below which a pair is slowed by the whole factor; default 1; "
+        "larger: more pairs are slowed",
         default=1,
         example=1,
     ),
