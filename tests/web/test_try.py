@@ -212,7 +212,7 @@ def test_tokens_that_are_not_read_are_struck_out(cut: str, struck: str, opened: 
     unread = panel(page, "Tokens").locator(".unread")
     text = "".join(unread.all_inner_texts()).replace(" ", "")
     assert (text.startswith if cut == "beginning" else text.endswith)(struck)
-    expect(panel(page, "Vectors")).to_contain_text("Cut, because too long: 1")
+    expect(panel(page, "Vectors")).to_contain_text("Cut, because too long: text 1")
 
 
 def test_too_long_texts_that_are_refused_say_so(opened: Open) -> None:
