@@ -51,7 +51,10 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave a part of the longest modules to `make test-all`."""
+    """Mark the tests of the folders APART; leave a part of the longest modules to `make test-all`."""
+    for item in items:
+        if marker := APART.get(item.path.relative_to(Path(__file__).parent).parts[0]):
+            item.add_marker(marker)
     thin(items, config.rootpath)
 
 

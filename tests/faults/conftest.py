@@ -14,12 +14,6 @@ SEEN = pytest.StashKey[dict[str, tuple[str, str]]]()
 Notes = Callable[..., None]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("faults")
-
-
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`bert`, which reads text and pools, `llama`, which reads ids and rotates, and `ranks`, which scores pairs."""

@@ -1,17 +1,9 @@
 """nginx and HAProxy in front of the server; the tests enter what they saw in one table."""
 
-from pathlib import Path
-
 import pytest
 
 SEEN = pytest.StashKey[dict[str, dict[str, str]]]()
 COMMAND = "make proxies ARGS=--save-table=tests/proxies/results.md"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("proxies")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What callers can vary fills no cache with more than a few megabytes, however long it is."""
 
-import gc
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from service.protocols.inlay.rpc_requests import decode
 from service.protocols.openai.schemas import Decoder, EmbeddingsBody
 from service.registry.loading import load_model
 from service.settings import Settings
+from tests.collector import collect
 from tests.sweeps import sampled
 
 TIMES, KEPT_BYTES = 300, 4 << 20
@@ -55,13 +55,13 @@ FILLS: dict[str, Callable[[int], object]] = {
 @pytest.mark.parametrize("name", sampled(FILLS, 3))
 def test_cache_keeps_few_bytes_of_long_keys(name: str) -> None:
     FILLS[name](0)
-    gc.collect()
+    collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number in range(1, TIMES):
             FILLS[name](number)
-        gc.collect()
+        collect()
         assert tracemalloc.get_traced_memory()[0] - before < KEPT_BYTES
     finally:
         tracemalloc.stop()

@@ -25,12 +25,6 @@ WIDTH = 384  # of the demo model
 UNIMPORTANT = "Failed to load resource"  # what Chromium logs of each answer with an error status
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("browser")
-
-
 @pytest.fixture(scope="session")
 def web_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model; the same with a random ranking head, and with BGE-M3's two; a tiny classifier."""

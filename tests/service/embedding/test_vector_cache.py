@@ -1,7 +1,6 @@
 """The vector cache: what it answers is what would be computed, bit for bit; it is bounded, and goes with its model."""
 
 import asyncio
-import gc
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
 from service.request_context import KEY_NAME, RequestContext
 from service.settings import Settings
+from tests.collector import collect
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.served import serving
 from tests.service.embedding.engines import Watched
@@ -302,7 +302,7 @@ def key_of(number: int) -> bytes:
 def test_memory_stays_within_the_bound(make: Make) -> None:
     model = model_of(make())
     cache = VectorCache(4 * MIB)
-    gc.collect()
+    collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -360,7 +360,7 @@ async def test_vectors_go_with_their_version_of_a_model(tmp_path: Path, unloads:
     if unloads:
         await service.registry.unload("a")
     await service.registry.load("a")
-    gc.collect()
+    collect()
     assert service.cache.held_bytes == 0
     new = await service.vector()
     assert new != old

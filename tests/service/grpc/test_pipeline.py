@@ -23,6 +23,7 @@ from service.grpc.streams import in_order
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.settings import Settings
+from tests.collector import collect
 from tests.served import Here, Served, serving_here
 
 PACKAGES = {"inlay.v1": pb, "inference": oip, "tei.v1": tei}
@@ -140,7 +141,7 @@ async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
         await asyncio.sleep(0)
     await answers.aclose()
     del answers
-    gc.collect()
+    collect()
     assert reports == []
 
 

@@ -1,7 +1,6 @@
 """Equal items in flight run once; each keeps its caller, deadline, place and answer. Also as a seeded simulation."""
 
 import asyncio
-import gc
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -18,17 +17,12 @@ from service.scheduling.batcher import Batcher
 from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.deadlines import within
 from service.scheduling.shared_runs import SharedRun
+from tests.collector import collect
 from tests.service.scheduling.virtual_time import Clock, run
 from tests.sweeps import sampled
 
 SPEED = 1000.0  # cost a second
 Answer = tuple[str, int]  # the item's text, and the number of the run that computed it
-
-
-def collect() -> None:
-    """Free what nothing holds; finalizers that a first collection runs may keep some of it until a second."""
-    gc.collect()
-    gc.collect()
 
 
 class Work(NamedTuple):

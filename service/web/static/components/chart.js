@@ -5,7 +5,7 @@ const SERIES = 6; // colours of the style sheet
 const RETRY_MILLISECONDS = 3000;
 let loading = null;
 
-export function loadUplot() {
+function loadUplot() {
   loading ??= new Promise((resolve) => {
     const style = document.createElement("link");
     style.rel = "stylesheet";
@@ -30,38 +30,45 @@ function loadScript(done) {
 
 export const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [6, 3], [12, 3, 2, 3, 2, 3]];
 
-// Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
-// time: x is seconds since 1970, written as the hour of the day, and the legend has the last values until one points at others;
-// xRange: [first, last] of the x axis, else those of x; fromZero: the y axis begins at 0; height in CSS pixels.
-// Curves differ in colour and dashes.
-export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, xRange = null, fromZero = false, height = 280 }) {
-  const box = useRef(null);
+// The ref of a plot in the element .plot of `box`, drawn anew when `shape`, the width or the theme changes.
+// Args: columns: its data; settings: (UPlot, width) -> the plot's options.
+export function usePlot({ box, shape, columns, settings }) {
   const plot = useRef(null);
   const width = useWidth(box);
   const theme = useTheme();
-  const range = useRef(xRange);
-  range.current = xRange;
-  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
+  const latest = useRef(columns);
+  latest.current = columns; // uPlot may arrive after newer data
   useEffect(() => {
     if (!width) return undefined;
     let current = true;
     loadUplot().then((UPlot) => {
       if (!current) return;
       plot.current?.destroy();
-      plot.current = new UPlot(
-        options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot),
-        [x, ...curves.map((curve) => curve.values)],
-        box.current.querySelector(".plot"),
-      );
+      plot.current = new UPlot(settings(UPlot, width), latest.current, box.current.querySelector(".plot"));
     });
     return () => {
       current = false;
     };
   }, [width, shape, theme]);
-  useEffect(() => {
-    plot.current?.setData([x, ...curves.map((curve) => curve.values)]);
-  }, [x, curves, xRange?.[0], xRange?.[1]]);
   useEffect(() => () => plot.current?.destroy(), []);
+  return plot;
+}
+
+// Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
+// time: x is seconds since 1970, written as the hour of the day, and the legend has the last values until one points at others;
+// xRange: [first, last] of the x axis, else those of x; fromZero: the y axis begins at 0; height in CSS pixels.
+// Curves differ in colour and dashes.
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, xRange = null, fromZero = false, height = 280 }) {
+  const box = useRef(null);
+  const range = useRef(xRange);
+  range.current = xRange;
+  const columns = [x, ...curves.map((curve) => curve.values)];
+  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
+  const settings = (UPlot, width) => options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot);
+  const plot = usePlot({ box, shape, columns, settings });
+  useEffect(() => {
+    plot.current?.setData(columns);
+  }, [x, curves, xRange?.[0], xRange?.[1]]);
   return html`<figure class="figure" ref=${box} role="group" aria-label=${title}>
     <div class="plot" style=${{ minHeight: `${height + 36}px` }}></div>
     <div class="hidden"><table>

@@ -1,7 +1,6 @@
 """The model repository extension over HTTP and gRPC: what clients may load and unload, and what they cannot reach."""
 
 import asyncio
-import gc
 import shutil
 import threading
 import weakref
@@ -18,6 +17,7 @@ from models.artifacts.export import export
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from service.registry import loading
+from tests.collector import collect
 from tests.golden_cases import tiny_bert, tiny_config, write_folder
 from tests.served import Served, serving, serving_here
 
@@ -268,12 +268,12 @@ async def test_no_route_keeps_a_model_that_was_unloaded(tiny_store: Path) -> Non
                     assert (await client.request(verb, path, json=body)).status_code in (200, 422)
                 old = weakref.ref(here.context.registry.models["llama"])
                 assert (await client.post("/v2/repository/models/llama/load")).status_code == 200
-                gc.collect()  # a refusal's traceback is a circle
+                collect()  # a refusal's traceback is a circle
                 assert old() is None
             left = weakref.ref(here.context.registry.models["llama"])
             for verb, path, body in ROUTES:
                 await client.request(verb, path, json=body)
             assert (await client.post("/v2/repository/models/llama/unload")).status_code == 200
             assert (await client.get("/health/ready")).status_code == 200
-            gc.collect()
+            collect()
             assert left() is None

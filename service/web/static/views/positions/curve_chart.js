@@ -1,6 +1,6 @@
 // Curves of several encodings over one pair of axes, by uPlot, with the values at the pointer or at the place that the arrow keys reach.
-import { DASHES, loadUplot } from "../../components/chart.js";
-import { color, html, useEffect, useMemo, useRef, useState, useTheme, useWidth } from "../../lib/dom.js";
+import { DASHES, usePlot } from "../../components/chart.js";
+import { color, html, useEffect, useMemo, useRef, useState } from "../../lib/dom.js";
 
 const BAND = 0.18; // opacity
 const SCALES = { linear: { distr: 1 }, log: { distr: 3, log: 10 }, log2: { distr: 3, log: 2 }, symlog: { distr: 4 } };
@@ -9,30 +9,15 @@ const SCALES = { linear: { distr: 1 }, log: { distr: 3, log: 10 }, log2: { distr
 // describes them; marks: [{axis, value, label}]; reciprocal: {numerator, axis} of a second scale on the right, or null; title; height.
 export function CurveChart({ curves, x, y, marks, reciprocal, title, height }) {
   const box = useRef(null);
-  const plot = useRef(null);
   const [at, setAt] = useState(null);
   const [said, setSaid] = useState("");
-  const width = useWidth(box);
-  const theme = useTheme();
   const data = useMemo(() => joined(curves), [curves]);
   const shape = JSON.stringify([curves.map(({ name, tone, shape: form, low }) => [name, tone, form, Boolean(low)]), x, y, marks, reciprocal, height]);
-  useEffect(() => {
-    if (!width) return undefined;
-    let current = true;
-    loadUplot().then((UPlot) => {
-      if (!current) return;
-      plot.current?.destroy();
-      const settings = options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove: setAt });
-      plot.current = new UPlot(settings, data.columns, box.current.querySelector(".plot"));
-    });
-    return () => {
-      current = false;
-    };
-  }, [width, shape, theme]);
+  const settings = (UPlot, width) => options({ UPlot, curves, x, y, marks, reciprocal, width, height, onMove: setAt });
+  const plot = usePlot({ box, shape, columns: data.columns, settings });
   useEffect(() => {
     if (plot.current && plot.current.series.length === data.columns.length) plot.current.setData(data.columns);
   }, [data]);
-  useEffect(() => () => plot.current?.destroy(), []);
   const read = (index) => curves.map((curve, number) => [curve.name, data.columns[data.main[number]][index]]);
   const moved = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity, PageUp: -10, PageDown: 10 }[event.key];
