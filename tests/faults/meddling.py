@@ -1,6 +1,6 @@
 """`inlay` with a fault in it that no client can cause. Each is asked for by a variable, MEDDLING_<NAME>.
 
-BLOCK   SIGUSR1 makes the event loop stand still
+BLOCK   SIGUSR2 makes the event loop stand still (SIGUSR1 drains a worker)
 RAISE   a run that holds this token id raises
 NAN     the rows of this token id are not numbers
 HANG    a run that holds this token id does not end
@@ -55,7 +55,7 @@ def stand_still(number: int, frame: Any) -> None:
 
 onnx.OnnxEngine.run = meddled  # type: ignore[method-assign, assignment]
 if "BLOCK" in ASKED:
-    signal.signal(signal.SIGUSR1, stand_still)
+    signal.signal(signal.SIGUSR2, stand_still)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -75,12 +75,12 @@ def test_an_event_loop_that_stands_still(store: Path, log: Path, notes: Notes, w
     flags = ("--workers", workers, "--stuck-seconds", "1")
     with running(store, log, *flags, meddling={"block": "1"}) as service:
         if workers == "1":
-            service.signal(signal.SIGUSR1)
+            service.signal(signal.SIGUSR2)
             assert service.ended() == 70
         else:
             until(lambda: service.measured("inlay_workers_ready") == 2, "two workers")
             old = service.workers()
-            service.signal(signal.SIGUSR1, old[0])
+            service.signal(signal.SIGUSR2, old[0])
             until(lambda: old[0] not in service.workers() and len(service.workers()) == 2, "a new worker")
             until(lambda: service.measured("inlay_workers_ready") == 2, "the new worker serves")
             assert "exit code 70" in service.said

@@ -17,6 +17,7 @@ from service.embedding import classifying, late_interaction, ranking, truncation
 from service.embedding.output_plan import POOLED
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Input, Text
+from service.errors import MissingField
 from service.http import formats, ignored_fields, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
@@ -38,6 +39,7 @@ DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
 MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
+NEITHER = "send texts, as TEI has them, or documents, as Cohere, Jina, vLLM and infinity have them"
 EITHER = {
     "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
     + [schemas.RerankBody.model_json_schema()]
@@ -326,8 +328,10 @@ class Handlers:
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` is another protocol's."""
         data = await _read(request, parse_json)
-        if type(data) is dict and "documents" in data and "texts" not in data:
-            return await self._rerank_documents(request, data)
+        if type(data) is dict and "texts" not in data:
+            if "documents" in data:
+                return await self._rerank_documents(request, data)
+            raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
         body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
         operations.check_batch(len(body.texts), self._max_inputs, "texts")
         model = self._registry.get(body.model)

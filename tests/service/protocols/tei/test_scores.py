@@ -26,6 +26,7 @@ ERRORS: list[tuple[str, dict[str, Any], int, str, str]] = [
     ("/rerank", {"query": LONG, "texts": ["a"], "truncate": False}, 422, "Validation", "this model reads 24"),
     ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, 422, "Validation", "top_n is not known here"),
     ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 422, "Validation", "documents is not known here"),
+    ("/rerank", {"query": "a"}, 422, "Validation", "send texts, as TEI has them, or documents, as Cohere"),
     ("/rerank", {"query": "a", "texts": ["b"], "model": CLASSIFIER}, 424, "Backend", NO_RANKER),
     ("/rerank", {"query": "a", "texts": ["b"], "model": EMBEDDER}, 424, "Backend", NO_RANKER),
     ("/rerank", {"query": "a", "texts": ["b"], "model": "nobody"}, 404, "Validation", "no model 'nobody'"),
