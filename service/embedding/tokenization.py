@@ -265,7 +265,7 @@ class Tokenizer:
             return whole, False
         if not cut.truncate and cut.max_tokens is None:
             raise TooLong(
-                f"has {count} tokens",
+                f"has {count} tokens" if text.pair is None else f"and the text paired with it have {count} tokens",
                 field=("inputs", index),
                 allowed=f"this model reads {most}",
                 remedy=SHORTEN_OR_TRUNCATE,

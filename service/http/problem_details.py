@@ -6,7 +6,7 @@ import orjson
 from pydantic import BaseModel, Field
 
 from service.error_status import STATUSES, retry_headers
-from service.errors import InlayError
+from service.errors import INLAY, InlayError, Spelling
 from service.http.response import Response
 
 MEDIA_TYPE = "application/problem+json"
@@ -43,9 +43,9 @@ def error_type(error: InlayError) -> str:
     return ERROR_TYPES.get(error.code, "Validation")
 
 
-def problem_document(error: InlayError) -> dict[str, Any]:
-    """Return the members of a `Problem`."""
-    status, message = STATUSES[error.code], error.message
+def problem_document(error: InlayError, spelling: Spelling = INLAY) -> dict[str, Any]:
+    """Return the members of a `Problem`; `spelling` is of its fields' names."""
+    status, message = STATUSES[error.code], error.render(spelling)
     document = {
         "type": f"urn:inlay:problem:{error.code}",
         "title": status.title,
@@ -60,7 +60,7 @@ def problem_document(error: InlayError) -> dict[str, Any]:
     return document
 
 
-def render_problem(error: InlayError) -> Response:
-    """Return an error as a problem document."""
-    body = orjson.dumps(problem_document(error))
+def render_problem(error: InlayError, spelling: Spelling = INLAY) -> Response:
+    """Return an error as a problem document; `spelling` is of its fields' names."""
+    body = orjson.dumps(problem_document(error, spelling))
     return Response((body,), (_CONTENT_TYPE, *retry_headers(error)), STATUSES[error.code].http)

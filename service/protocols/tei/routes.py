@@ -17,7 +17,7 @@ from service.embedding import classifying, late_interaction, ranking, truncation
 from service.embedding.output_plan import POOLED
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Input, Text
-from service.errors import MissingField
+from service.errors import MissingField, Spelling
 from service.http import formats, ignored_fields, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
@@ -39,6 +39,7 @@ DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
 MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
 COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
+render_ranking_problem = partial(render_problem, spelling=Spelling(fields={"inputs": "texts"}))
 NEITHER = "send texts, as TEI has them, or documents, as Cohere, Jina, vLLM and infinity have them"
 EITHER = {
     "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
@@ -332,6 +333,7 @@ class Handlers:
             if "documents" in data:
                 return await self._rerank_documents(request, data)
             raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
+        request.render_error = render_ranking_problem
         body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
         operations.check_batch(len(body.texts), self._max_inputs, "texts")
         model = self._registry.get(body.model)

@@ -30,7 +30,8 @@ ERRORS: list[tuple[dict[str, Any], int, str]] = [
     ({"query": "a", "documents": ["b"], "max_chunks_per_doc": 0}, 400, "max_chunks_per_doc is 0"),
     ({"query": "a", "documents": ["b"], "truncation_side": "up"}, 400, 'truncation_side is "up"'),
     ({"query": "a", "documents": ["c", LONG], "truncation": False}, 400,
-     'documents[1] has 84 tokens; this model reads 24: shorten it or send "truncation": true'),
+     'documents[1] and the text paired with it have 84 tokens; this model reads 24: shorten it or send "truncation": '
+     'true'),
     ({"query": LONG, "documents": ["b"], "max_chunks_per_doc": 2}, 400, "query has 80 tokens; the model reads 24"),
     ({"query": "a", "documents": [LONG] * 8, "max_chunks_per_doc": 2}, 400, "documents make 16 chunks"),
     ({"query": "a", "documents": ["b"], "model": "nobody"}, 404, "no model 'nobody'"),

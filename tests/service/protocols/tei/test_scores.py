@@ -22,7 +22,7 @@ NO_RANKER, NO_CLASSIFIER = "Model is not a re-ranker model", "Model is not a cla
 ERRORS: list[tuple[str, dict[str, Any], int, str, str]] = [
     ("/rerank", {"query": "a", "texts": []}, 400, "Empty", "`texts` cannot be empty"),
     ("/rerank", {"query": "a", "texts": ["b"] * 9}, 422, "Validation", "batch size 9 > maximum allowed batch size 8"),
-    ("/rerank", {"query": "a", "texts": [LONG], "truncate": False}, 422, "Validation", "inputs[0] has 64 tokens"),
+    ("/rerank", {"query": "a", "texts": [LONG], "truncate": False}, 422, "Validation", "texts[0] and the text paired"),
     ("/rerank", {"query": LONG, "texts": ["a"], "truncate": False}, 422, "Validation", "this model reads 24"),
     ("/rerank", {"query": "a", "texts": ["b"], "top_n": 1}, 422, "Validation", "top_n is not known here"),
     ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 422, "Validation", "documents is not known here"),
@@ -38,8 +38,8 @@ ERRORS: list[tuple[str, dict[str, Any], int, str, str]] = [
 RPC_ERRORS: list[tuple[str, Any, str, str]] = [
     ("Rerank/Rerank", pb.RerankRequest(query="a"), "INVALID_ARGUMENT", "`texts` cannot be empty"),
     ("Rerank/Rerank", pb.RerankRequest(query="a", texts=["b"] * 9), "INVALID_ARGUMENT", "batch size 9"),
-    ("Rerank/Rerank", pb.RerankRequest(query="a", texts=[LONG]), "INVALID_ARGUMENT", "has 64 tokens"),
-    ("Rerank/RerankStream", pb.RerankStreamRequest(query="a", text=LONG), "INVALID_ARGUMENT", "has 64 tokens"),
+    ("Rerank/Rerank", pb.RerankRequest(query="a", texts=[LONG]), "INVALID_ARGUMENT", "have 64 tokens"),
+    ("Rerank/RerankStream", pb.RerankStreamRequest(query="a", text=LONG), "INVALID_ARGUMENT", "have 64 tokens"),
     (
         "Rerank/RerankStream",
         pb.RerankStreamRequest(query="a", text="b", truncation_direction=5),
