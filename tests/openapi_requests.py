@@ -5,6 +5,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 import httpx
+from jsonschema import Draft202012Validator
 
 JSON = "application/json"
 TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
@@ -87,6 +88,22 @@ def requests(document: dict[str, Any], tag: str) -> Iterator[Sent]:
         examples = content.get(JSON, {}).get("examples", {"": {"value": None}})
         for example, entry in examples.items():
             yield Sent(verb, path, path.format(**named), query, {"accept": accept}, entry["value"], example)
+
+
+def deviations(document: dict[str, Any], sent: Sent, answer: httpx.Response) -> list[str]:
+    """Where an answer is not as the document says: its status, its media type, what its JSON holds."""
+    responses = document["paths"][sent.path][sent.verb.lower()]["responses"]
+    response = responses.get(str(answer.status_code), responses.get("default"))
+    if response is None:
+        return [f"status {answer.status_code}"]
+    content = response.get("content", {})
+    media_type = answer.headers.get("content-type", "").partition(";")[0]
+    if (media_type or None) not in (content or {None}):
+        return [f"media type {media_type}"]
+    if not media_type.endswith("json"):
+        return []
+    schema = content[media_type]["schema"] | {"components": document["components"]}
+    return [error.message[:200] for error in Draft202012Validator(schema).iter_errors(answer.json())]
 
 
 def _shown(parameter: dict[str, Any]) -> str | None:

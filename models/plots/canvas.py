@@ -14,6 +14,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import warnings
 from bisect import bisect_right
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -76,6 +77,7 @@ def render(picture: Picture, form: Format, width_px: int, height_px: int | None,
         _prepare_import()
         import matplotlib
 
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # of a label's letters that the font lacks: boxes
         theme = DARK if dark else LIGHT
         with matplotlib.rc_context(_SETTINGS | _theme_settings(theme)):
             height = height_px or round(_natural_height(picture, theme) * width_px / DEFAULT_WIDTH)

@@ -118,7 +118,7 @@ def settings() -> None:
     for name, field in Settings.model_fields.items():
         if name in SECTIONS:
             print(f"{SECTIONS[name]}\n")
-        print(f"{variable(name)}  {flag(name)}  default: {shown(field.default)}")
+        print(f"{variable(name)}  {flag(name)}  default: {shown(None if field.default_factory else field.default)}")
         for paragraph in (field.description or "").split("\n\n"):
             print(f"    {' '.join(paragraph.split())}")
 

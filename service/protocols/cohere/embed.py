@@ -111,10 +111,13 @@ class CohereV2EmbedBody(CohereEmbedBody):
     ]
 
 
+FloatVectors = list[list[float]]  # in the class below, float is a field
+
+
 class CohereVectors(BaseModel):
     """Vectors by their type, in the order of the inputs."""
 
-    float: list[list[float]] | None = None
+    float: FloatVectors | None = None
     int8: list[list[int]] | None = None
     uint8: list[list[int]] | None = None
     binary: list[list[int]] | None = None

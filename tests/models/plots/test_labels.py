@@ -190,3 +190,8 @@ def test_label_leaves_out_parameters_that_mean_none() -> None:
     assert described(unbucketed) == "DeBERTa, no buckets, up to 64 relative positions"
     merged = [described(axial.tabulate_axial(kind, 32, grid=(4, 4))) for kind in ("pixtral", "qwen2_vl")]
     assert ["merged" in each for each in merged] == [False, True]
+
+
+def test_letters_that_the_font_lacks_are_drawn_without_a_warning() -> None:
+    name = "\u6b63\u5f26"
+    assert name in "".join(texts(draw("spectrum", [rope(name=name), rope("linear")], format="svg")))

@@ -121,6 +121,7 @@ def test_closed_pipe_ends_a_command_quietly() -> None:
 def test_every_setting_is_listed_with_variable_and_option(inlay: Run) -> None:
     _, listed, _ = inlay("settings")
     _, helped, _ = inlay("serve", "--help")
+    assert "INLAY_TABLE_CACHE_BYTES  --table-cache-bytes  default: unset" in listed
     for name, field in Settings.model_fields.items():
         assert f"INLAY_{name.upper()} " in listed
         assert field.description

@@ -6,10 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from service.http.routes import Example, Need, Route
 from service.protocols.inlay.tags import TAGS
-from tests.openapi_requests import JSON, Sent, expanded, missing_examples, operations, requests, unfit_values
+from tests.openapi_requests import (
+    JSON,
+    Sent,
+    deviations,
+    expanded,
+    missing_examples,
+    operations,
+    requests,
+    unfit_values,
+)
 from tests.served import Served, serving
 
 MOST_OF_A_TAG = 20
@@ -42,6 +52,13 @@ def unmet(service: Served, sent: Sent) -> Need | None:
     return None
 
 
+def test_document_is_valid(demo: Served) -> None:
+    document = demo.http.get("/openapi.json").json()
+    assert [str(fault) for fault in OpenAPIV31SpecValidator(document).iter_errors()] == []
+    del document["info"]["version"]
+    assert [*OpenAPIV31SpecValidator(document).iter_errors()]
+
+
 def test_every_operation_has_examples(document: dict[str, Any]) -> None:
     assert missing_examples(document) == []
     assert unfit_values(document) == []
@@ -67,6 +84,7 @@ def test_examples_are_answered_as_documented(demo: Served, document: dict[str, A
     for each in sent:
         answer, need = each.to(demo.http), unmet(demo, each)
         told = each.verb, each.path, each.example, answer.status_code, answer.text[:300]
+        assert deviations(document, each, answer) == [], told
         if need is None:
             assert answer.is_success, told
             continue
@@ -95,6 +113,7 @@ def test_examples_name_a_loaded_model_that_can_answer(served: Served) -> None:
         if "/rope" in sent.path or "/learned" in sent.path:
             answer = sent.to(served.http)
             assert answer.is_success, (sent, answer.text)
+            assert deviations(raw, sent, answer) == [], sent
 
 
 def test_bodies_name_a_model_that_is_not_the_default(score_store: Path) -> None:
@@ -107,7 +126,8 @@ def test_bodies_name_a_model_that_is_not_the_default(score_store: Path) -> None:
             ("/rerank", "documents"): None,
             ("/rerank", "texts"): "ranker",
         }
-        assert all(each.to(service.http).is_success for each in sent)
+        answers = [(each, each.to(service.http)) for each in sent]
+        assert all(answer.is_success and deviations(raw, each, answer) == [] for each, answer in answers)
 
 
 def test_document_follows_the_loaded_models(tiny_store: Path) -> None:
