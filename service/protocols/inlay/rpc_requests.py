@@ -13,7 +13,7 @@ from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
 from service.protocols.inlay.rpc_messages import DTYPE_OF
-from service.protocols.inlay.spans import check_count, read_spans
+from service.protocols.inlay.spans import check_count, read_spans, too_many_spans
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
@@ -70,6 +70,8 @@ def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking
     """Return the spans that a message asks for, and clear their fields."""
     if message.span_unit not in UNITS:
         raise _not_one_of("span_unit", message.span_unit, pb.SpanUnit.keys())
+    if max_inputs is not None and len(message.spans) > max_inputs:  # each one read costs a microsecond
+        raise too_many_spans(len(message.spans), max_inputs)
     check_count([own.spans for own in message.spans], max_inputs)
     lists = [[[span.start, span.stop] for span in own.spans] for own in message.spans]
     chunking = message.chunking

@@ -58,4 +58,9 @@ def _is_span(value: Any) -> bool:
 def check_count(lists: Sequence[Sized], max_inputs: int | None) -> None:
     """Raise TooManyInputs for more spans of all inputs together than the limit; None: there is none."""
     if max_inputs is not None and (count := max(len(lists), sum(map(len, lists)))) > max_inputs:
-        raise TooManyInputs(f"{count} spans", allowed=f"this server takes {max_inputs} a request", remedy="send fewer")
+        raise too_many_spans(count, max_inputs)
+
+
+def too_many_spans(count: int, most: int) -> TooManyInputs:
+    """Return the error for a request of more spans, or lists of spans, than this server takes."""
+    return TooManyInputs(f"{count} spans", allowed=f"this server takes {most} a request", remedy="send fewer")

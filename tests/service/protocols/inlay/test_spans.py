@@ -13,6 +13,8 @@ from safetensors import safe_open
 from safetensors.numpy import load
 
 from proto import embed_pb2 as pb
+from service.errors import TooManyInputs
+from service.protocols.inlay import rpc_requests
 from tests.served import Served, array_of
 
 TEXT, OTHER = "hello world, a b c d e hello", "world é"
@@ -164,3 +166,10 @@ def test_grpc_refuses_with_the_same_codes(served: Served, fields: dict[str, Any]
     metadata = {each.key: each.value for each in refusal.value.trailing_metadata()}
     assert (refusal.value.code().name, metadata["inlay-code"]) == ("INVALID_ARGUMENT", code)
     assert said in refusal.value.details()
+
+
+def test_lists_of_spans_beyond_the_limit_are_counted_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = pb.EmbedRequest(inputs=inputs(TEXT), spans=[pb.InputSpans()] * 65)
+    monkeypatch.setattr(rpc_requests, "check_count", pytest.fail)  # what counts the spans of each list
+    with pytest.raises(TooManyInputs, match="65 spans"):
+        rpc_requests.decode(message, 64)
