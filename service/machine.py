@@ -75,9 +75,7 @@ def _quota_v1(cgroup: Path) -> float | None:
 
 
 def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Let glibc divide its memory into no more heaps than there are cores, and keep no large block that is freed.
-
-    To be called before threads start.
+    """Let glibc divide its memory into no more heaps than there are cores; to be called before threads start.
 
     Its default is eight a core: each of the threads, which take turns at the interpreter, would fill one of its own
     with holes. What an operator sets for glibc is left as it is.
@@ -96,7 +94,10 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
 
 
 def trim_heaps() -> None:
-    """Give unused pages of the heap back: glibc keeps a model's worth of them in each arena after an exchange."""
+    """Give unused pages of the heaps back: glibc keeps a model's worth of them in each after an exchange.
+
+    What is free at the end of a heap that threads share stays: at most twice the largest block that was freed, 64 MiB.
+    """
     if _TRIM is not None:
         _TRIM(0)
 

@@ -55,8 +55,10 @@ async def warm_up(model: Model) -> None:
     try:
         ids = await _ids(model)
         for graph, batcher in model.batchers.items():
-            (future,) = batcher.submit([_work(model.card, graph, ids)], [len(ids)])
-            _check(model.card, graph, await future)
+            for runs in _runs(model, graph):
+                work = _work(model.card, graph, ids)
+                for future in batcher.submit([work] * runs, [len(ids)] * runs):
+                    _check(model.card, graph, await future)
         if model.card.head:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
         if model.card.sparse:
@@ -78,6 +80,14 @@ async def warm_up(model: Model) -> None:
     except Exception as error:
         why = error.message if isinstance(error, InlayError) else f"{type(error).__name__}: {error}"
         raise StartError(f"{name} fails on its first token: {why}; export it again") from error
+
+
+def _runs(model: Model, graph: str) -> tuple[int, ...]:
+    """Return how many runs to start at a time, so that all go on together and one has the machine to itself."""
+    engine = model.engine
+    if not model.card.graphs[graph].attends:
+        return (1,)
+    return (engine.runs, 1) if engine.alone else (engine.runs,)
 
 
 async def _logits(model: Model, width: int) -> NDArray[Any]:

@@ -61,5 +61,5 @@ class Engine(Protocol):
         ...
 
     def shrink(self) -> None:
-        """Let the next run of each graph give back memory that longer runs before it needed."""
+        """Let the next runs of each graph, as many as `runs`, give back memory that longer runs before needed."""
         ...

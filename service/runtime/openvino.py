@@ -66,7 +66,7 @@ class OpenVinoEngine:
         self._rows = rows
         self._input_layer, self._inputs = input_layer
         self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # that no run is using
-        self._to_shrink = False
+        self._to_shrink = 0  # runs that are still to give memory back
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of a graph."""
@@ -83,13 +83,13 @@ class OpenVinoEngine:
         finally:
             self._requests.put(request)
             if self._to_shrink:
-                self._to_shrink = False
+                self._to_shrink = 0  # runs that are still to give memory back
                 self._encoder.release_memory()
 
     def shrink(self) -> None:
         """Let the next runs give back what longer ones needed."""
         self._rows.shrink()
-        self._to_shrink = True
+        self._to_shrink = self.runs
         if self.alone is not None:
             self.alone.shrink()
 

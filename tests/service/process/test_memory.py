@@ -268,6 +268,7 @@ async def test_resident_bytes_of_a_model_are_shown(store: Path) -> None:
     assert shown not in process.metrics.text().decode()
 
 
+HEAPS_KEEP_LITTLE = "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072"
 BURSTS = """
 import asyncio, sys
 from pathlib import Path
@@ -286,8 +287,8 @@ from service.settings import Settings
 TOKENS = 32768  # of a batch that takes tens of megabytes
 
 async def main():
-    values = dict(store=Path(sys.argv[1]), device="cpu", threads=1, max_batch_tokens=TOKENS, max_inputs=TOKENS)
-    settings = Settings(**values)
+    values = dict(store=Path(sys.argv[1]), device="cpu", max_batch_tokens=TOKENS, max_inputs=TOKENS)
+    settings = Settings(threads=int(sys.argv[2]), **values)
     registry = open_registry(settings, Metrics())
     embedder, trimmer = EmbeddingPipeline(registry, settings), MemoryTrimmer(registry, Metrics(), lambda: 0)
     longest = registry.models["a"].card.max_tokens or 24
@@ -310,16 +311,18 @@ asyncio.run(main())
 """
 
 
-def test_memory_of_longest_inputs_is_given_back(store: Path) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_memory_of_longest_inputs_is_given_back(threads: int, store: Path) -> None:
     """Wide bursts on a real engine: the private memory of a process returns to where it was, within a quarter.
 
-    Not after each of them: what a thread's heap keeps goes back with a later one.
+    Its heaps return what is free at their ends at once: what glibc keeps there by its own thresholds varies.
     """
-    command = [sys.executable, "-c", BURSTS, str(store)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    command = [sys.executable, "-c", BURSTS, str(store), str(threads)]
+    environment = os.environ | {"GLIBC_TUNABLES": HEAPS_KEEP_LITTLE}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=100)
     bursts = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
     assert all(grown > GROWTH_BYTES for grown, _ in bursts)
-    assert min(kept / grown for grown, kept in bursts) < 0.25
+    assert max(kept / grown for grown, kept in bursts) < 0.25
 
 
 # ---- a batch is bounded

@@ -17,7 +17,7 @@ from service.observability.metrics import Metrics
 from service.registry import warmup
 from service.registry.registry import open_registry
 from service.settings import Settings
-from tests.golden_cases import case, write_checkpoint, write_tokenizer
+from tests.golden_cases import case, write_checkpoint, write_tiny_bert, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +106,23 @@ async def test_head_does_not_wait_for_the_thread_pool(model: Model, held: thread
         assert not tokenising.done()
         held.set()
         await tokenising
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(1, ["together"]), (2, ["alone", *["together"] * 2])])
+async def test_runs_that_go_on_together_and_alone_are_warm(
+    threads: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have sessions of their own, with memory of their own, and either may fail."""
+    export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
+    model = open_registry(Settings(store=tmp_path / "store", device="cpu", threads=threads), Metrics()).models["a"]
+    alone, ran = model.engine.alone, []
+    run = type(model.engine).run
+
+    def noted(self: Any, graph: str, *arguments: Any) -> Any:
+        if graph == "encoder" and self in (model.engine, alone):
+            ran.append("alone" if self is alone else "together")
+        return run(self, graph, *arguments)
+
+    monkeypatch.setattr(type(model.engine), "run", noted)
+    await warmup.warm_up(model)
+    assert sorted(ran) == expected
