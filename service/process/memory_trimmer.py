@@ -85,7 +85,7 @@ class MemoryTrimmer:
         for model in list(self._registry.models.values()):
             model.engine.shrink()
             with suppress(Overloaded, StartError):  # readiness reports it; other runs shrink as well
-                await warmup.warm_up_within(model, RUN_SECONDS)
+                await warmup.warm_up_within(model, RUN_SECONDS, every_session=True)
         gc.collect()  # some milliseconds: what was there at the start is frozen
         await asyncio.to_thread(machine.trim_heaps)
 

@@ -35,17 +35,20 @@ from service.errors import EngineFailure, InlayError, Overloaded, StartError
 _head_runs: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # that are under way
 
 
-async def warm_up_within(model: Model, seconds: float) -> None:
+async def warm_up_within(model: Model, seconds: float, every_session: bool = False) -> None:
     """Run every graph as `warm_up` does; raise StartError if that takes longer than `seconds`."""
     try:
         async with asyncio.timeout(seconds):
-            await warm_up(model)
+            await warm_up(model, every_session)
     except TimeoutError as error:
         raise StartError(f"{model.card.name} gave no answer within {seconds:g} s") from error
 
 
-async def warm_up(model: Model) -> None:
+async def warm_up(model: Model, every_session: bool = False) -> None:
     """Run every graph of a model once, through its batchers.
+
+    Args:
+        every_session: run graphs that have a session for a run alone twice more, side by side, in their other session.
 
     Raises:
         StartError: in one line, the tokenizer or a graph fails, or gives a value that is not finite.
@@ -55,7 +58,8 @@ async def warm_up(model: Model) -> None:
     try:
         ids = await _ids(model)
         for graph, batcher in model.batchers.items():
-            for runs in _runs(model, graph):
+            apart = every_session and model.engine.alone and model.card.graphs[graph].attends
+            for runs in (1, 2) if apart else (1,):
                 work = _work(model.card, graph, ids)
                 for future in batcher.submit([work] * runs, [len(ids)] * runs):
                     _check(model.card, graph, await future)
@@ -80,14 +84,6 @@ async def warm_up(model: Model) -> None:
     except Exception as error:
         why = error.message if isinstance(error, InlayError) else f"{type(error).__name__}: {error}"
         raise StartError(f"{name} fails on its first token: {why}; export it again") from error
-
-
-def _runs(model: Model, graph: str) -> tuple[int, ...]:
-    """Return how many runs to start at a time, so that all go on together and one has the machine to itself."""
-    engine = model.engine
-    if not model.card.graphs[graph].attends:
-        return (1,)
-    return (engine.runs, 1) if engine.alone else (engine.runs,)
 
 
 async def _logits(model: Model, width: int) -> NDArray[Any]:

@@ -108,11 +108,11 @@ class OnnxEngine:
         """Let the next runs of each graph give back what its arena holds unused.
 
         An arena keeps what its longest run needed, and shrinking it after every run would cost the next one its page
-        faults. It gives no part back that another run is using, so as many runs shrink it as go on at a time. On CUDA
-        nothing is done: `gpu_memory_bytes` bounds the arena there.
+        faults. It gives no part back that another run is using, so two runs shrink it where several go on at a time. On
+        CUDA nothing is done: `gpu_memory_bytes` bounds the arena there.
         """
         if self.device == "cpu":
-            self._to_shrink = dict.fromkeys(self._sessions, self.runs)
+            self._to_shrink = dict.fromkeys(self._sessions, min(2, self.runs))
         if self.alone is not None:
             self.alone.shrink()
 

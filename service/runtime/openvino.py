@@ -89,7 +89,7 @@ class OpenVinoEngine:
     def shrink(self) -> None:
         """Let the next runs give back what longer ones needed."""
         self._rows.shrink()
-        self._to_shrink = self.runs
+        self._to_shrink = min(2, self.runs)
         if self.alone is not None:
             self.alone.shrink()
 

@@ -118,7 +118,7 @@ async def test_stuck_graph_is_noticed_beside_a_working_one(registry, monkeypatch
     queue_one(encoder)
     encoder.succeeded_at -= 3600
 
-    async def stuck(own):
+    async def stuck(own, *_):
         tried.append(own)
         raise StartError("bert is stuck")
 
@@ -140,7 +140,7 @@ async def test_unexpected_error_makes_the_model_unready(registry, monkeypatch):
 async def test_models_are_checked_concurrently(registry, monkeypatch):
     together = asyncio.Barrier(3)
 
-    async def meets(model):
+    async def meets(*_):
         await together.wait()
 
     monkeypatch.setattr(warmup, "warm_up", meets)
@@ -150,7 +150,7 @@ async def test_models_are_checked_concurrently(registry, monkeypatch):
 async def test_lasting_fault_is_logged_once(registry, meddle, monkeypatch, caplog):
     monkeypatch.setattr(readiness, "VERDICT_SECONDS", 0.0)
 
-    async def fails(model):
+    async def fails(*_):
         raise StartError("bert fails")
 
     monkeypatch.setattr(warmup, "warm_up", fails)

@@ -285,7 +285,7 @@ async def test_unexpected_error_leaves_the_old_version_serving(store: Path, monk
     service = Service(store)
     before = await service.vector()
 
-    async def fault(_: Any) -> None:
+    async def fault(*_: Any) -> None:
         raise ZeroDivisionError("of a graph")
 
     monkeypatch.setattr(warmup, "warm_up", fault)

@@ -108,11 +108,13 @@ async def test_head_does_not_wait_for_the_thread_pool(model: Model, held: thread
         await tokenising
 
 
-@pytest.mark.parametrize(("threads", "expected"), [(1, ["together"]), (2, ["alone", *["together"] * 2])])
-async def test_runs_that_go_on_together_and_alone_are_warm(
-    threads: int, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("threads", "every", "expected"),
+    [(1, True, ["together"]), (2, False, ["alone"]), *[(each, True, ["alone", *["together"] * 2]) for each in (2, 8)]],
+)
+async def test_sessions_of_runs_together_and_alone_are_warm(
+    threads: int, every: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They have sessions of their own, with memory of their own, and either may fail."""
     export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
     model = open_registry(Settings(store=tmp_path / "store", device="cpu", threads=threads), Metrics()).models["a"]
     alone, ran = model.engine.alone, []
@@ -124,5 +126,5 @@ async def test_runs_that_go_on_together_and_alone_are_warm(
         return run(self, graph, *arguments)
 
     monkeypatch.setattr(type(model.engine), "run", noted)
-    await warmup.warm_up(model)
+    await warmup.warm_up(model, every)
     assert sorted(ran) == expected
