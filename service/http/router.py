@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 from service.http.routes import PARAMETER, ErrorRenderer, Route, RouteGroup
 
 
+VALUE, REST = "/", "/:path"  # in place of a parameter; no segment of a path contains a slash
+
+
 class Match(NamedTuple):
     """The route of a request and the values of its path's parameters."""
 
@@ -67,7 +70,7 @@ class Router:
             self._plain[route.verb, route.path] = Match(route, {})
         node = self._tree
         for segment in route.path.split("/")[1:]:
-            node = node.setdefault(PARAMETER.sub(r"{\2}", segment), {})
+            node = node.setdefault(PARAMETER.sub(r"/\2", segment), {})
         node.setdefault(None, {})[route.verb] = route
 
     def _leaves(self, path: str) -> Iterable[tuple[dict[str, Route], list[str]]]:
@@ -86,9 +89,10 @@ def _walk(
     if first in node:
         yield from _walk(node[first], rest, values)
     for pattern in node:
-        if pattern and pattern.startswith("{}.") and first.endswith(pattern[2:]) and len(first) > len(pattern) - 2:
-            yield from _walk(node[pattern], rest, [*values, first[: 2 - len(pattern)]])
-    if first and "{}" in node:
-        yield from _walk(node["{}"], rest, [*values, first])
-    if first and "{:path}" in node:
-        yield from _walk(node["{:path}"], [], [*values, "/".join(segments)])
+        ending = pattern.removeprefix(VALUE) if pattern and pattern.startswith(f"{VALUE}.") else ""
+        if ending and first.endswith(ending) and len(first) > len(ending):
+            yield from _walk(node[pattern], rest, [*values, first.removesuffix(ending)])
+    if first and VALUE in node:
+        yield from _walk(node[VALUE], rest, [*values, first])
+    if first and REST in node:
+        yield from _walk(node[REST], [], [*values, "/".join(segments)])

@@ -141,7 +141,7 @@ TARGETS = {
     "headers": Target(
         _header, lambda: list(ACCEPTS), words=(b";q=", b"*/*", b"*", b",", b"bytes=", b"identity", b"nan")
     ),
-    "paths": Target(_path, lambda: [b"embed", b"models/a/versions/1/infer", b"models//x", b"%00/../x"]),
+    "paths": Target(_path, lambda: [b"embed", b"models/a/versions/1/infer", b"models//x", b"models/{}", b"%00/../x"]),
     "content codings": Target(_coding, _coding_seeds, (codings.Broken, codings.TooLong)),
     "multipart form": Target(
         _form,

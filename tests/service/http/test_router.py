@@ -29,7 +29,7 @@ PATHS = (
     "/files/{file:path}",
 )
 SEGMENTS = st.sampled_from(
-    ["", "embed", "v2", "models", "stats", "infer", "versions", "a", "b c", "{name}", ".png", "x.png", "files"]
+    ["", "embed", "v2", "models", "stats", "infer", "versions", "a", "b c", "{name}", "{}", "{}.png", ".png", "x.png", "files"]
 )
 
 
@@ -71,6 +71,9 @@ def test_finds_what_starlette_finds(segments: list[str], method: str) -> None:
         ("/a/b.png", "/a/{name}.png", {"name": "b"}),
         ("/a/b.c.png", "/a/{name}.png", {"name": "b.c"}),
         ("/a/.png", "/a/{name}", {"name": ".png"}),
+        ("/a/{}", "/a/{name}", {"name": "{}"}),
+        ("/a/{}.png", "/a/{name}.png", {"name": "{}"}),
+        ("/files/{:path}/a", "/files/{file:path}", {"file": "{:path}/a"}),
         ("/a/b.pngs", "/a/{name}", {"name": "b.pngs"}),
         ("/files/a", "/files/{file:path}", {"file": "a"}),
         ("/files/a/b//c.css", "/files/{file:path}", {"file": "a/b//c.css"}),
