@@ -174,13 +174,15 @@ class Tokenizer:
             sequence.tokens for sequence in each
         )
 
-    async def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Return every token of each text; nothing is cut.
+    async def tokens(
+        self, texts: Sequence[str], special_tokens: bool, most: int, written: Callable[[list[list[Token]]], Result]
+    ) -> Result:
+        """Return every token of each text as `written` writes them, in the same thread; nothing is cut.
 
         Raises:
             TooLarge: all texts together have more than `most` tokens.
         """
-        return await _run(sum(map(len, texts)), self.tokens_now, texts, special_tokens, most)
+        return await _run(sum(map(len, texts)), lambda: written(self.tokens_now(texts, special_tokens, most)))
 
     def tokens_now(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
         """Run `tokens` on the calling thread."""

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from service.http.routes import PARAMETER, ErrorRenderer, Route, RouteGroup
 
-
 VALUE, REST = "/", "/:path"  # in place of a parameter; no segment of a path contains a slash
 
 

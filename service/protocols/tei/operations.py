@@ -1,7 +1,7 @@
 """Operations that text-embeddings-inference's REST and gRPC share: info, tokenize, decode, the choice of the output."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from models.artifacts.card import SPARSE, Card
 from service.context import ServiceContext
@@ -21,6 +21,7 @@ from service.registry.loading import BATCH_VALUES, encoder_tokens
 
 CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
+Written = TypeVar("Written")
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 
 
@@ -66,9 +67,17 @@ def _batch_tokens(model: Model, setting: int) -> int:
 
 
 async def tokenize(
-    context: ServiceContext, model: Model, texts: Sequence[str], special_tokens: bool, prompt_name: str | None
-) -> list[list[Token]]:
+    context: ServiceContext,
+    model: Model,
+    texts: Sequence[str],
+    special_tokens: bool,
+    prompt_name: str | None,
+    written: Callable[[list[list[Token]]], Written],
+) -> Written:
     """Return every token of each text after its prompt; offsets count from the prompt's beginning.
+
+    Args:
+        written: writes the tokens, off the event loop where they are many: a second for half a million.
 
     Raises:
         EmptyRequest, TooLarge, BadRequest, WrongModelKind: there are no texts, or too many, no such prompt, or the
@@ -80,7 +89,8 @@ async def tokenize(
     prompt = prompt_of(model.card, prompt_name)
     characters = sum(map(len, texts))
     with context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-        return await tokenizer.tokens([prompt + text for text in texts], special_tokens, settings.max_request_tokens)
+        texts = [prompt + text for text in texts]
+        return await tokenizer.tokens(texts, special_tokens, settings.max_request_tokens, written)
 
 
 async def decode(

@@ -22,7 +22,7 @@ from service.http import formats, ignored_fields, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
-from service.http.response import Response, json_response
+from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Answer, Example, Handler, Need, Request, RequestBody, Route, RouteGroup, Schema
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
@@ -31,7 +31,7 @@ from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import operations, schemas, sparse_answers, vector_similarity
+from service.protocols.tei import operations, schemas, sparse_answers, token_answers, vector_similarity
 from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Result = TypeVar("Result")
@@ -281,8 +281,9 @@ class Handlers:
         body = await _read(request, partial(_body_of, schemas.TokenizeBody))
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         model = self._registry.get(body.model)
-        tokens = await operations.tokenize(self._context, model, texts, body.add_special_tokens, body.prompt_name)
-        return json_response(tokens)
+        own = (texts, body.add_special_tokens, body.prompt_name)
+        document = await operations.tokenize(self._context, model, *own, token_answers.json)
+        return bytes_response(document, "application/json")
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""

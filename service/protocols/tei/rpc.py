@@ -25,7 +25,7 @@ from service.grpc.methods import Metadata, Method, Service, serialize
 from service.http.formats import buffer
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.rpc_messages import varint
-from service.protocols.tei import operations, sparse_answers
+from service.protocols.tei import operations, sparse_answers, token_answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.request_context import RequestContext
 
@@ -144,7 +144,7 @@ def _rerank_methods(handlers: "Handlers") -> list[Method]:
 
 def _tokenize_methods(handlers: "Handlers") -> list[Method]:
     return _with_streams(
-        Method(name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, admitted=True),
+        Method(name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, serialize=bytes, admitted=True),
         Method(name="Decode", request=pb.DecodeRequest, handler=handlers.decode, admitted=True),
     )
 
@@ -218,16 +218,12 @@ class Handlers:
         """Return the timing headers of an answer."""
         return timing_headers.metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
 
-    async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> pb.EncodeResponse:
-        """Return the tokens of a text."""
+    async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
+        """Return the tokens of a text, as wire bytes."""
         texts, special_tokens = [_text(request.inputs)], request.add_special_tokens
         model, prompt_name = self._model(), _prompt_name(request)
-        (tokens,) = await operations.tokenize(self._context, model, texts, special_tokens, prompt_name)
-        return pb.EncodeResponse(
-            tokens=[
-                pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
-                for token in tokens
-            ]
+        return await operations.tokenize(
+            self._context, model, texts, special_tokens, prompt_name, token_answers.message
         )
 
     async def decode(self, request: pb.DecodeRequest, call: RequestContext) -> pb.DecodeResponse:

@@ -304,7 +304,7 @@ async def test_long_texts_are_tokenised_off_the_event_loop(store: Any) -> None:
         model = here.context.registry.get(None)
         assert model.tokenizer is not None
         turns = 0
-        tokenising = asyncio.ensure_future(model.tokenizer.tokens(["a b " * 100_000], True, 10**7))
+        tokenising = asyncio.ensure_future(model.tokenizer.tokens(["a b " * 100_000], True, 10**7, list))
         while not tokenising.done():
             turns += 1
             await asyncio.sleep(0)
