@@ -61,8 +61,8 @@ async def warm_up(model: Model, every_session: bool = False) -> None:
             apart = every_session and model.engine.alone and model.card.graphs[graph].attends
             for runs in (1, 2) if apart else (1,):
                 work = _work(model.card, graph, ids)
-                for future in batcher.submit([work] * runs, [len(ids)] * runs):
-                    _check(model.card, graph, await future)
+                for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
+                    _check(model.card, graph, answer)
         if model.card.head:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
         if model.card.sparse:

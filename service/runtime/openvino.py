@@ -83,7 +83,7 @@ class OpenVinoEngine:
         finally:
             self._requests.put(request)
             if self._to_shrink:
-                self._to_shrink = 0  # runs that are still to give memory back
+                self._to_shrink = max(0, self._to_shrink - 1)  # another thread may have counted down too
                 self._encoder.release_memory()
 
     def shrink(self) -> None:

@@ -281,8 +281,9 @@ class Handlers:
         body = await _read(request, partial(_body_of, schemas.TokenizeBody))
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         model = self._registry.get(body.model)
-        own = (texts, body.add_special_tokens, body.prompt_name)
-        document = await operations.tokenize(self._context, model, *own, token_answers.json)
+        document = await operations.tokenize(
+            self._context, model, texts, body.add_special_tokens, body.prompt_name, token_answers.json
+        )
         return bytes_response(document, "application/json")
 
     async def decode(self, request: Request) -> Response:
