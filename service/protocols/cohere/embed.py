@@ -35,8 +35,7 @@ from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.cohere.embed_errors import render_error
-from service.protocols.cohere.errors import CohereError
+from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay.images import decode_picture
 from service.protocols.inlay.tags import EMBED
 
@@ -150,7 +149,7 @@ def routes(context: ServiceContext) -> RouteGroup:
         _route(context, "/v1/embed", CohereEmbedBody, "cohere_embed_v1", "1"),
         _route(context, "/v2/embed", CohereV2EmbedBody, "cohere_embed_v2", "2"),
     ]
-    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON))
+    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
 
 
 def _route(context: ServiceContext, path: str, body: type[CohereEmbedBody], name: str, version: str) -> Route:

@@ -31,7 +31,7 @@ from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import operations, schemas, sparse_answers, token_answers, vector_similarity
+from service.protocols.tei import answers, operations, schemas, vector_similarity
 from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ def _vector_routes(handlers: "Handlers") -> list[Route]:
             "/embed_sparse", handlers.embed_sparse, "tei_embed_sparse",
             "The sparse vector of each text: its values that are not 0",
             _body(schemas.SparseBody, {"inputs": ["hello world"]}),
-            Answer(content={JSON: sparse_answers.SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
+            Answer(content={JSON: answers.SPARSE_SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
             vectors=True, need=needs.SPARSE,
         ),
         _post(
@@ -282,7 +282,7 @@ class Handlers:
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         model = self._registry.get(body.model)
         document = await operations.tokenize(
-            self._context, model, texts, body.add_special_tokens, body.prompt_name, token_answers.json
+            self._context, model, texts, body.add_special_tokens, body.prompt_name, answers.tokens_json
         )
         return bytes_response(document, "application/json")
 
@@ -304,7 +304,7 @@ class Handlers:
         embed_request = _embed_request(body, inputs, output)
         embed_request = embed_request._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         result = await self._context.embedder.embed(embed_request, request.context)
-        headers, parts = await inline_or_in_thread(json_arrays.count(result), sparse_answers.json, result)
+        headers, parts = await inline_or_in_thread(json_arrays.count(result), answers.sparse_json, result)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def predict(self, request: Request) -> Response:
