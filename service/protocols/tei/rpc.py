@@ -18,7 +18,7 @@ from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import classifying, limits, ranking
 from service.embedding.model import Model
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.embedding.scoring import Reading, Scorer, ranks_pairs
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
@@ -201,16 +201,15 @@ class Handlers:
         dimensions: int | None,
     ) -> Vectors:
         started, model = perf_counter(), self._model()
-        embed_request = EmbedRequest(
-            [Text(_text(request.inputs))],
-            model.card.name,
+        options = EmbedOptions(
             (output_of(model.card),),
             request.truncate,
             _direction(request.truncation_direction),
-            normalize,
-            dimensions,
+            normalize=normalize,
+            dimensions=dimensions,
             prompt_name=_prompt_name(request),
         )
+        embed_request = EmbedRequest([Text(_text(request.inputs))], model.card.name, options)
         result = await self._context.embedder.embed(embed_request, call)
         return Vectors(result.outputs[0].rows, result, perf_counter() - started)
 
