@@ -95,7 +95,7 @@ class EmbeddingPipeline:
         several = MULTI_VECTOR in plan.heads
         if several:
             request = multi_vectors.as_read(model.card, request)
-        hashing = model, plan, request, ids
+        hashing = model, plan, request, ids, context.key_name
         keys = self._keys(*hashing) if characters <= HASHED_INLINE else await asyncio.to_thread(self._keys, *hashing)
         if keys:
             ids = [kept or own for kept, own in zip(self._cache.find(model, keys), ids, strict=True)]
@@ -154,20 +154,20 @@ class EmbeddingPipeline:
     def check(self, request: EmbedRequest, context: RequestContext) -> None:
         """Raise what `embed` would raise now before it tokenized the texts of a request."""
         request, model, plan, ids, _ = self._validated(request)
-        if keys := self._keys(model, plan, request, ids):
+        if keys := self._keys(model, plan, request, ids, context.key_name):
             kept = self._cache.find(model, keys, counted=False)
             ids = [found or own for found, own in zip(kept, ids, strict=True)]
         if None in ids:
             self._check_room(model, plan, request, ids, context)
 
-    def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any]) -> Sequence[bytes]:
+    def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], key_name: str) -> Sequence[bytes]:
         """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
         if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,) or request.spans is not None:
             return ()
         named = request.options.prompt_name, request.options.task, request.options.input_type
         prompt = prompt_of(model.card, *named) if None in ids else ""
         task = task_of(model.card, request.options.task, request.options.prompt_name, request.options.input_type)
-        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task)
+        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task, key_name)
 
     def _validated(self, request: EmbedRequest) -> tuple[EmbedRequest, Model, Plan, list[Any], int]:
         """Return a request with the model's own choices, its model and plan, its inputs as `_validate` does, and the
@@ -355,7 +355,7 @@ def _schedule(
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             for graph, outputs in graphs.items():
-                works, answered = works_of(model, plan, graph, outputs, parts, indices)
+                works, answered = works_of(model, plan, graph, outputs, parts, indices, context.key_name)
                 costs = [work.packed.tokens for work in works]
                 futures = model.batchers[graph].submit(
                     works, costs, times, context.deadline, admitted, context.staggered

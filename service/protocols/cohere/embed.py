@@ -186,7 +186,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
             result = await _embed_images(context, model, body, source, request)
         else:
             result = await _embed_texts(context, model, body, source, request)
-        arguments = result, body, source.texts, request.id.decode(), version
+        arguments = result, body, source.texts, request.context.request_id.decode(), version
         headers, parts = await inline_or_in_thread(size + json_arrays.count(result), _document, *arguments)
         return formats.response((*headers, *ignored_fields.headers(unused)), parts)
 

@@ -4,7 +4,7 @@ from service.embedding.output_types import AS_THE_MODEL_GIVES
 from service.error_status import STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response
-from service.request_context import REQUEST_ID
+from service.request_context import CURRENT_CALL
 
 SPELLING = Spelling(
     fields={"inputs": "texts", "dimensions": "output_dimension", "dtype": "embedding_types"},
@@ -22,5 +22,5 @@ INVALID_REQUESTS = frozenset(
 def render_error(error: InlayError) -> Response:
     """Return an error as Cohere's message and id."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
-    document = {"id": REQUEST_ID.get().decode(), "message": error.render(SPELLING)}
+    document = {"id": CURRENT_CALL.get().request_id.decode(), "message": error.render(SPELLING)}
     return json_response(document, status, tuple(retry_headers(error)))

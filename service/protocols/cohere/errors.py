@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response
-from service.request_context import REQUEST_ID
+from service.request_context import CURRENT_CALL
 
 SPELLING = Spelling(
     fields={"inputs": "documents"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncation": true'}
@@ -26,5 +26,5 @@ def render_error(error: InlayError) -> Response:
     """Return an error as Cohere's; it answers invalid requests with 400, as vLLM does."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
     message = error.render(SPELLING)
-    document = {"id": REQUEST_ID.get().decode(), "message": message, "detail": message}
+    document = {"id": CURRENT_CALL.get().request_id.decode(), "message": message, "detail": message}
     return json_response(document, status, tuple(retry_headers(error)))

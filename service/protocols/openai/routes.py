@@ -148,7 +148,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = _vector_a_text(result)
         if options.task == TOKEN_EMBED and decoded.options.normalize is not False:
             result = _normalized_tokens(result)
-        response_id = shape.id_prefix + (caller_id or request.id.decode())
+        response_id = shape.id_prefix + (caller_id or request.context.request_id.decode())
         values = json_arrays.count(result)
         headers, parts = await inline_or_in_thread(values, _encode, result, options, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))

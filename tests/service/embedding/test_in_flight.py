@@ -17,7 +17,7 @@ from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedResult, Ids, Text
 from service.embedding.tokenization import Cut
 from service.errors import DeadlineExceeded, EngineFailure
-from service.request_context import KEY_NAME
+from service.request_context import RequestContext
 from service.scheduling.deadlines import within
 from service.scheduling.shared_runs import SharedRun
 from service.settings import Settings
@@ -193,8 +193,9 @@ async def test_callers_with_keys_share_no_run(make: Make, monkeypatch: pytest.Mo
     engine = Watched(service.registry, monkeypatch)
 
     async def of_key(name: str) -> EmbedResult:
-        KEY_NAME.set(name)
-        return await embed(service, TEXT)
+        call = RequestContext()
+        call.show_key(name)
+        return await service.pipeline.embed(EmbedRequest((TEXT,)), call)
 
     results = await asyncio.gather(*[of_key(name) for name in ("x", "y", "x")])
     assert engine.sequences == 2

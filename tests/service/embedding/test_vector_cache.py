@@ -17,7 +17,7 @@ from service.embedding.requests import EmbedResult, Ids, Text
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
-from service.request_context import KEY_NAME, RequestContext
+from service.request_context import RequestContext
 from service.settings import Settings
 from tests.collector import collect
 from tests.embed_requests import embed_request
@@ -72,6 +72,12 @@ Make = Callable[..., Cached]
 
 async def embed(service: Service, *inputs: Text | Ids, **fields: Any) -> EmbedResult:
     return await service.pipeline.embed(embed_request(inputs, **fields))
+
+
+async def embed_with_key(service: Service, name: str, text: Text) -> None:
+    call = RequestContext()
+    call.show_key(name)
+    await service.pipeline.embed(EmbedRequest((text,)), call)
 
 
 def answer(result: EmbedResult) -> dict[str, Any]:
@@ -220,12 +226,8 @@ async def test_caller_that_leaves_keeps_nothing_half_done(make: Make, monkeypatc
 async def test_keys_have_entries_of_their_own(make: Make) -> None:
     service = make()
 
-    async def of_key(name: str) -> None:
-        KEY_NAME.set(name)
-        await embed(service, TEXT)
-
     for name, hits in (("x", 0), ("y", 0), ("x", 1)):
-        await asyncio.create_task(of_key(name))
+        await embed_with_key(service, name, TEXT)
         assert service.hits == hits
 
 
@@ -233,12 +235,8 @@ async def test_long_texts_are_found_too_and_by_their_key_alone(make: Make) -> No
     service = make()
     text = Text("hello world " * 20_000)  # hashed in a thread
 
-    async def of_key(name: str) -> None:
-        KEY_NAME.set(name)
-        await embed(service, text)
-
     for name, hits in (("x", 0), ("y", 0), ("x", 1)):
-        await asyncio.create_task(of_key(name))
+        await embed_with_key(service, name, text)
         assert service.hits == hits
 
 
