@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from models.families.head_fitting import Head, Transform
 from models.graphs.builder import GraphBuilder
 from models.graphs.encoder import activate
+from models.recipes.output_head import OutputHead, Transform
 
 INPUT, OUTPUT = "hidden", "logits"
 
 
-def head(builder: GraphBuilder, spec: Head, packed: bool = False) -> Any:
+def head(builder: GraphBuilder, spec: OutputHead, packed: bool = False) -> Any:
     """Return the ModelProto of a head, its matrix `packed` as for GraphBuilder.product."""
     x = _transformed(builder, spec.transform, INPUT) if spec.transform else INPUT
     x = _times(builder, x, spec.before)

@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from models.artifacts.card import ONE_TYPE
-from models.families.extra_inputs import (
-    ATTENDED,
-    MASKED,
-    SENT,
-    TASKS,
-    WIDTHS,
-)
-from models.families.recipe import (
+from models.graphs.adapters import adapted_rows
+from models.graphs.builder import GraphBuilder
+from models.graphs.positions import sinusoidal
+from models.recipes.extra_inputs import ATTENDED, MASKED, SENT, TASKS, WIDTHS
+from models.recipes.graph_names import ONE_TYPE
+from models.recipes.steps import (
     KEPT_IN_TRAINING,
     AddIndexed,
     AddPosition,
@@ -40,9 +37,6 @@ from models.families.recipe import (
     TokenDropout,
     has_adapters,
 )
-from models.graphs.adapters import adapted_rows
-from models.graphs.builder import GraphBuilder
-from models.graphs.positions import sinusoidal
 
 INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ids": ("INT64", ("tokens",)),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, SentenceModules
 from models.graphs.builder import GraphBuilder
+from models.recipes.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, SentenceModules
+from models.recipes.steps import LayerNorm, Linear
 
 INPUT, OUTPUT = "pooled", "vectors"
 _OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {

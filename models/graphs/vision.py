@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
 from models.graphs import tower_blocks
 from models.graphs.builder import GraphBuilder
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.resample import RESIZES
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps, VectorSteps
 

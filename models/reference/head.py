@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.head_fitting import Head
+from models.recipes.output_head import OutputHead
 from models.reference.interpreter import ACTIVATIONS
 
 BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB
@@ -15,7 +15,7 @@ Rows = NDArray[np.float64]
 Weights = Mapping[str, Any]
 
 
-def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+def logits(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Rows:
     """Return the logits of hidden states.
 
     Args:
@@ -29,7 +29,7 @@ def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
     return np.concatenate(list(blocks(head, weights, hidden)), axis=1)
 
 
-def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
+def blocks(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
     """Yield the logits by columns, [N, some of the vocabulary], in order; arguments as for `logits`."""
     x = before_the_matrix(head, weights, hidden)  # (N, inner)
     matrix = weights[head.matrix]
@@ -44,7 +44,7 @@ def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]
         yield values if head.cap is None else head.cap * np.tanh(values / head.cap)
 
 
-def before_the_matrix(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+def before_the_matrix(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Rows:
     """Return the rows that the matrix is multiplied with, float64 [N, inner]."""
     x = hidden.astype(np.float64)
     if head.transform:

@@ -8,9 +8,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.extra_inputs import ATTENDED, MASKED, TASKS
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import (
+from models.positions import sinusoidal
+from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import (
     KEPT_IN_TRAINING,
     Activation,
     Adapter,
@@ -36,7 +37,6 @@ from models.families.recipe import (
     Step,
     TokenDropout,
 )
-from models.positions import sinusoidal
 from models.reference import attention
 
 Rows = NDArray[np.float64]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, Module, SentenceModules
+from models.recipes.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, Module, SentenceModules
+from models.recipes.steps import LayerNorm, Linear
 from models.reference.interpreter import ACTIVATIONS as COMMON
 
 Rows = NDArray[np.float64]

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.reference.interpreter import ACTIVATIONS, encode, rowwise
 from models.vision.image_spec import Image
 from models.vision.resample import resized

@@ -8,7 +8,7 @@ from service.embedding.output_types import AS_THE_MODEL_GIVES
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response
-from service.request_context import REQUEST_ID
+from service.request_context import CURRENT_CALL
 
 RANKING = Spelling(
     fields={"inputs": "documents"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncation": true'}
@@ -44,4 +44,4 @@ def render_rerank_error(error: InlayError) -> Response:
 def _render(error: InlayError, members: dict[str, str]) -> Response:
     """Return an error with these members; invalid requests are answered with 400, as vLLM does."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
-    return json_response({"id": REQUEST_ID.get().decode(), **members}, status, tuple(retry_headers(error)))
+    return json_response({"id": CURRENT_CALL.get().request_id.decode(), **members}, status, tuple(retry_headers(error)))

@@ -165,7 +165,7 @@ class RerankHandler:
         ranks = await self._scorer.score(model, [(body.query, text) for text in texts], request.context, _reading(body))
         shown = self._with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(
-            len(request.body), _document, body, ranks, request.id.decode(), request.path, shown
+            len(request.body), _document, body, ranks, request.context.request_id.decode(), request.path, shown
         )
         unused = [name for name in data if name not in CohereRerankBody.model_fields]
         return await inline_or_in_thread(

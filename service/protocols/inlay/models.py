@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from models.artifacts.card import FILE_NAME, Card
-from models.families.multi_vector import MultiVector
-from models.families.positional_encodings import RopeTable
-from models.families.sentence_modules import SentenceModules
+from models.recipes.multi_vector import MultiVector
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
 from service.embedding.late_interaction import function_of

@@ -10,12 +10,12 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from models.artifacts.card import Card
-from models.families.classifiers import ScoreActivation
+from models.recipes.classifier import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import classifying, limits, ranking
 from service.embedding.model import Model
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.embedding.scoring import Reading, Scorer, ranks_pairs
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
@@ -174,16 +174,15 @@ class Handlers:
         dimensions: int | None = None,
     ) -> EmbedResult:
         model = self._model()
-        embed_request = EmbedRequest(
-            [Text(_text(request.inputs))],
-            model.card.name,
+        options = EmbedOptions(
             (output_of(model.card),),
             request.truncate,
             _direction(request.truncation_direction),
-            normalize,
-            dimensions,
+            normalize=normalize,
+            dimensions=dimensions,
             prompt_name=_prompt_name(request),
         )
+        embed_request = EmbedRequest([Text(_text(request.inputs))], model.card.name, options)
         return await self._context.embedder.embed(embed_request, call)
 
     def initial_metadata(self, answer: Timed) -> Metadata:

@@ -13,19 +13,14 @@ from models.checkpoints import safetensors
 from models.errors import ReferenceMismatch
 from models.families import FAMILIES, family_for_side
 from models.families.config import Config
-from models.families.extra_inputs import Extra
 from models.families.filling import input_layer
-from models.families.recipe import (
-    LayerNorm,
-    Recipe,
-    RMSNorm,
-    Scale,
-)
-from models.families.recipe_json import from_json, to_json
 from models.families.tensor_shapes import expected_shapes, per_layer_shapes
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
+from models.recipes.extra_inputs import Extra
+from models.recipes.recipe_json import from_json, to_json
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm, Scale
 from models.reference import interpreter as reference
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
 from tests.onnx_sessions import open_session
@@ -334,9 +329,9 @@ def rms(x: NDArray[np.float64]) -> NDArray[np.float64]:
     "steps", [(Scale(3.0),), (RMSNorm("g", 1e-6),), (Scale(0.5), RMSNorm("g", 1e-6), LayerNorm("g", None, 1e-5))]
 )
 def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> None:
-    from models.families.recipe import Embed
     from models.graphs import input_layer as graphs
     from models.graphs.builder import GraphBuilder, save
+    from models.recipes.steps import Embed
 
     random = np.random.default_rng(0)
     table, gain = random.normal(size=(9, 8)).astype(np.float32), random.normal(1, 0.1, 8).astype(np.float32)

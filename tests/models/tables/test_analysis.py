@@ -14,9 +14,9 @@ from models.artifacts.export import export
 from models.artifacts.random_checkpoint import INITS, create
 from models.checkpoints.safetensors import tensors_of
 from models.errors import ModelError
-from models.families.recipe import AddPosition, Embed, LayerNorm
 from models.plots.picture import LinePanel
 from models.plots.word_table import draw_table, picture
+from models.recipes.steps import AddPosition, Embed, LayerNorm
 from models.tables import analysis, row_blocks
 from models.tables.analysis import components, effective_rank, row_facts, spectrum
 from tests.golden_cases import write_tiny_bert

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
-from models.families.recipe import FeedForward, Linear
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.projections import Int8
+from models.recipes.steps import FeedForward, Linear
 from models.tables.int8_matrices import products, quantized, session_entries, view
 from tests.onnx_sessions import open_session
 

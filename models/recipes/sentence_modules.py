@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from models.families.recipe import LayerNorm, Linear
+from models.recipes.steps import LayerNorm, Linear
 
 Activation = Literal[
     "identity",
