@@ -46,7 +46,7 @@ class EmbedOptions:
     pair_column: str | None = option("of the second texts of pairs, for rerankers; unset: none", "NAME")
     keep: str = option("columns to copy to the output, separated by commas, or * for all", "NAMES", default="")
     output_name: str | None = option(
-        "of the model's outputs, or scores of its logits; unset: its default", "NAME", flag="--output"
+        "of the model's outputs, or scores of its logits; unset: its default", "NAME", flags=["--output"]
     )
     dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"] = option(
         "of the vectors; int8, uint8: by the ranges of `inlay calibrate`, else of the first 4096 rows; "

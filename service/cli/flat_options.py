@@ -15,17 +15,18 @@ def argument(metavar: str, help: str, **default: Any) -> Any:
     return field(**default, metadata={TYPER: typer.Argument(metavar=metavar, help=help, show_default=not default)})
 
 
-def option(help: str, metavar: str | None = None, *, default: Any = None, flag: str = "", **details: Any) -> Any:
+def option(
+    help: str, metavar: str | None = None, *, default: Any = None, flags: Sequence[str] = (), **details: Any
+) -> Any:
     """Return the field of an option.
 
     Args:
         help: its meaning in --help.
         metavar: what its value is called there; None: by its type.
         default: its value where it is not given.
-        flag: its only name; empty: made from the field's name, with --no-NAME beside it where it is true or false.
+        flags: its names; empty: made from the field's name, with --no-NAME beside it where it is true or false.
         details: of typer.Option.
     """
-    flags = [flag] if flag else []
     return field(default=default, metadata={TYPER: typer.Option(*flags, metavar=metavar, help=help, **details)})
 
 

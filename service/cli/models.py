@@ -26,7 +26,7 @@ OUT = partial(
 )
 NAME = partial(option, "what the model is called; unset: the name of its folder", "NAME")
 FORCE = partial(
-    option, "replace an older export even where other files lie beside its own", default=False, flag="--force"
+    option, "replace an older export even where other files lie beside its own", default=False, flags=["--force"]
 )
 
 
@@ -49,10 +49,10 @@ class ExportOptions:
         "which half of a checkpoint with two input layers (CLIP: text, vision; Whisper: encoder, decoder)"
     )
     assume: bool = option(
-        "take an unknown model_type for a plain decoder, where its files fit one", default=False, flag="--assume"
+        "take an unknown model_type for a plain decoder, where its files fit one", default=False, flags=["--assume"]
     )
     link: bool = option(
-        "serve the tables in place, from the checkpoint's file, by a hard link", default=False, flag="--link"
+        "serve the tables in place, from the checkpoint's file, by a hard link", default=False, flags=["--link"]
     )
     encoder: Literal["none", "float32", "int8"] | None = option(
         "of the blocks; none: input layer alone; int8: about three times as fast on CPU, see --min-cosine. "
@@ -222,7 +222,7 @@ class CreateOptions:
     whole: bool = option(
         "the blocks too, as published files hold them; poolers and output heads are not written",
         default=False,
-        flag="--whole",
+        flags=["--whole"],
     )
     vocab_size: int | None = option("rows of the word table; unset: as --config says, else the family's", "N")
     hidden_size: int | None = option("its columns; unset: as --config says, else the family's", "N")
