@@ -331,6 +331,20 @@ def test_tests_depend_on_no_private_name_of_ours() -> None:
     assert {path: names for path, names in used.items() if names} == {}
 
 
+def test_tests_hold_on_every_processor() -> None:
+    """Sessions take the service's options, and a value near 0 is compared by an absolute tolerance too."""
+    wrong = []
+    for path in sorted(ROOT.glob("tests/**/*.py")):
+        if path.relative_to(ROOT).parts[1] in (*LOOK_INTO_LIBRARIES, "onnx_sessions.py"):
+            continue
+        for call in [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]:
+            name, passed = ast.unparse(call.func).rpartition(".")[2], {each.arg for each in call.keywords}
+            relative_alone = name.endswith("allclose") and "rtol" in passed and not passed & {"atol", None}
+            if relative_alone or name == "InferenceSession":
+                wrong.append(f"{path.relative_to(ROOT)}:{call.lineno}: {name}")
+    assert wrong == []
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_library_is_imported_only_in_its_package(library: str) -> None:
     wrong = [

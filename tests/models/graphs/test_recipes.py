@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -24,6 +23,7 @@ from models.recipes.recipe_json import from_json, to_json
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, Scale
 from models.reference import interpreter as reference
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
+from tests.onnx_sessions import open_session
 from tests.parity.block_configs import CONFIGS
 from tests.sweeps import sampled
 
@@ -34,7 +34,7 @@ ARANGE: Arrays = {"positions": np.arange(40)}
 def run(folder: Path, card: Card, graph: str, feeds: Arrays) -> Arrays:
     """Return the outputs of one graph of an export; feeds it does not read are dropped."""
     entry = card.graphs[graph]
-    session = onnxruntime.InferenceSession(folder / entry.file, providers=["CPUExecutionProvider"])
+    session = open_session(folder / entry.file)
     values = session.run(list(entry.outputs), {name: feeds[name] for name in entry.inputs})
     return dict(zip(entry.outputs, values, strict=True))
 
@@ -346,7 +346,7 @@ def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> N
     ids = np.array([0, 8, 3])
     expected = reference.run(recipe, {"t": table, "g": gain}, ids, ids, None)
     for file, output in (("embedding", "input_embeddings"), ("components", "token_embeddings")):
-        rows = onnxruntime.InferenceSession(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
+        rows = open_session(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
         np.testing.assert_allclose(rows, expected[output], rtol=1e-5, atol=1e-6)
     by_hand = table[ids].astype(np.float64)
     for step in steps:
