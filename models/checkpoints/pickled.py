@@ -51,8 +51,10 @@ _REMEDY = (
     "1.6 or later, or as safetensors"
 )
 # what pickle, pickletools and zipfile raise for broken files
-_MALFORMED = (pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, RuntimeError)
-_MALFORMED += (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_MALFORMED = (
+    *(pickle.UnpicklingError, zipfile.BadZipFile, EOFError, OSError, RuntimeError),
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
 
 
 class _Refused(Exception):
