@@ -23,13 +23,14 @@ from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.docs_pages import OpenAPIDocument, docs_application, docs_routes
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
-from service.http.routes import Head, RouteGroup
+from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
@@ -68,7 +69,7 @@ class Application:
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
-        heads: parsed request heads, cached by their bytes.
+        heads: request heads received before.
         context: the parts of the service, for handlers.
         api: the FastAPI application: the lifespan and the documentation pages.
     """
@@ -84,7 +85,7 @@ class Application:
     ) -> None:
         self.api, self.rpc = api, rpc
         self.pipeline, self.connections, self.intake = pipeline, connections, intake
-        self.heads: dict[bytes, Head] = {}
+        self.heads = HeadMemory()
         self.context = context
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
