@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from models.artifacts.export import export
-from models.checkpoints import opening
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.errors import BadCheckpoint, ModelError
+from models.families import opening
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
 from tests.golden_cases import case, write_checkpoint, write_json
 
@@ -120,7 +120,7 @@ DEEP = "[" * 200_000
 FOLDERS: dict[str, tuple[Make, str]] = {
     "weights cut in half": (altered(cut), "truncated or damaged"),
     "bytes after the end": (altered(grown), "truncated or damaged"),
-    "weights of no bytes": (altered(lambda folder: (folder / MODEL).write_bytes(b"")), "not a safetensors file"),
+    "weights of no bytes": (altered(lambda folder: (folder / MODEL).write_bytes(b"")), "not a whole safetensors file"),
     "a folder in place of weights": (altered(swapped), "holds neither"),
     "a header length beyond the file": (
         altered(lambda folder: (folder / MODEL).write_bytes(struct.pack("<Q", 1 << 62) + b"{}")),
