@@ -13,7 +13,8 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, LIST_HINT, Family, family_of
+from models.families import FAMILIES, LIST_HINT, family_of
+from models.families.family import Family
 from models.families.fitting import Plan, plan
 from models.families.opening import is_file_or_hub_id, located
 from models.families.uncovered import uncovered

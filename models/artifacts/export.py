@@ -40,8 +40,8 @@ from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
+from models.families.attention_direction import Attention, stated_attention
 from models.families.block_filling import with_layer_mean
-from models.families.encoding_fitting import Attention, stated_attention
 from models.families.fitting import Plan, plan
 from models.families.opening import located
 from models.progress import Progress, no_progress

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from models.errors import ModelError
-from models.families import Family
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings
+from models.families.family import Family
 from models.families.filling import input_layer
 from models.families.tensor_names import parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes

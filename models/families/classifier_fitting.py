@@ -8,8 +8,8 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS
 from models.families.classifiers import CLASSIFIERS, LATE, ClassifierSpec, LayerSpec
+from models.families.config import ACTIVATIONS
 from models.families.head_fitting import MissingHead
 from models.recipes.classifier import ProblemType, ScoreActivation
 from models.recipes.sentence_modules import Dense, Module

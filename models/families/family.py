@@ -8,15 +8,60 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from models.families import tensor_parts
 from models.families.config import Config
 from models.positions.learned import Kind
 from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 
-Part = tensor_parts.Part
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
 HandedOver = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
+
+
+Shares = Callable[[Config], tuple[int, ...]]
+
+
+def equal(count: int) -> Shares:
+    """Return the shares of `count` equal parts."""
+    return lambda config: (1,) * count
+
+
+def by_heads(config: Config) -> tuple[int, ...]:
+    """Return the shares of queries, keys and values of all heads."""
+    heads = config.count("num_attention_heads")
+    keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
+    return heads, keys, keys
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A tensor as part of another.
+
+    Attributes:
+        stem: of the other, its block's number written as {block}.
+        index: which of its parts.
+        shares: how its rows are divided.
+        groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
+        transposed: the file holds [in, out] (GPT-2's Conv1D).
+        by_block: whether the number of the block is the index.
+        experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
+        stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
+        expert: whose matrix is read.
+    """
+
+    stem: str
+    index: int = 0
+    shares: Shares = field(default=equal(1))
+    groups: Callable[[Config], int] = field(default=lambda config: 1)
+    transposed: bool = False
+    by_block: bool = False
+    experts: Callable[[Config], int] | None = None
+    stacked: bool = True
+    expert: int = 0
+
+
+def expert_count(config: Config) -> int:
+    """Return the number of experts."""
+    return config.count("num_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +244,7 @@ class Family:
     input_layer: Recipe
     block: Recipe = ()
     after_blocks: Recipe = ()
-    stored: Mapping[str, tuple["str | Part", ...]] = field(default_factory=dict)
+    stored: Mapping[str, tuple["str | TensorPart", ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     experts: ExpertSpec | None = None
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None

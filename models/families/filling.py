@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import BadCheckpoint
-from models.families import Family
 from models.families.config import Config
+from models.families.family import Family
 from models.families.tensor_names import TensorNaming
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS, Extra

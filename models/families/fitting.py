@@ -8,12 +8,14 @@ import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
+from models.families import FAMILIES, family_for_side, text_tower
 from models.families.adapters import Adapters, adapters_of
 from models.families.assumptions import assume_decoder
+from models.families.attention_direction import Attention, with_attention
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
-from models.families.encoding_fitting import Attention, fit_encodings, unless_refused, with_attention
+from models.families.encoding_fitting import fit_encodings, unless_refused
+from models.families.family import ConfigKey, Family, Types
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix

@@ -10,7 +10,7 @@ from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS
+from models.families.config import ACTIVATIONS
 from models.families.heads import (
     HEADS,
     PLAIN,
