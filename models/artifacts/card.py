@@ -185,10 +185,10 @@ class Card:
         per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
         side: encoder or decoder, of a model that has both.
         assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
-        head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
-        blockless: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
-        handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
-            none, or was exported before cards said so.
+        head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `no_head_reason`.
+        no_blocks_reason: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
+        prompt_embeds_output: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it
+            gives none, or was exported before cards said so.
         quantized: of a model whose encoder is not float32; None: it is.
         adopted: of an adopted model; None: it was exported, or adopted before cards said so.
         modules: what makes sentence vectors of pooled ones, by modules.onnx; None: they are the same.
@@ -203,7 +203,7 @@ class Card:
         calibration: ranges of its sentence vectors; None: none were found.
         multi_vector: how hidden states become several vectors of a text, by multi_vector.onnx; None: they do not.
         reads_segments: whether the segment ids that its tokenizer gives the texts of a pair are read.
-        unclassified: why it has no classifier though its config names a class that has one; None: it does not.
+        no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
     """
@@ -249,9 +249,9 @@ class Card:
     side: str | None = None
     assumed: tuple[str, ...] = ()
     head: OutputHead | None = None
-    headless: str | None = None
-    blockless: str | None = None
-    handed_over: str | None = None
+    no_head_reason: str | None = None
+    no_blocks_reason: str | None = None
+    prompt_embeds_output: str | None = None
     quantized: QuantizedEncoder | None = None
     adopted: AdoptedFile | None = None
     modules: SentenceModules | None = None
@@ -265,7 +265,7 @@ class Card:
     row_graphs: RowGraphs | None = None
     calibration: Calibration | None = None
     multi_vector: MultiVector | None = None
-    unclassified: str | None = None
+    no_classifier_reason: str | None = None
     reads_segments: bool = True
     sparse: Sparse | None = None
 
@@ -400,7 +400,17 @@ def _check_size(path: Path, promised: File) -> None:
         raise BadCard(f"{path} has {size} bytes where its card promises {promised.bytes}; export the model again")
 
 
+# What earlier cards call some fields.
+_RENAMED = {
+    "headless": "no_head_reason",
+    "blockless": "no_blocks_reason",
+    "unclassified": "no_classifier_reason",
+    "handed_over": "prompt_embeds_output",
+}
+
+
 def _from_json(data: dict[str, Any]) -> Card:
+    data = {_RENAMED.get(name, name): value for name, value in data.items()}
     if data["format"] != FORMAT:
         raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
     return Card(

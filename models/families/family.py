@@ -14,7 +14,7 @@ from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
-HandedOver = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
+PromptEmbedsOutput = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
 
 
 Shares = Callable[[Config], tuple[int, ...]]
@@ -226,9 +226,9 @@ class Family:
         builds_own_mask: the class builds its mask itself, so that the config's is_causal has no effect.
         bidirectional_if: of a causal family: the condition on which it attends both ways, and what is then added to
             half the window (EmbeddingGemma).
-        handed_over: the output that another server of the same model takes as inputs_embeds (prompt_embeds) in place of
-            the ids. token_embeddings: the word table's rows, scaled where their module scales
-            (Gemma, BART); unscaled_embeddings: the forward pass scales inputs_embeds itself (Granite);
+        prompt_embeds_output: the output that another server of the same model takes as inputs_embeds (prompt_embeds)
+            in place of the ids. token_embeddings: the word table's rows, scaled where their module scales (Gemma,
+            BART); unscaled_embeddings: the forward pass scales inputs_embeds itself (Granite);
             input_embeddings: it adds nothing of the input layer to them (ESM). Follows vLLM where it has the family,
             else transformers.
         omits_masks: no mask is exported: sliding and full layers share one RoPE table, layers are recurrent, or
@@ -284,7 +284,7 @@ class Family:
     window_of: Literal["both", "each", "half"] = "both"
     builds_own_mask: bool = False
     bidirectional_if: tuple[str, int] | None = None
-    handed_over: HandedOver = "token_embeddings"
+    prompt_embeds_output: PromptEmbedsOutput = "token_embeddings"
     omits_masks: bool = False
     text_vector: TextVector | None = None
     alibi: AlibiSpec | None = None

@@ -79,7 +79,7 @@ def _with_factor(step: Step, family: Family, config: Config, dtype: str) -> Reci
         return (step,)
     spec = family.scale
     factor = config.number(spec.key) if spec.key else math.sqrt(config.count("hidden_size"))
-    return _scaled(factor, spec.rounded, dtype, family.handed_over == "unscaled_embeddings")
+    return _scaled(factor, spec.rounded, dtype, family.prompt_embeds_output == "unscaled_embeddings")
 
 
 def _scaled(factor: float, rounded: str | None, dtype: str, outside: bool = False) -> Recipe:

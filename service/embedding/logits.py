@@ -30,7 +30,7 @@ def head_of(model: Model) -> OutputHead:
     card = model.card
     if card.head is not None:
         return card.head
-    why = card.headless
+    why = card.no_head_reason
     if why is None and card.weights is None:
         why = "it was adopted as ONNX; export its checkpoint"
     elif why is None:

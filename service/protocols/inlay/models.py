@@ -280,14 +280,16 @@ class ModelSummary(BaseModel):
     ]
     head: HeadSummary | None
     classifier: ClassifierSummary | None
-    unclassified: Annotated[
+    no_classifier_reason: Annotated[
         str | None, Field(description="why there is no classifier though config.json names one; null: it names none")
     ]
-    handed_over: Annotated[
+    prompt_embeds_output: Annotated[
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
     ]
-    headless: Annotated[str | None, Field(description="why there is no head; null: there is one, or an older export")]
-    blockless: Annotated[
+    no_head_reason: Annotated[
+        str | None, Field(description="why there is no head; null: there is one, or an older export")
+    ]
+    no_blocks_reason: Annotated[
         str | None,
         Field(description="why the input layer alone was exported; null: the blocks were too, or an older export"),
     ]

@@ -135,7 +135,7 @@ def test_checkpoint_without_head_is_exported_with_reason(tmp_path: Path) -> None
     bare = {name: value for name, value in golden.weights.items() if not name.startswith("cls.")}
     card = export(write_folder(tmp_path / "x", golden.config, bare), tmp_path / "out")
     assert card.head is None
-    assert "cls.predictions.transform.dense.weight" in (card.headless or "")
+    assert "cls.predictions.transform.dense.weight" in (card.no_head_reason or "")
     assert "embedding" in card.graphs
     assert not (tmp_path / "out/head.onnx").exists()
     assert cards.read(tmp_path / "out") == card

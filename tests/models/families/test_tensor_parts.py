@@ -15,7 +15,7 @@ from models.errors import BadCheckpoint
 from models.families import opening
 from models.families.config import Config
 from models.families.family import TensorPart, by_heads, equal
-from models.families.fitting import plan
+from models.families.fitting import fit
 from models.families.tensor_parts import stored_part
 from tests.gguf_files import random_blocks, write_gguf
 from tests.golden_cases import write_folder
@@ -123,9 +123,9 @@ def fused(folder: Path, model_type: str) -> tuple[Path, Arrays]:
 def test_a_plan_reads_fused_tensors_apart(tmp_path: Path) -> None:
     folder, own = fused(tmp_path, "phi3")
     checkpoint = open_checkpoint(folder)
-    planned = plan(checkpoint)
-    arrays = planned.read(checkpoint)
-    assert {name for name in arrays if name in planned.parts} == {name for name in own if "_proj" in name} - {
+    fitted = fit(checkpoint)
+    arrays = fitted.read(checkpoint)
+    assert {name for name in arrays if name in fitted.parts} == {name for name in own if "_proj" in name} - {
         name for name in own if "o_proj" in name or "down_proj" in name
     }
     for name, expected in own.items():
@@ -159,7 +159,7 @@ def test_of_a_hub_repository_the_rows_of_a_part_are_fetched(tmp_path: Path) -> N
     folder, own = fused(tmp_path, "phi3")
     name = "model.layers.1.self_attn.k_proj.weight"
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
-        part = plan(checkpoint).parts[name]
+        part = fit(checkpoint).parts[name]
         before = hub.sent
         alone = Checkpoint(checkpoint.folder, {}, {name: part.tensor}, "", checkpoint.fetch)
         array = part.view(read_tensors(alone, [name])[name])
