@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.adopted_file import VectorComparison
 from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
 from models.artifacts.export import write_weights
 from models.artifacts.int8_encoder import (

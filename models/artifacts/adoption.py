@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import adopted_classifier, adopted_comparison, sentence_vectors, tokenizer, weights
-from models.artifacts.adopted_file import AdoptedFile
 from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, output_width
-from models.artifacts.card import FILE_NAME, MODULES, Card, Graph
+from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder

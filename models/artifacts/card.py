@@ -1,31 +1,23 @@
 """card.json: everything the service needs to know about an exported model, apart from its weights and graphs."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import adopted_file, links
-from models.artifacts.adopted_file import AdoptedFile
+from models.artifacts import links
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
-from models.recipes import classifier, multi_vector, output_head, positional_encodings, sentence_modules, sparse
-from models.recipes.classifier import Classifier
 from models.recipes.extra_inputs import Extra
-from models.recipes.multi_vector import MultiVector
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import Classifier, MultiVector, OutputHead, Sparse
 from models.recipes.positional_encodings import Encodings
-from models.recipes.recipe_json import from_json, to_json
 from models.recipes.sentence_modules import SentenceModules
-from models.recipes.sparse import Sparse
 from models.recipes.static import StaticTable
 from models.recipes.steps import Recipe
-from models.tables import quantization
+from models.recipes.typed_json import from_json, to_json
 from models.tables.quantization import StoredTable
-from models.vision import image_spec
-from models.vision import steps as image_steps
 from models.vision.image_spec import Image
 from models.vision.similarity import Similarity
 
@@ -113,6 +105,37 @@ class QuantizedEncoder:
     min_cosine: float
     mean_cosine: float
     texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorComparison:
+    """How close an adopted model's vectors are to those of its float32 weights.
+
+    Attributes:
+        reference: the file of these weights, in the folder or repository that was adopted.
+        min_cosine, mean_cosine: between the vectors of both.
+        texts: how many texts were compared, those of texts/evaluation.txt.
+    """
+
+    reference: str
+    min_cosine: float
+    mean_cosine: float
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedFile:
+    """The ONNX file that a model was adopted from.
+
+    Attributes:
+        path: in the folder or repository.
+        comparison: with the float32 weights beside it; None: there was none.
+        uncompared: why there was none; None: there was one, or the file is the float32 model itself.
+    """
+
+    path: str
+    comparison: VectorComparison | None = None
+    uncompared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,20 +376,8 @@ class Card:
 
 def write(card: Card, folder: Path) -> None:
     """Write card.json; equal cards give equal bytes."""
-    data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
-    data["per_layer"] = to_json(card.per_layer)
-    if card.image:
-        data["image"]["steps"] = image_steps.to_json(card.image.steps)
-        data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
-    if card.modules:
-        data["modules"] = sentence_modules.to_json(card.modules)
-    if card.classifier:
-        data["classifier"] = classifier.to_json(card.classifier)
-    if card.multi_vector:
-        data["multi_vector"] = multi_vector.to_json(card.multi_vector)
-    if card.sparse:
-        data["sparse"] = sparse.to_json(card.sparse)
-    (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(to_json(Card, card), indent=1, ensure_ascii=False)
+    (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> Card:
@@ -413,42 +424,5 @@ def _from_json(data: dict[str, Any]) -> Card:
     data = {_RENAMED.get(name, name): value for name, value in data.items()}
     if data["format"] != FORMAT:
         raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
-    return Card(
-        **data
-        | {
-            "position": PositionRule(**data["position"]),
-            "graphs": {name: _graph(graph) for name, graph in data["graphs"].items()},
-            "recipe": from_json(data["recipe"]),
-            "encoder": from_json(data["encoder"]),
-            "pooling": data["pooling"] and Pooling(**data["pooling"]),
-            "encodings": positional_encodings.from_json(data["encodings"]),
-            "files": {name: File(**entry) for name, entry in data["files"].items()},
-            "tables": quantization.from_json(data.get("tables")),
-            "linked": links.from_json(data.get("linked")),
-            "static": (static := data.get("static")) and StaticTable(**static),
-            "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
-            "per_layer": from_json(data.get("per_layer", [])),
-            "assumed": tuple(data.get("assumed", ())),
-            "head": output_head.from_json(data.get("head")),
-            "image": (image := data.get("image")) and image_spec.from_json(image),
-            "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
-            "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
-            "adopted": (adopted := data.get("adopted")) and adopted_file.from_json(adopted),
-            "modules": sentence_modules.from_json(data.get("modules")),
-            "classifier": classifier.from_json(data.get("classifier")),
-            "row_graphs": (rows := data.get("row_graphs")) and RowGraphs(**rows),
-            "multi_vector": multi_vector.from_json(data.get("multi_vector")),
-            "sparse": sparse.from_json(data.get("sparse")),
-            "filling": (filling := data.get("filling")) and TextFilling(**filling),
-            "calibration": (calibration := data.get("calibration")) and _calibration(calibration),
-            "tasks": tuple(data.get("tasks", ())),
-        }
-    )
-
-
-def _graph(data: dict[str, Any]) -> Graph:
-    return Graph(**data | {"inputs": tuple(data["inputs"]), "outputs": tuple(data["outputs"])})
-
-
-def _calibration(data: dict[str, Any]) -> Calibration:
-    return Calibration(tuple(data["least"]), tuple(data["largest"]), data["texts"])
+    card: Card = from_json(Card, data)
+    return card

@@ -18,7 +18,7 @@ from models.families.family import Family
 from models.families.fitting import FittedModel, fit
 from models.families.opening import is_file_or_hub_id, located
 from models.families.uncovered import uncovered
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
 from models.recipes.steps import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION

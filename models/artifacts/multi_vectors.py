@@ -13,7 +13,7 @@ from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInte
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
-from models.recipes.multi_vector import Expansion, MultiVector, Side
+from models.recipes.heads import Expansion, MultiVector, Side
 from models.recipes.sentence_modules import Dense, SentenceModules
 from models.recipes.steps import Attention, Linear, layers
 

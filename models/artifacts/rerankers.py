@@ -21,7 +21,7 @@ from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
-from models.recipes.classifier import PairTemplate
+from models.recipes.heads import PairTemplate
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import Linear
 

@@ -20,8 +20,8 @@ from models.families.fitting import FittedModel
 from models.graphs import head as head_graph
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
+from models.recipes.heads import Lexical, Sparse
 from models.recipes.sentence_modules import Dense, SentenceModules
-from models.recipes.sparse import Lexical, Sparse
 from models.recipes.steps import Linear
 
 TABLE = "sparse_table"

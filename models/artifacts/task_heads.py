@@ -29,7 +29,7 @@ from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 
 
 @dataclass(frozen=True, slots=True)

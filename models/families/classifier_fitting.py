@@ -11,7 +11,7 @@ from models.errors import BadCheckpoint
 from models.families.classifiers import CLASSIFIERS, LATE, ClassifierSpec, LayerSpec
 from models.families.config import ACTIVATIONS
 from models.families.head_fitting import MissingHead
-from models.recipes.classifier import ProblemType, ScoreActivation
+from models.recipes.heads import ProblemType, ScoreActivation
 from models.recipes.sentence_modules import Dense, Module
 from models.recipes.steps import Activation, LayerNorm, Linear
 

@@ -23,7 +23,7 @@ from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
 from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tensors
 from models.tables.quantization import RowSource

@@ -17,7 +17,7 @@ from models.families.heads import (
     HeadConfig,
     HeadSpec,
 )
-from models.recipes.output_head import OutputHead, Transform
+from models.recipes.heads import OutputHead, Transform
 from models.recipes.steps import Activation, LayerNorm, Linear
 
 TIE = "tie_word_embeddings"

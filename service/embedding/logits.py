@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD
 from models.positions.table import Arithmetic, Output, Table
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, OutOfRange, WrongShape

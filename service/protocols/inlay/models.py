@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
-from models.recipes.multi_vector import MultiVector
+from models.recipes.heads import MultiVector
 from models.recipes.positional_encodings import Encodings, RopeTable
 from service import machine
 from service.context import ServiceContext
