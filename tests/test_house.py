@@ -88,6 +88,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
     "rich": ("service.cli",),
     "typer": ("service.cli",),
+    "gguf": ("models.checkpoints.gguf_blocks" + IN_FUNCTIONS,),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
     "jinja2": ("models.artifacts.chat_template_process" + IN_FUNCTIONS,),
     "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),

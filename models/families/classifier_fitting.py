@@ -12,8 +12,8 @@ from models.families import ACTIVATIONS
 from models.families.classifiers import CLASSIFIERS, LATE, ClassifierSpec, LayerSpec
 from models.families.head_fitting import MissingHead
 from models.recipes.classifier import ProblemType, ScoreActivation
-from models.recipes.sentence_modules import Activation, Dense, Module
-from models.recipes.steps import LayerNorm, Linear
+from models.recipes.sentence_modules import Dense, Module
+from models.recipes.steps import Activation, LayerNorm, Linear
 
 SEQUENCE_CLASS, TOKEN_CLASS = "ForSequenceClassification", "ForTokenClassification"
 _SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}

@@ -195,7 +195,7 @@ async def test_callers_with_keys_share_no_run(make: Make, monkeypatch: pytest.Mo
     async def of_key(name: str) -> EmbedResult:
         call = RequestContext()
         call.show_key(name)
-        return await service.pipeline.embed(EmbedRequest((TEXT,)), call)
+        return await service.pipeline.embed(embed_request((TEXT,)), call)
 
     results = await asyncio.gather(*[of_key(name) for name in ("x", "y", "x")])
     assert engine.sequences == 2

@@ -77,7 +77,7 @@ async def embed(service: Service, *inputs: Text | Ids, **fields: Any) -> EmbedRe
 async def embed_with_key(service: Service, name: str, text: Text) -> None:
     call = RequestContext()
     call.show_key(name)
-    await service.pipeline.embed(EmbedRequest((text,)), call)
+    await service.pipeline.embed(embed_request((text,)), call)
 
 
 def answer(result: EmbedResult) -> dict[str, Any]:
