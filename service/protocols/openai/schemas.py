@@ -20,9 +20,9 @@ from service.embedding.prompts import SPELLINGS
 from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
 from service.protocols.inlay.images import EXAMPLE_IMAGE, decode_picture
-from service.protocols.inlay.vllm_fields import NOT_SPECIFIED, Cut, ModelName, RequestId, cut
 
 FORMS = "a text, a list of token ids, or a list of either"
 INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
@@ -55,7 +55,7 @@ class EmbeddingsBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
-    model: ModelName = None
+    model: vllm_fields.ModelName = None
     encoding_format: Annotated[
         Literal["float", "base64", "bytes", "bytes_only"],
         Field(description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"),
@@ -84,7 +84,7 @@ class EmbeddingsBody(BaseModel):
     priority: Annotated[Literal[0], Field(description="0: requests are answered as they come")] = 0
     padding: Annotated[Literal["do_not_pad"] | None, Field(description="do_not_pad: nothing is padded here")] = None
     cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
-    request_id: RequestId = None
+    request_id: vllm_fields.RequestId = None
     modality: Annotated[
         Literal["text", "image"] | None,
         Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
@@ -298,7 +298,7 @@ class Decoder:
             special_tokens=fields.add_special_tokens,
             input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
         )
-        return None if fields.model == NOT_SPECIFIED else fields.model, options, form
+        return None if fields.model == vllm_fields.NOT_SPECIFIED else fields.model, options, form
 
 
 def late_chunked(request: EmbedRequest) -> EmbedRequest:
@@ -323,15 +323,15 @@ def late_chunked(request: EmbedRequest) -> EmbedRequest:
     )
 
 
-def _cut(fields: EmbeddingsBody) -> Cut:
+def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
     """Return how texts are cut, by vLLM's fields, Voyage's or NIM's."""
     sent = [name for name in ("truncate_prompt_tokens", "truncation", "truncate") if getattr(fields, name) is not None]
     if len(sent) > 1:
         raise ConflictingFields(f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them")
     if isinstance(fields.truncate, str):
-        return Cut(fields.truncate != "NONE", "left" if fields.truncate == "START" else "right", None)
+        return vllm_fields.Cut(fields.truncate != "NONE", "left" if fields.truncate == "START" else "right", None)
     otherwise = fields.truncation if fields.truncate is None else fields.truncate
-    return cut(fields.truncate_prompt_tokens, fields.truncation_side, otherwise)
+    return vllm_fields.cut(fields.truncate_prompt_tokens, fields.truncation_side, otherwise)
 
 
 def _precision(fields: EmbeddingsBody) -> str:

@@ -18,7 +18,7 @@ from service.embedding import truncation
 from service.embedding.classifying import Labelled, classify
 from service.embedding.model import Model
 from service.embedding.requests import EmbedResult, Input, Text
-from service.embedding.scoring import Reading, Scorer
+from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
 from service.http.formats import JSON, check_json
@@ -26,20 +26,8 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs
+from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.tags import RERANK
-from service.protocols.inlay.vllm_fields import (
-    NOT_SPECIFIED,
-    Cut,
-    Instruction,
-    ModelName,
-    RequestId,
-    TokenLimit,
-    TruncationSide,
-    UseActivation,
-    activation,
-    cut,
-)
 from service.protocols.openai.schemas import INPUT, OpenAIUsage, decode_inputs
 
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
@@ -61,18 +49,13 @@ class _ScoredBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    model: ModelName = None
-    use_activation: UseActivation = None
+    model: vllm_fields.ModelName = None
+    use_activation: vllm_fields.UseActivation = None
     truncate_prompt_tokens: Annotated[
         int | None, Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens")
     ] = None
-    truncation_side: TruncationSide = None
-    request_id: RequestId = None
-
-    @property
-    def cut(self) -> Cut:
-        """How texts are cut."""
-        return cut(self.truncate_prompt_tokens, self.truncation_side)
+    truncation_side: vllm_fields.TruncationSide = None
+    request_id: vllm_fields.RequestId = None
 
 
 class ScoreBody(_ScoredBody):
@@ -85,9 +68,9 @@ class ScoreBody(_ScoredBody):
     queries: Texts = None
     documents: Texts = None
     items: Texts = None
-    instruction: Instruction = None
-    max_tokens_per_query: TokenLimit = None
-    max_tokens_per_doc: TokenLimit = None
+    instruction: vllm_fields.Instruction = None
+    max_tokens_per_query: vllm_fields.TokenLimit = None
+    max_tokens_per_doc: vllm_fields.TokenLimit = None
 
 
 class ClassifyBody(_ScoredBody):
@@ -185,16 +168,8 @@ def _score_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
         check_json(request.headers.get(b"content-type"))
         data, body, pairs = await inline_or_in_thread(len(request.body), read_pairs, request.body, max_inputs)
-        reading = Reading(
-            *body.cut[:2],
-            activation=activation(body.use_activation is False),
-            max_tokens=body.cut.max_tokens,
-            max_query_tokens=body.max_tokens_per_query,
-            max_document_tokens=body.max_tokens_per_doc,
-            instruction=body.instruction,
-            cosine=True,
-        )
-        ranks = await scorer.score(_model(context, body), pairs, request.context, reading)
+        model, reading = _model(context, body), vllm_fields.reading(body)
+        ranks = await scorer.score(model, pairs, request.context, reading)
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, data, body, ranks.result, entries, "list", "score")
 
@@ -205,16 +180,16 @@ def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
         check_json(request.headers.get(b"content-type"))
         data, body, inputs = await inline_or_in_thread(len(request.body), read_classify, request.body)
-        infinity = body.raw_scores is not None
+        infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         labelled = await classify(
             context.embedder,
             _model(context, body),
             inputs,
             request.context,
-            body.cut.truncate,
-            body.cut.direction,
-            activation(body.raw_scores or body.use_activation is False),
-            body.cut.max_tokens,
+            cut.truncate,
+            cut.direction,
+            vllm_fields.activation(body.raw_scores, body.use_activation is False),
+            cut.max_tokens,
             body.add_special_tokens,
         )
         encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
@@ -225,7 +200,7 @@ def _classify_handler(context: ServiceContext) -> Handler:
 
 
 def _model(context: ServiceContext, body: _ScoredBody) -> Model:
-    return context.registry.get(None if body.model == NOT_SPECIFIED else body.model)
+    return context.registry.get(None if body.model == vllm_fields.NOT_SPECIFIED else body.model)
 
 
 def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
