@@ -19,13 +19,14 @@ from service.embedding.ranking import Ranks
 from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, FieldPath, MissingField, TooManyInputs, WrongType
 from service.http import ignored_fields
-from service.http.formats import JSON, check_json
+from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import vllm_fields
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
@@ -171,8 +172,7 @@ class RerankHandler:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request."""
-        check_json(request.headers.get(b"content-type"))
-        return await self.answer(request, await inline_or_in_thread(len(request.body), parse_json, request.body))
+        return await self.answer(request, await read_json(request, parse_json))
 
     async def answer(self, request: Request, data: Any) -> Response:
         """Answer a request whose body is this JSON value."""

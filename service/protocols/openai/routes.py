@@ -18,12 +18,13 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body
+from service.http.formats import JSON, OCTETS, Body, Headers, json_body
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, pooled_bytes
 from service.protocols.inlay.models import created
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
@@ -138,8 +139,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
 
     async def handler(request: Request) -> Response:
         began = perf_counter()
-        check_json(request.headers.get(b"content-type"))
-        decoded = await inline_or_in_thread(len(request.body), decode, request.body)
+        decoded = await read_json(request, decode)
         form, model = decoded.form, registry.get(decoded.request.model)
         if form.rows == TOKEN_EMBED or form.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast

@@ -21,12 +21,13 @@ from service.embedding.requests import EmbedResult, Input, Text
 from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
-from service.http.formats import JSON, check_json
+from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
 from service.protocols.openai.schemas import INPUT, OpenAIUsage, decode_inputs
 
@@ -166,8 +167,7 @@ def _score_handler(context: ServiceContext) -> Handler:
     scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
-        check_json(request.headers.get(b"content-type"))
-        data, body, pairs = await inline_or_in_thread(len(request.body), read_pairs, request.body, max_inputs)
+        data, body, pairs = await read_json(request, read_pairs, max_inputs)
         model, reading = _model(context, body), vllm_fields.reading(body)
         ranks = await scorer.score(model, pairs, request.context, reading)
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
@@ -178,8 +178,7 @@ def _score_handler(context: ServiceContext) -> Handler:
 
 def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
-        check_json(request.headers.get(b"content-type"))
-        data, body, inputs = await inline_or_in_thread(len(request.body), read_classify, request.body)
+        data, body, inputs = await read_json(request, read_classify)
         infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         labelled = await classify(
             context.embedder,

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
@@ -16,7 +16,7 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
 from service.http import formats, json_arrays
-from service.http.formats import FORMATS, check_json, negotiate
+from service.http.formats import FORMATS, negotiate
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
@@ -25,6 +25,7 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import timing_headers
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
 from service.protocols.tei.operations import (
     Operations,
@@ -37,8 +38,6 @@ from service.protocols.tei.operations import (
 from service.protocols.tei.schemas import TokenVectorsBody, options_of
 from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
-Result = TypeVar("Result")
-Arguments = TypeVarTuple("Arguments")
 Vectors = TypeVar("Vectors", bound=TokenVectorsBody)
 DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
 MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
@@ -66,7 +65,7 @@ class Handlers:
         body, default = request.body, self._registry.default
         classifies = default is not None and kind_of(default.card) != "embedding"
         if classifies or await inline_or_in_thread(len(body), _is_marked, body):
-            return await (await _read(request, self._handler))(request)
+            return await (await read_json(request, self._handler))(request)
         return await self._embed(request)
 
     def _handler(self, body: bytes) -> Callable[[Request], Awaitable[Response]]:
@@ -89,7 +88,7 @@ class Handlers:
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
         encode = FORMATS[negotiate(request.headers.get(b"accept"))]
-        body, inputs = await _read(request, self._vectors_body, schemas.AllVectorsBody)
+        body, inputs = await read_json(request, self._vectors_body, schemas.AllVectorsBody)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options_of(body), token_output, request.context)
         if body.normalize_tokens:
@@ -100,7 +99,7 @@ class Handlers:
 
     async def embed_sparse(self, request: Request) -> Response:
         """Return the values of each input's sparse vector that are not 0."""
-        body, inputs = await _read(request, self._vectors_body, schemas.SparseBody)
+        body, inputs = await read_json(request, self._vectors_body, schemas.SparseBody)
         self._operations.check_batch(len(inputs), "inputs")
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         model = self._registry.get(body.model)
@@ -111,10 +110,10 @@ class Handlers:
     async def similarity(self, request: Request) -> Response:
         """Return the score of a text with each of the others, or those of vectors in the body."""
         if QUERIES in request.body:
-            data = await _read(request, parse_json)
+            data = await read_json(request, parse_json)
             if type(data) is dict and "queries" in data:
                 return await self._compare(data)
-        body = await _read(request, _similarity_body)
+        body = await read_json(request, _similarity_body)
         texts, model = body.inputs, self._registry.get(body.model)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
         options = options_of(body.parameters or schemas.ComparisonParameters())
@@ -139,7 +138,7 @@ class Handlers:
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
-        body = await _read(request, _body_of, schemas.TokenizeBody)
+        body = await read_json(request, _body_of, schemas.TokenizeBody)
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         document = await self._operations.tokenize(
             self._registry.get(body.model), texts, body.add_special_tokens, body.prompt_name, answers.tokens_json
@@ -148,13 +147,13 @@ class Handlers:
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""
-        body, sequences = await _read(request, _decode_body)
+        body, sequences = await read_json(request, _decode_body)
         model = self._registry.get(body.model)
         return json_response(await self._operations.decode(model, sequences, body.skip_special_tokens))
 
     async def predict(self, request: Request) -> Response:
         """Return the labels of each text or pair and their scores, the best first."""
-        body = await _read(request, _body_of, schemas.PredictBody)
+        body = await read_json(request, _body_of, schemas.PredictBody)
         inputs, parameters = body.inputs, body.parameters or schemas.PredictParameters()
         batch = isinstance(inputs, list) and isinstance(inputs[0], list)
         rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
@@ -169,7 +168,7 @@ class Handlers:
 
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` is another protocol's."""
-        data = await _read(request, parse_json)
+        data = await read_json(request, parse_json)
         if type(data) is dict and "texts" not in data:
             if "documents" in data:
                 return await self._rerank_documents(request, data)
@@ -194,12 +193,6 @@ class Handlers:
 
     def _timed(self, request: Request, document: Any, result: EmbedResult) -> Response:
         return json_response(document)._replace(lines=self._timing(request, result))
-
-
-async def _read(request: Request, read: Callable[[bytes, *Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what `read` makes of a JSON body and the arguments; a large body is read in a thread."""
-    check_json(request.headers.get(b"content-type"))
-    return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
 
 
 def _is_marked(body: bytes) -> bool:
