@@ -1,11 +1,17 @@
-"""What HttpProtocol needs of the application that uvicorn loads."""
+"""What HttpProtocol needs of the application that uvicorn loads, and the ASGI application that has its lifespan."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
+
+from fastapi import FastAPI
 
 from service.http.client_pace import ConnectionSettings
 from service.http.intake import Intake
 from service.http.pipeline import Pipeline
 from service.http.routes import Head
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 class HttpApplication(Protocol):
@@ -25,3 +31,8 @@ class HttpApplication(Protocol):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""
+
+
+def lifespan_application(lifespan: Lifespan | None) -> FastAPI:
+    """Return the ASGI application that uvicorn starts and stops; requests never reach it."""
+    return FastAPI(title="Inlay", openapi_url=None, lifespan=lifespan, telemetry={"auto_configure": False})
