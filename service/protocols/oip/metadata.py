@@ -3,7 +3,7 @@
 from typing import Any
 
 from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, MULTI_VECTOR, SPARSE, Card
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.model import Model
 from service.settings import Settings
