@@ -44,7 +44,7 @@ def scheme_list() -> list[Description]:
     return [_scheme(row) for row in SCHEMES.values()]
 
 
-def _scheme(row: Scheme[Any]) -> Description:
+def _scheme(row: Scheme) -> Description:
     schema = row.parameters.model_json_schema()
     scales = issubclass(row.parameters, RopeSource)
     figures = figures_of(figure_name(row.name))
@@ -89,7 +89,7 @@ def _model_fields(scheme: str) -> dict[str, Any]:
 # ---- parameters
 
 
-def _field(row: Scheme[Any], name: str, entry: JsonSchemaValue) -> Description:
+def _field(row: Scheme, name: str, entry: JsonSchemaValue) -> Description:
     """Return the JSON schema of a parameter, with what it is for."""
     field = _plain(entry)
     if issubclass(row.parameters, RopeSource):
@@ -132,7 +132,7 @@ def _scalings_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in of_scaling.items() if value not in (None, [])}
 
 
-def _exclusive(row: Scheme[Any]) -> list[list[tuple[str, ...]]]:
+def _exclusive(row: Scheme) -> list[list[tuple[str, ...]]]:
     """Return groups of parameters of which a request takes one group only."""
     choices = []
     if issubclass(row.parameters, RopeSource):

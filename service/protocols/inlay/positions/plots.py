@@ -38,7 +38,7 @@ from service.protocols.inlay.parameter_types import (
     whole,
 )
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES, AnyScheme
+from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
 from service.protocols.inlay.positions.responses import REVALIDATE
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
@@ -111,7 +111,7 @@ class Shown:
     of_model: bool = False
 
 
-CallFinder = Callable[[AnyScheme, str], Callable[[Any], TableCall]]
+CallFinder = Callable[[Scheme, str], Callable[[Any], TableCall]]
 
 
 def figure_name(scheme: str) -> str:
@@ -128,7 +128,7 @@ def is_drawable(scheme: str) -> bool:
 
 
 @cache
-def source_schema(row: AnyScheme) -> JsonSchemaValue:
+def source_schema(row: Scheme) -> JsonSchemaValue:
     """Return the JSON schema of a scheme's parameters without those of the form of a response."""
     schema: JsonSchemaValue = row.parameters.model_json_schema()
     usual = usual_lengths(row)
@@ -141,7 +141,7 @@ def source_schema(row: AnyScheme) -> JsonSchemaValue:
 
 
 @cache
-def plot_schema(row: AnyScheme, extension: str = "png") -> JsonSchemaValue:
+def plot_schema(row: Scheme, extension: str = "png") -> JsonSchemaValue:
     """Return the JSON schema of the query string of a picture, or of a figure's document."""
     plots = list(figures_of(figure_name(row.name)))
     looks = _options_model(extension).model_json_schema()["properties"]
@@ -158,7 +158,7 @@ def _plot_description(plots: list[str]) -> str:
     return f"one of {', '.join(plots)} (what to draw; left out: the first of these)"
 
 
-def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
+def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
     """Return a scheme's parameters of a query string, without those of the form of a response."""
     names = source_schema(row)["properties"]
     for name in values:
@@ -169,17 +169,17 @@ def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
     return parameters
 
 
-def usual_lengths(row: AnyScheme) -> dict[str, int]:
+def usual_lengths(row: Scheme) -> dict[str, int]:
     """Return the lengths that a scheme's pictures and graphs take where none is sent."""
     model: type[BaseModel] = row.parameters
     names = parameter_names(model)
-    of_model = not isinstance(row, Scheme)  # where a missing length is that of the model
-    return {
-        name: length for name, length in USUAL_LENGTHS.items() if name in names and not (name == "length" and of_model)
-    }
+    usual = {name: length for name, length in USUAL_LENGTHS.items() if name in names}
+    if row.of_model:  # a missing length is that of the model
+        usual.pop("length", None)
+    return usual
 
 
-def _parse_plot(row: AnyScheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
+def _parse_plot(row: Scheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
     """Return the parameters of a picture's own table, and how it looks."""
     model = _options_model(extension)
     looks = {name: value for name, value in values.items() if name in model.model_fields}
@@ -211,7 +211,7 @@ class Plots:
     async def respond(
         self,
         request: Request,
-        row: AnyScheme,
+        row: Scheme,
         make_call: Callable[[Any], TableCall],
         extension: str,
         cache_control: str,
@@ -320,7 +320,7 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 class Comparison:
     """What the `compare` of a picture may refer to: the picture's own scheme, and models by name."""
 
-    row: AnyScheme
+    row: Scheme
     make_call: Callable[[Any], TableCall]
     model_calls: CallFinder
 
@@ -351,7 +351,7 @@ def _other(comparison: Comparison, own: Mapping[str, str], compare: str) -> Show
     if "scheme" not in values and "model" not in values:
         return Shown(comparison.make_call(parse_source(comparison.row, {**own, **values})), label)
     scheme, model = values.pop("scheme", comparison.row.name), values.pop("model", None)
-    rows: Mapping[str, AnyScheme] = SCHEMES if model is None else MODEL_SCHEMES
+    rows = SCHEMES if model is None else MODEL_SCHEMES
     if scheme not in rows or not is_drawable(scheme):
         allowed = f"allowed: {', '.join(filter(is_drawable, rows))}"
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)

@@ -20,7 +20,6 @@ from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
 from service.protocols.inlay.positions.model_schemes import (
     MODEL_SCHEMES,
-    AnyScheme,
     call_maker,
     example_of,
     find_model,
@@ -83,8 +82,7 @@ def routes(context: ServiceContext) -> list[Route]:
     model_calls = partial(call_maker, context)
     pictures = Plots(context.tables, context.budget, model_calls)
     documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
-    schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
-    for row in schemes:
+    for row in (*SCHEMES.values(), *MODEL_SCHEMES.values()):
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
             rows += [_plot_route(context, pictures, row, extension) for extension in PICTURE_TYPES]
@@ -94,27 +92,23 @@ def routes(context: ServiceContext) -> list[Route]:
     return rows
 
 
-def _path(row: AnyScheme, suffix: str = "") -> str:
-    return f"{'/positions' if isinstance(row, Scheme) else '/models/{name}'}/{row.name}{suffix}"
-
-
-def _operation(row: AnyScheme, verb: str, suffix: str = "") -> str:
-    of_model = "" if isinstance(row, Scheme) else "_of_a_model"
+def _operation(row: Scheme, verb: str, suffix: str = "") -> str:
+    of_model = "_of_a_model" if row.of_model else ""
     return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
 
 
-def _cache_control(row: AnyScheme) -> str:
-    return FOREVER if isinstance(row, Scheme) else REVALIDATE
+def _cache_control(row: Scheme) -> str:
+    return REVALIDATE if row.of_model else FOREVER
 
 
-def _maker(context: ServiceContext, row: AnyScheme, request: Request) -> Callable[[Any], TableCall]:
+def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[Any], TableCall]:
     return call_maker(context, row, request.parameters.get("name", ""))
 
 
 # ---- tables
 
 
-def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
+def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
     async def get(request: Request) -> Response:
         make_call = _maker(context, row, request)
         parameters = from_query(row.parameters, request)
@@ -127,9 +121,9 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
         form = table_form(request, parameters, parameters.dtype)
         return await table_response(request, context.tables, make_call(parameters), form)
 
-    tag = POSITION_NUMBERS if isinstance(row, Scheme) else MODEL_NUMBERS
+    tag = MODEL_NUMBERS if row.of_model else POSITION_NUMBERS
     by_post = tensor_route(
-        _path(row),
+        row.path,
         post,
         _operation(row, "post"),
         row.summary,
@@ -143,7 +137,7 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
     return [
         Route(
             verb="GET",
-            path=_path(row),
+            path=row.path,
             handler=get,
             name=_operation(row, "get"),
             summary=row.summary,
@@ -157,7 +151,7 @@ def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
     ]
 
 
-def _query_examples(row: AnyScheme, *without: str) -> dict[str, Example]:
+def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
     """Return the examples of a row's query parameters by name, but for those named."""
 
     def example(name: str) -> Example:
@@ -169,7 +163,7 @@ def _query_examples(row: AnyScheme, *without: str) -> dict[str, Example]:
 # ---- pictures and graphs
 
 
-def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension: str) -> Route:
+def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: str) -> Route:
     async def handler(request: Request) -> Response:
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
@@ -178,11 +172,11 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
     content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
-        path=_path(row, f".{extension}"),
+        path=f"{row.path}.{extension}",
         handler=handler,
         name=_operation(row, "draw", f"_{extension}"),
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
-        tag=tags[not isinstance(row, Scheme)],
+        tag=tags[row.of_model],
         query=plot_schema(row, extension),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -190,7 +184,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
     )
 
 
-def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
+def _graph_route(context: ServiceContext, row: Scheme) -> Route:
     """Return GET {scheme}.onnx: the ONNX graph that computes a scheme for any positions, cached."""
 
     async def handler(request: Request) -> Response:
@@ -210,11 +204,11 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
     file = Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()})
     return Route(
         verb="GET",
-        path=_path(row, ".onnx"),
+        path=f"{row.path}.onnx",
         handler=handler,
         name=_operation(row, "graph"),
         summary=f"{row.summary}, as an ONNX graph",
-        tag=POSITION_GRAPHS if isinstance(row, Scheme) else MODEL_GRAPHS,
+        tag=MODEL_GRAPHS if row.of_model else POSITION_GRAPHS,
         query=source_schema(row),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
