@@ -166,10 +166,7 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
         allowed = f"this server takes {settings.max_request_tokens} a request"
         raise TooLarge(f"has {len(values)} elements", field=input_field(ids.name), allowed=allowed)
     mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
-    lengths = tensors.get("lengths")
-    if lengths and len(lengths.shape) != 1:
-        raise _shape_error(lengths, "[B]")
-    places = places_of(shape, _integers(lengths, lengths.shape) if lengths else None, mask)
+    places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
     if (count := len(places.starts)) > settings.max_inputs:  # before each is an object
         raise too_many_inputs(count, settings.max_inputs)
     sent = mask if card.mask_from == "pad_count" or places.holes else None
@@ -201,6 +198,12 @@ def _mask(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
         raise OutOfRange(f"holds {odd}", field=input_field(tensor.name), allowed="allowed: 0 and 1")
     return mask
+
+
+def _sent_lengths(tensor: InputTensor | None) -> Int64s | None:
+    if tensor is not None and len(tensor.shape) != 1:
+        raise _shape_error(tensor, "[B]")
+    return None if tensor is None else _integers(tensor, tensor.shape)
 
 
 def _integers(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:

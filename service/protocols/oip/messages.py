@@ -102,21 +102,20 @@ def _one_of(names: Mapping[str, str]) -> BeforeValidator:
     """Return a validator that reads one of these names as its value; null stays."""
 
     def read(value: Any) -> str | None:
-        if value is not None and not (isinstance(value, str) and value in names):
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in names:
             raise PydanticCustomError("not_allowed", "not allowed")
-        return names.get(value) if value else None
+        return names[value]
 
     return BeforeValidator(read)
 
 
 DIRECTIONS = {"right": "right", "left": "left", "Right": "right", "Left": "left"}
 POOLING_NAMES = {name: name for name in POOLINGS} | {"last-token": "lasttoken"}  # text-embeddings-inference's name
-DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)} | {
-    "FP32": "float32",
-    "FP16": "float16",
-    "BF16": "bfloat16",
-    "INT8": "int8",
-    "UINT8": "uint8",
+DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)}
+DTYPE_NAMES |= {
+    name: np.dtype(kind).name for kind, name in OUTPUT_DATATYPES.items() if np.dtype(kind).name in DTYPE_NAMES
 }
 
 

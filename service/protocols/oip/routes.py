@@ -1,8 +1,8 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference, model repository."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,14 +36,14 @@ class IndexRequest(BaseModel):
     """Which models are listed."""
 
     model_config = STRICT
-    ready: Annotated[bool, Field(description="true or false; true: the loaded ones alone")] = False
+    ready: bool = Field(False, description="true or false; true: the loaded ones alone")
 
 
 class MoveRequest(BaseModel):
     """The body of a request to load or unload a model."""
 
     model_config = STRICT
-    parameters: Annotated[dict[str, Any] | None, Field(description="an object")] = None
+    parameters: dict[str, Any] | None = Field(None, description="an object")
 
 
 def _object(**properties: Any) -> Mapping[str, Any]:
@@ -132,27 +132,24 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     async def index(request: Request) -> Response:
         return json_response(await plane.index((await _optional(IndexRequest, request)).ready))
 
-    async def load(request: Request) -> Response:
-        name = request.parameters["name"]
-        await plane.load(name, (await _optional(MoveRequest, request)).parameters or {})
-        return json_response({"name": name, "load": True})
+    def exchange(verb: str, change: Callable[[str, dict[str, Any]], Awaitable[None]]) -> Handler:
+        async def handler(request: Request) -> Response:
+            name = request.parameters["name"]
+            await change(name, (await _optional(MoveRequest, request)).parameters or {})
+            return json_response({"name": name, verb: True})
 
-    async def unload(request: Request) -> Response:
-        name = request.parameters["name"]
-        await plane.unload(name, (await _optional(MoveRequest, request)).parameters or {})
-        return json_response({"name": name, "unload": True})
+        return handler
 
-    model = f"{REPOSITORY}/models/{{name}}"
     about_index = "Every model of the store, and whether it is loaded"
-    about_load = "Serve the store's present version of a model"
+    about_load, about_unload = "Serve the store's present version of a model", "Stop serving a model"
     which = RequestBody(model=IndexRequest, examples={"ready": {"ready": True}}, required=False)
     move = RequestBody(model=MoveRequest, examples={"empty": {}}, required=False)
     rows = partial(_rows, verb="POST", tag=OIP_REPOSITORY, management=True)
-    moves = partial(rows, body=move, need=CONTROL)
+    moves, model = partial(rows, body=move, need=CONTROL), f"{REPOSITORY}/models/{{name}}"
     return [
         *rows("oip_index", index, about_index, INDEX, f"{REPOSITORY}/index", body=which, admitted=False),
-        *moves("oip_load", load, about_load, LOADED, f"{model}/load"),
-        *moves("oip_unload", unload, "Stop serving a model", UNLOADED, f"{model}/unload"),
+        *moves("oip_load", exchange("load", plane.load), about_load, LOADED, f"{model}/load"),
+        *moves("oip_unload", exchange("unload", plane.unload), about_unload, UNLOADED, f"{model}/unload"),
     ]
 
 
@@ -186,8 +183,8 @@ def _named(request: Request) -> tuple[str, str]:
 
 async def _optional(model: type[Body], request: Request) -> Body:
     """Return a body that may be left out."""
-    return await inline_or_in_thread(len(request.body), _body_of, model, request.body)
 
+    def read(body: bytes) -> Body:
+        return validated(model, parse_json(body) if body.strip() else {})
 
-def _body_of(model: type[Body], body: bytes) -> Body:
-    return validated(model, parse_json(body) if body.strip() else {})
+    return await inline_or_in_thread(len(request.body), read, request.body)

@@ -37,9 +37,7 @@ def service(plane: DataPlane) -> Service:
         name="inference.GRPCInferenceService",
         methods=(
             *_descriptions(plane),
-            *_probes(plane),
             *_repository(plane),
-            *[_method(name, _unsupported(name)) for name in UNSUPPORTED],
             Method(name="ModelInfer", serialize=response, **inferring),
             Method(name="ModelStreamInfer", **streaming, **inferring),
         ),
@@ -48,7 +46,7 @@ def service(plane: DataPlane) -> Service:
     )
 
 
-def _method(name: str, document: Callable[[Any], Awaitable[Document]], **options: Any) -> Method:
+def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]], **options: Any) -> Method:
     """Return a method whose answer has the fields of a document.
 
     Args:
@@ -58,39 +56,13 @@ def _method(name: str, document: Callable[[Any], Awaitable[Document]], **options
     answer = getattr(pb, f"{name}Response")
 
     async def handler(request: Any, call: RequestContext) -> Any:
-        return answer(**await document(request))
+        made = document(request)
+        return answer(**(made if isinstance(made, dict) else await made))
 
     return Method(name=name, request=getattr(pb, f"{name}Request"), handler=handler, **options)
 
 
-def _unsupported(method: str) -> Callable[[Any], Awaitable[NoReturn]]:
-    async def refuse(request: Any) -> NoReturn:
-        raise Unsupported(f"{method} is not supported by this server")
-
-    return refuse
-
-
 def _descriptions(plane: DataPlane) -> list[Method]:
-    async def server(request: Any) -> Document:
-        return plane.server()
-
-    async def model(request: Any) -> Document:
-        return plane.metadata(request.name, request.version)
-
-    async def config(request: Any) -> Document:
-        return {"config": plane.config(request.name, request.version)}
-
-    async def statistics(request: Any) -> Document:
-        return {"model_stats": plane.statistics(request.name, request.version)}
-
-    documents = {"ServerMetadata": server, "ModelMetadata": model, "ModelConfig": config, "ModelStatistics": statistics}
-    return [_method(name, document) for name, document in documents.items()]
-
-
-def _probes(plane: DataPlane) -> list[Method]:
-    async def live(request: Any) -> Document:
-        return {"live": True}
-
     async def ready(request: Any) -> Document:
         return {"ready": await plane.is_ready()}
 
@@ -101,8 +73,22 @@ def _probes(plane: DataPlane) -> list[Method]:
             return {"ready": False}
         return await ready(request)
 
-    documents = {"ServerLive": live, "ServerReady": ready, "ModelReady": model_ready}
-    return [_method(name, document, probe=True) for name, document in documents.items()]
+    def unsupported(method: str) -> Method:
+        def refuse(request: Any) -> NoReturn:
+            raise Unsupported(f"{method} is not supported by this server")
+
+        return _method(method, refuse)
+
+    return [
+        _method("ServerLive", lambda request: {"live": True}, probe=True),
+        _method("ServerReady", ready, probe=True),
+        _method("ModelReady", model_ready, probe=True),
+        _method("ServerMetadata", lambda request: plane.server()),
+        _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
+        _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
+        _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
+        *[unsupported(name) for name in UNSUPPORTED],
+    ]
 
 
 def _repository(plane: DataPlane) -> list[Method]:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic.json_schema import JsonSchemaValue
 
 from models.plots import figures_of
+from models.plots.catalog import Figure
 from models.positions.rope import choice as rope_choice
 from models.positions.rope.config import LayerRope, read
 from models.positions.rope.frequencies import BY_LENGTH
@@ -46,35 +47,37 @@ def scheme_list() -> list[Description]:
 
 def _scheme(row: Scheme) -> Description:
     schema = row.parameters.model_json_schema()
-    scales = issubclass(row.parameters, RopeSource)
+    scales, properties = issubclass(row.parameters, RopeSource), schema["properties"]
     figures = figures_of(figure_name(row.name))
-    pictured = bool(figures) and "GET" in row.methods
-    return {
+    described = {
         "name": row.name,
         "summary": row.summary,
         "methods": row.methods,
         "paths": [f"/positions/{row.name}"] + ([f"/models/{{name}}/{row.name}"] if row.name in MODEL_SCHEMES else []),
         "required": schema.get("required", []),
-        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
+        "parameters": {name: entry.get("description", "") for name, entry in properties.items()},
         "plots": {plot: figure.about for plot, figure in figures.items()},
-        "fields": {name: _field(row, name, entry) for name, entry in schema["properties"].items()},
+        "fields": {name: _field(row, name, entry) for name, entry in properties.items()},
         "model_fields": _model_fields(row.name),
         "exclusive": _exclusive(row),
         "example": row.example,
         "rope_types": [_rope_type(name) for name in SCALINGS] if scales else [],
-        "pictures": [f"/positions/{row.name}.{extension}" for extension in PICTURE_TYPES] if pictured else [],
+    }
+    return described | _pictured(row, figures if "GET" in row.methods else {})
+
+
+def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """Return what a scheme's pictures show, and their options; those of none are empty."""
+    extensions = PICTURE_TYPES if figures else ()
+    options = PlotOptions.model_json_schema()["properties"] if figures else {}
+    return {
+        "pictures": [f"/positions/{row.name}.{extension}" for extension in extensions],
         "figures": [
-            {
-                "name": plot,
-                "about": figure.about,
-                "max_subjects": figure.max_subjects,
-                "distance_axis": figure.scales,
-            }
+            {"name": plot, "about": figure.about, "max_subjects": figure.max_subjects, "distance_axis": figure.scales}
             for plot, figure in figures.items()
-            if pictured
         ],
-        "picture_fields": _picture_fields() if pictured else {},
-        "picture_defaults": usual_lengths(row) if pictured else {},
+        "picture_fields": {name: _plain(entry) for name, entry in options.items() if name != "plot"},
+        "picture_defaults": usual_lengths(row) if figures else {},
     }
 
 
@@ -154,12 +157,6 @@ def _rope_type(name: str) -> Description:
     by_length = ("seq_len",) if name in BY_LENGTH else ()
     optional = (*row.optional, *by_length)
     return {"name": name, "formula": row.formula, "required": required, "optional": optional, "example": example}
-
-
-def _picture_fields() -> Description:
-    """Return the options of a picture; which figures a scheme has is in `figures`."""
-    properties = PlotOptions.model_json_schema()["properties"]
-    return {name: _plain(entry) for name, entry in properties.items() if name != "plot"}
 
 
 # ---- presets

@@ -223,8 +223,8 @@ class Plots:
             extension: of FIGURE_TYPES.
         """
         parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
-        own = Shown(make_call(parameters), options.label or _preset_name(parameters))
-        shown = [own, *_compared(request, Comparison(row, make_call, self._model_calls))]
+        first = Shown(make_call(parameters), options.label or _preset_name(parameters))
+        shown = [first, *_compared(request, Comparison(row, make_call, self._model_calls))]
         looks = options.model_dump(exclude={"compare"})
         etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
         if extension == DOCUMENT or any(table.of_model for table in shown):
@@ -328,14 +328,14 @@ class Comparison:
 def _compared(request: Request, comparison: Comparison) -> Iterator[Shown]:
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
-    own = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
+    sent = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
     for value in [value for name, value in pairs if name == "compare"]:
         if "=" in value:
-            yield _other(comparison, own, value)
+            yield _other(comparison, sent, value)
             continue
         for preset in value.split(","):
-            replaced = {name for name in own if name in (*SIZES, *SOURCES) or name in _scaling_names()}
-            kept = {name: value for name, value in own.items() if name not in replaced}
+            replaced = {name for name in sent if name in (*SIZES, *SOURCES) or name in _scaling_names()}
+            kept = {name: value for name, value in sent.items() if name not in replaced}
             parameters = parse_source(comparison.row, {**kept, "preset": preset.strip()})
             yield Shown(comparison.make_call(parameters), preset.strip())
 
@@ -345,11 +345,11 @@ def _scaling_names() -> frozenset[str]:
     return frozenset(parameter_names(RopeSource)) - frozenset(RopeSource.model_fields)
 
 
-def _other(comparison: Comparison, own: Mapping[str, str], compare: str) -> Shown:
+def _other(comparison: Comparison, sent: Mapping[str, str], compare: str) -> Shown:
     values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=MAX_COMPARED_FIELDS))
     label = values.pop("label", "")[:MAX_TEXT]
     if "scheme" not in values and "model" not in values:
-        return Shown(comparison.make_call(parse_source(comparison.row, {**own, **values})), label)
+        return Shown(comparison.make_call(parse_source(comparison.row, {**sent, **values})), label)
     scheme, model = values.pop("scheme", comparison.row.name), values.pop("model", None)
     rows = SCHEMES if model is None else MODEL_SCHEMES
     if scheme not in rows or not is_drawable(scheme):
@@ -357,7 +357,7 @@ def _other(comparison: Comparison, own: Mapping[str, str], compare: str) -> Show
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
     row = rows[scheme]
     names = row.parameters.model_fields
-    shared = {name: own[name] for name in ("start", "length") if name in own and name in names}
+    shared = {name: sent[name] for name in ("start", "length") if name in sent and name in names}
     make_call = comparison.model_calls(row, model or "")
     return Shown(
         make_call(parse_source(row, ({} if "positions" in values else shared) | values)), label, model is not None

@@ -109,46 +109,45 @@ def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[
 
 
 def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
-    async def get(request: Request) -> Response:
-        make_call = _maker(context, row, request)
-        parameters = from_query(row.parameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
-
-    async def post(request: Request) -> Response:
-        make_call = _maker(context, row, request)
-        parameters = await from_body(row.parameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        return await table_response(request, context.tables, make_call(parameters), form)
-
-    tag = MODEL_NUMBERS if row.of_model else POSITION_NUMBERS
     by_post = tensor_route(
         row.path,
-        post,
+        partial(_post_table, context, row),
         _operation(row, "post"),
         row.summary,
         row.parameters,
-        tag=tag,
+        tag=MODEL_NUMBERS if row.of_model else POSITION_NUMBERS,
         examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
         need=need_of(row),
     )
     if "GET" not in row.methods:
         return [by_post]
-    return [
-        Route(
-            verb="GET",
-            path=row.path,
-            handler=get,
-            name=_operation(row, "get"),
-            summary=row.summary,
-            tag=tag,
-            query=row.parameters,
-            examples=_query_examples(row),
-            need=need_of(row),
-            answers={200: table_answer(), **RANGES},
-        ),
-        by_post,
-    ]
+    by_get = Route(
+        verb="GET",
+        path=row.path,
+        handler=partial(_get_table, context, row),
+        name=_operation(row, "get"),
+        summary=row.summary,
+        tag=by_post.tag,
+        query=row.parameters,
+        examples=_query_examples(row),
+        need=by_post.need,
+        answers={200: table_answer(), **RANGES},
+    )
+    return [by_get, by_post]
+
+
+async def _get_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
+    make_call = _maker(context, row, request)
+    parameters = from_query(row.parameters, request)
+    form = table_form(request, parameters, parameters.dtype)
+    return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
+
+
+async def _post_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
+    make_call = _maker(context, row, request)
+    parameters = await from_body(row.parameters, request)
+    form = table_form(request, parameters, parameters.dtype)
+    return await table_response(request, context.tables, make_call(parameters), form)
 
 
 def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
@@ -220,38 +219,44 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 
 
 def _tensor_routes(context: ServiceContext) -> list[Route]:
-    async def respond(request: Request, call: TableCall, options: TensorOptions) -> Response:
-        form = table_form(request, options, rotation.dtype_of(call, options))
-        return await table_response(request, context.tables, call, form)
-
-    async def rotate(request: Request) -> Response:
-        parameters = await from_body(RotateParameters, request)
-        return await respond(request, rotation.rotate(parameters), parameters)
-
-    async def rotate_by_model(request: Request) -> Response:
-        model = find_model(context, request.parameters["name"])
-        parameters = await from_body(ModelRotateParameters, request)
-        return await respond(request, rotation.rotate_by_model(model, parameters), parameters)
-
-    async def convert(request: Request) -> Response:
-        parameters = await from_body(ConvertParameters, request)
-        return await respond(request, rotation.convert(parameters), parameters)
-
     turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
     return [
         tensor_route(
-            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters, tag=POSITIONS,
-            examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
+            "/positions/rope/rotate", partial(_rotate, context), "rotate_tensors", turned, RotateParameters,
+            tag=POSITIONS, examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
         ),
         tensor_route(
-            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters, tag=POSITIONS,
+            "/positions/rope/convert", partial(_convert, context), "convert_tensors", converted, ConvertParameters,
+            tag=POSITIONS,
             examples={"bias": {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}},
         ),
         tensor_route(
-            "/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters,
-            tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)}, need=need_of(MODEL_SCHEMES["rope"]),
+            "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
+            ModelRotateParameters, tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)},
+            need=need_of(MODEL_SCHEMES["rope"]),
         ),
     ]  # fmt: skip
+
+
+async def _rotate(context: ServiceContext, request: Request) -> Response:
+    parameters = await from_body(RotateParameters, request)
+    return await _tensors(context, request, rotation.rotate(parameters), parameters)
+
+
+async def _rotate_by_model(context: ServiceContext, request: Request) -> Response:
+    model = find_model(context, request.parameters["name"])
+    parameters = await from_body(ModelRotateParameters, request)
+    return await _tensors(context, request, rotation.rotate_by_model(model, parameters), parameters)
+
+
+async def _convert(context: ServiceContext, request: Request) -> Response:
+    parameters = await from_body(ConvertParameters, request)
+    return await _tensors(context, request, rotation.convert(parameters), parameters)
+
+
+async def _tensors(context: ServiceContext, request: Request, call: TableCall, options: TensorOptions) -> Response:
+    form = table_form(request, options, rotation.dtype_of(call, options))
+    return await table_response(request, context.tables, call, form)
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
