@@ -10,7 +10,7 @@ from models.artifacts import card as cards
 from models.artifacts.card import Calibration
 from models.artifacts.folder import replace_card
 from service.bulk.embedder import Chosen, TextError, open_embedder
-from service.embedding.output_plan import POOLED
+from service.embedding.outputs.plan import POOLED
 from service.embedding.quantization import ranges
 from service.errors import StartError
 from service.settings import Settings

@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 from models.artifacts.card import MULTI_VECTOR, SPARSE
 from models.recipes.graph_names import ONE_ROW
 from service import machine
-from service.embedding import multi_vectors, reduction, sparse_vectors, validation
 from service.embedding.model import Model, Rows, Work
-from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
-from service.embedding.packing import Packed
-from service.embedding.pair_templates import texts_of
-from service.embedding.prompts import prompt_of, task_of
+from service.embedding.outputs import dense as reduction
+from service.embedding.outputs import multi_vector as multi_vectors
+from service.embedding.outputs import sparse as sparse_vectors
+from service.embedding.outputs.classes import CLASSIFIER_OUTPUTS, logits_of_parts, reduced
+from service.embedding.outputs.plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
 from service.embedding.ranking import ACTIVATIONS
 from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, InputType, Text
 from service.embedding.sentence_modules import run_modules
-from service.embedding.task_heads import CLASSIFIER_OUTPUTS, logits_of_parts, reduced
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.packing import Packed
+from service.embedding.tokenize.pair_templates import texts_of
+from service.embedding.tokenize.prompts import prompt_of, task_of
+from service.embedding.tokenize.tokenizer import Cut
 from service.errors import InlayError, StartError
 from service.observability.metrics import Metrics
 from service.registry import loading

@@ -16,9 +16,9 @@ from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor_config import Preprocessor
 from service.embedding.image_decoding import open_picture
 from service.embedding.model import Model, Models
-from service.embedding.output_plan import Graphs
+from service.embedding.outputs.dense import check_finite
+from service.embedding.outputs.plan import Graphs
 from service.embedding.pooling import normalize
-from service.embedding.reduction import check_finite
 from service.embedding.requests import EmbedResult, Output
 from service.errors import (
     BadInput,

@@ -4,8 +4,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from hashlib import sha256
 
 from service.embedding.model import Model, Work
-from service.embedding.output_plan import Plan
-from service.embedding.packing import Packed
+from service.embedding.outputs.plan import Plan
+from service.embedding.tokenize.packing import Packed
 from service.scheduling.shared_runs import SharedRun
 
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from models.artifacts.card import MULTI_VECTOR
 from models.recipes.multi_vector import MultiVector
 from service.embedding.model import Model
-from service.embedding.packing import split
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.packing import split
 from service.request_context import RequestContext
 
 Function = Literal["maxsim", "meanmaxsim", "cosine", "dot", "euclidean", "manhattan"]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from models.artifacts.card import SPARSE
-from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
+from service.embedding.outputs.plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
 from service.embedding.requests import Ids, Input, Text
 from service.errors import (
     SHORTEN_OR_TRUNCATE,

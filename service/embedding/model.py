@@ -8,9 +8,9 @@ from weakref import WeakValueDictionary
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from service.embedding.output_plan import Plan
-from service.embedding.packing import Packed
-from service.embedding.tokenization import Tokenizer
+from service.embedding.outputs.plan import Plan
+from service.embedding.tokenize.packing import Packed
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.runtime.engine import Choice, Engine
 from service.scheduling.batcher import Batcher
 from service.scheduling.shared_runs import SharedRun

@@ -9,16 +9,15 @@ import numpy as np
 
 from models.artifacts.card import MULTI_VECTOR, SPARSE, Card
 from models.recipes.graph_names import ONE_ROW
-from service.embedding import late_chunking, limits, multi_vectors, sparse_vectors, validation
+from service.embedding import limits
 from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work
-from service.embedding.multi_vectors import Projection
-from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Graphs, Plan
 from service.embedding.output_types import Ranges, in_precisions
-from service.embedding.packing import Packed
-from service.embedding.prompts import prompt_of, task_of
-from service.embedding.quantization import PRECISIONS
-from service.embedding.reduction import (
+from service.embedding.outputs import multi_vector as multi_vectors
+from service.embedding.outputs import spans as late_chunking
+from service.embedding.outputs import sparse as sparse_vectors
+from service.embedding.outputs.classes import apply_heads, reduced
+from service.embedding.outputs.dense import (
     PromptTokens,
     cast,
     check_finite_input,
@@ -26,11 +25,16 @@ from service.embedding.reduction import (
     pooled_row,
     sentence_vectors,
 )
+from service.embedding.outputs.multi_vector import Projection
+from service.embedding.outputs.plan import HIDDEN, POOLED, ROW_OF_EACH, Graphs, Plan
+from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import Chunks, EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.sentence_modules import apply_modules
-from service.embedding.task_heads import apply_heads, reduced
-from service.embedding.token_offsets import OwnTokens
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.offsets import OwnTokens
+from service.embedding.tokenize.packing import Packed
+from service.embedding.tokenize.prompts import prompt_of, task_of
+from service.embedding.tokenize.tokenizer import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes

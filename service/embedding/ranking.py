@@ -11,9 +11,9 @@ from models.artifacts.card import CLASS_LOGITS, Card
 from models.recipes.classifier import PairTemplate, ScoreActivation
 from service.embedding import late_interaction
 from service.embedding.model import Model
-from service.embedding.pair_templates import texts_of
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.pair_templates import texts_of
 from service.errors import ConflictingFields, WrongModelKind
 from service.request_context import RequestContext
 

@@ -14,7 +14,7 @@ import numpy as np
 from models.positions import learned
 from service.embedding import limits
 from service.embedding.model import Model, Models
-from service.embedding.output_plan import Plan
+from service.embedding.outputs.plan import Plan
 from service.embedding.pipeline import Observer
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
 from service.errors import InlayError

@@ -12,12 +12,12 @@ from models.recipes.classifier import ScoreActivation
 from service.embedding import limits
 from service.embedding.classifying import reads_pairs
 from service.embedding.model import Model
-from service.embedding.output_plan import POOLED
-from service.embedding.pair_templates import added_tokens
+from service.embedding.outputs.plan import POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS, EmbeddingPipeline
 from service.embedding.ranking import Ranks, rank, score_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
-from service.embedding.tokenization import Span
+from service.embedding.tokenize.pair_templates import added_tokens
+from service.embedding.tokenize.tokenizer import Span
 from service.errors import TooLong, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MODULES
 from service.embedding.model import Model, Rows
-from service.embedding.output_plan import POOLED
+from service.embedding.outputs.plan import POOLED
 from service.errors import EngineFailure
 
 

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.model import Model
-from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Ids, Input, Text
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize.prompts import NO_TASK
+from service.embedding.tokenize.tokenizer import Cut
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
 

@@ -17,12 +17,13 @@ from models.artifacts import weights
 from models.artifacts.card import Card
 from models.errors import ModelError
 from models.recipes.graph_names import ONE_ROW
-from service.embedding import images, output_plan
+from service.embedding import images
 from service.embedding.model import Model, PlanMaker, Rows, Work
-from service.embedding.output_plan import ROW_OF_EACH, Plan
-from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
-from service.embedding.sparse_vectors import with_sparse
-from service.embedding.tokenization import Tokenizer
+from service.embedding.outputs import plan as output_plan
+from service.embedding.outputs.plan import ROW_OF_EACH, Plan
+from service.embedding.outputs.sparse import with_sparse
+from service.embedding.tokenize.packing import feeds, join, rectangle, rectangles, split, unpad
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import StartError
 from service.observability.metrics import Metrics
 from service.registry import store

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 from models.artifacts.card import CLASSIFIER, HEAD, IMAGE_VECTOR, MODULES, MULTI_VECTOR, MULTI_VECTORS, SPARSE, Card
 from models.recipes.graph_names import ONE_ROW
 from models.vision.image_spec import Image
-from service.embedding import images, validation
+from service.embedding import images
 from service.embedding.model import Model, Work
-from service.embedding.multi_vectors import project
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.reduction import check_finite_input
+from service.embedding.outputs.classes import class_logits
+from service.embedding.outputs.dense import check_finite_input
+from service.embedding.outputs.multi_vector import project
+from service.embedding.outputs.plan import HIDDEN, POOLED
 from service.embedding.requests import Ids, Int64s, Text
 from service.embedding.sentence_modules import run_modules
-from service.embedding.task_heads import class_logits
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.tokenizer import Cut
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
 _head_runs: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # that are under way

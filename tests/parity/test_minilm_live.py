@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Direction, Text
-from service.embedding.tokenization import Cut, Tokenizer
+from service.embedding.tokenize.tokenizer import Cut, Tokenizer
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings

@@ -14,10 +14,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import POOLED
-from service.embedding.prompts import SPELLINGS
+from service.embedding.outputs.plan import POOLED
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
     ConflictingFields,

@@ -26,7 +26,6 @@ from models.recipes.classifier import ScoreActivation
 from models.recipes.extra_inputs import Extra
 from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import SPELLINGS, USES
 from service.embedding.quantization import PRECISIONS
 from service.embedding.ranking import ACTIVATIONS
 from service.embedding.requests import (
@@ -42,6 +41,7 @@ from service.embedding.requests import (
     Output,
     Text,
 )
+from service.embedding.tokenize.prompts import SPELLINGS, USES
 from service.errors import (
     BadRequest,
     ConflictingFields,

@@ -13,10 +13,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.packing import split
+from service.embedding.outputs.plan import HIDDEN, POOLED
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body

@@ -8,12 +8,12 @@ from service.context import ServiceContext
 from service.embedding.classifying import classifies
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.outputs.plan import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import prompt_of
 from service.embedding.requests import Text
-from service.embedding.tokenization import Token, Tokenizer
+from service.embedding.tokenize.prompts import prompt_of
+from service.embedding.tokenize.tokenizer import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.tei.schemas import Info

@@ -9,8 +9,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.embedding.packing import split
 from service.embedding.requests import EmbedResult
+from service.embedding.tokenize.packing import split
 from service.http import json_arrays
 from service.http.formats import Body, Headers, json_body
 from service.http.json_arrays import Encoded

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import orjson
 
 from proto import tei_pb2 as pb
-from service.embedding.tokenization import Token
+from service.embedding.tokenize.tokenizer import Token
 
 PIECE = 2048  # tokens written at a time: one millisecond of JSON, five of messages
 

@@ -15,7 +15,7 @@ from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedResult, Ids, Text
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize.tokenizer import Cut
 from service.errors import DeadlineExceeded, EngineFailure
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within
@@ -195,7 +195,7 @@ async def test_callers_with_keys_share_no_run(make: Make, monkeypatch: pytest.Mo
     async def of_key(name: str) -> EmbedResult:
         call = RequestContext()
         call.show_key(name)
-        return await service.pipeline.embed(EmbedRequest((TEXT,)), call)
+        return await service.pipeline.embed(embed_request((TEXT,)), call)
 
     results = await asyncio.gather(*[of_key(name) for name in ("x", "y", "x")])
     assert engine.sequences == 2

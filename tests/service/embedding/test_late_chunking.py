@@ -12,9 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding import late_chunking
+from service.embedding.outputs import spans as late_chunking
 from service.embedding.requests import Chunking, EmbedResult, Ids, Spans, Text
-from service.embedding.tokenization import Cut, Tokenizer
+from service.embedding.tokenize.tokenizer import Cut, Tokenizer
 from service.errors import BadInput, ConflictingFields, InlayError, MissingField, OutOfRange, TooManyInputs, WrongShape
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert

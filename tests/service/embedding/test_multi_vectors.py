@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding import multi_vectors
 from service.embedding.late_interaction import maxsim
+from service.embedding.outputs import multi_vector as multi_vectors
 from service.embedding.ranking import rank
 from service.embedding.requests import EmbedResult, Ids, Text
 from service.errors import EngineFailure, InlayError, TooLarge, TooLong

@@ -9,10 +9,10 @@ import pytest
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from models.recipes.graph_names import ONE_ROW
-from service.embedding import validation
 from service.embedding.model import Work
-from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.outputs.plan import HIDDEN, POOLED
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation
 from service.registry.loading import run_of
 from service.runtime.onnx import OnnxEngine
 from tests.embed_requests import embed_request

@@ -15,7 +15,7 @@ from service.embedding.model import Model
 from service.embedding.ranking import rank
 from service.embedding.requests import Text
 from service.embedding.scoring import Reading, Scorer
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize.tokenizer import Cut
 from service.errors import DeadlineExceeded, EngineFailure, TooManyCharacters, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within

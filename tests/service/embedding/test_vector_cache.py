@@ -14,7 +14,7 @@ from models.artifacts.export import export
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedResult, Ids, Text
-from service.embedding.tokenization import Cut
+from service.embedding.tokenize.tokenizer import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
 from service.request_context import RequestContext
@@ -77,7 +77,7 @@ async def embed(service: Service, *inputs: Text | Ids, **fields: Any) -> EmbedRe
 async def embed_with_key(service: Service, name: str, text: Text) -> None:
     call = RequestContext()
     call.show_key(name)
-    await service.pipeline.embed(EmbedRequest((text,)), call)
+    await service.pipeline.embed(embed_request((text,)), call)
 
 
 def answer(result: EmbedResult) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proto import tei_pb2 as pb
-from service.embedding.tokenization import Token
+from service.embedding.tokenize.tokenizer import Token
 from service.protocols.tei import token_answers
 from service.protocols.tei.token_answers import PIECE
 

@@ -7,9 +7,9 @@ import numpy as np
 from models.artifacts.card import Card
 from models.positions import learned
 from models.recipes.extra_inputs import TASKS, extra_values
-from service.embedding.packing import Packed, join
-from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Direction, Ids, Int64s
+from service.embedding.tokenize.packing import Packed, join
+from service.embedding.tokenize.prompts import NO_TASK
 from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, TooLong, WrongShape
 
 _ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints.sentence_transformers import EOS
-from service.embedding import validation
-from service.embedding.output_plan import Plan
+from service.embedding.outputs.plan import Plan
 from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation
 from service.errors import BadInput, BadRequest, EngineFailure
 
 PromptTokens = Mapping[int, int]  # input → leading tokens that pooling leaves out

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, MULTI_VECTOR, TOKEN_CLASS_LOGITS
 from models.recipes.classifier import Classifier
-from service.embedding import validation
 from service.embedding.model import Model, Rows
-from service.embedding.output_plan import Plan
+from service.embedding.outputs.plan import Plan
 from service.embedding.pooling import pool
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation
 from service.errors import EngineFailure
 
 CLASSIFIER_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)

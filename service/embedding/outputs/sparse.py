@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
 from models.recipes.sparse import Lexical, Sparse, Splade
 from service.embedding.model import Model, Rows, Work
-from service.embedding.output_plan import HIDDEN, Plan
-from service.embedding.reduction import cast
+from service.embedding.outputs.dense import cast
+from service.embedding.outputs.plan import HIDDEN, Plan
 from service.embedding.requests import EmbedRequest, Ids, Output
 from service.errors import ConflictingFields, OutOfRange
 from service.runtime.engine import Engine

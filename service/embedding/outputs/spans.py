@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from models.checkpoints.sentence_transformers import JOIN
-from service.embedding import validation
-from service.embedding.output_plan import HIDDEN, POOLED, Plan
+from service.embedding.outputs.dense import PromptTokens
+from service.embedding.outputs.plan import HIDDEN, POOLED, Plan
+from service.embedding.outputs.sparse import INDICES as SPARSE_INDICES
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.reduction import PromptTokens
 from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Spans, Text
-from service.embedding.sparse_vectors import INDICES as SPARSE_INDICES
-from service.embedding.token_offsets import OwnTokens, own_ids
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.offsets import OwnTokens, own_ids
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, TooManyInputs, WrongShape
 from service.settings import Settings
 
