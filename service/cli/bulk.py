@@ -160,14 +160,14 @@ def calibrate(
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
     """
     from service.bulk.calibration import calibrated
-    from service.bulk.embedder import Chosen
     from service.cli.checkpoints import keeping_origin
     from service.cli.models import model_of_store
     from service.cli.options import read_settings
+    from service.embedding.requests import EmbedOptions
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     folder = model_of_store(model)
-    chosen = Chosen(prompt_name=prompt_name, input_type=input_type)
+    chosen = EmbedOptions(prompt_name=prompt_name, input_type=input_type)
     with keeping_origin(folder):
         calibration = calibrated(folder, texts, column, chosen, read_settings({}))
     print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")

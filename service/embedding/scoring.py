@@ -12,7 +12,7 @@ from models.recipes.classifier import ScoreActivation
 from service.embedding import limits
 from service.embedding.classifying import reads_pairs
 from service.embedding.model import Model
-from service.embedding.outputs.plan import POOLED
+from service.embedding.outputs.kind import POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS, EmbeddingPipeline
 from service.embedding.ranking import Ranks, rank, score_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text

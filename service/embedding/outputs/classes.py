@@ -1,79 +1,87 @@
-"""Outputs that the task heads of a model make of its hidden states: the logits of labels.
+"""The logits of labels that a classifier makes of hidden states, for texts or for their tokens.
 
-A head has two steps: `reduced` keeps what it reads of a text's hidden states, on the event loop as they come, and
-`apply_heads` runs its graph over what all texts of a request left, in a thread.
+A head has two steps: `reduce` keeps what it reads of a text's hidden states, as they come, and `complete` runs its
+graph over what all texts of a request left.
 """
 
-import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, MULTI_VECTOR, TOKEN_CLASS_LOGITS
-from models.recipes.classifier import Classifier
-from service.embedding.model import Model, Rows
-from service.embedding.outputs.plan import Plan
+from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, TOKEN_CLASS_LOGITS
+from service.embedding.outputs.kind import (
+    HIDDEN,
+    ROW_OF_EACH,
+    Job,
+    OutputKind,
+    Planning,
+    cast,
+    check_width,
+    joined,
+    run_heads,
+)
 from service.embedding.pooling import pool
-from service.embedding.requests import Ids
-from service.embedding.tokenize import validation
-from service.errors import EngineFailure
+from service.embedding.requests import Ids, Output
+from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.validation import attended
 
-CLASSIFIER_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
-
-
-def reduced(model: Model, plan: Plan, hidden: NDArray[np.float32], sequence: Ids) -> Rows:
-    """Return what the heads of a plan read of the hidden states of one text [n, d]."""
-    rows: Rows = {}
-    classifier = model.card.classifier
-    for name in CLASSIFIER_OUTPUTS:
-        if name in plan.heads and classifier:
-            rows[name] = _classified(classifier, hidden, sequence)
-    if MULTI_VECTOR in plan.heads:
-        rows[MULTI_VECTOR] = hidden  # replaced by multi_vectors.Projection
-    return rows
+CLASS_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
 
 
-async def apply_heads(model: Model, plan: Plan, rows: list[Rows], indices: list[int]) -> None:
-    """Put the outputs of heads in the place of what `reduced` left of some parts of a request.
+class ClassLogits(OutputKind):
+    """The logits of a classifier that reads hidden states."""
 
-    Raises:
-        EngineFailure: a logit is not finite.
-    """
-    classifier = model.card.classifier
-    for name in CLASSIFIER_OUTPUTS:
-        if name in plan.heads and classifier:
-            left = [rows[index][name] for index in indices]
-            logits = await asyncio.to_thread(logits_of_parts, model, classifier, name, left)
-            for index, own in zip(indices, logits, strict=True):
-                rows[index][name] = own
+    completes = True
 
+    def __init__(self, planning: Planning, name: str) -> None:
+        super().__init__(planning, name, HIDDEN)
+        classifier = planning.card.classifier
+        assert classifier is not None
+        self._classifier, self.pooled = classifier, name in ROW_OF_EACH
+        self.row_pooling = (classifier.pooling or "") if self.pooled else None
+        reads_all = classifier.late or not self.pooled  # hidden states are kept until all texts have come
+        self.token_bytes = 4 * (planning.width(HIDDEN) * reads_all + self.width * (not self.pooled))
 
-def class_logits(model: Model, pooled: NDArray[np.float32], output: str = CLASS_LOGITS) -> NDArray[np.float32]:
-    """Return logits [n, labels] of pooled hidden states; raise EngineFailure for one that is not finite."""
-    (logits,) = model.engine.run(CLASSIFIER, {"pooled": pooled}, (output,))
-    if not np.isfinite(logits).all():
-        raise EngineFailure(f"{model.card.name} gave {output} that are not finite")
-    return logits
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether the model has a classifier that no graph of the encoder holds."""
+        card = planning.card
+        return name in CLASS_OUTPUTS and card.classifier is not None and card.graph_for(name, False) is None
 
+    def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
+        """Return the rows that the classifier's layers read of a text's hidden states [n, d]."""
+        return {self.name: self._read(rows[HIDDEN], job.ids[index])}
 
-def _classified(classifier: Classifier, hidden: NDArray[np.float32], sequence: Ids) -> NDArray[np.float32]:
-    """Return the rows that a classifier's layers read of a text's hidden states [n, d]."""
-    if classifier.pooling is None:
-        return hidden
-    if classifier.pad_id is not None:  # no mask is read then: transformers 5.23, GenericForSequenceClassification
-        counted = np.flatnonzero(sequence.ids != classifier.pad_id)
-        last = int(counted[-1]) if len(counted) else 0
-        return hidden[last : last + 1].copy()
-    attended = validation.attended(sequence)
-    return hidden[attended] if classifier.late else pool(classifier.pooling, hidden, attended)[None]
+    def _read(self, hidden: NDArray[np.float32], sequence: Ids) -> NDArray[np.float32]:
+        classifier = self._classifier
+        if classifier.pooling is None:
+            return hidden
+        if classifier.pad_id is not None:  # no mask is read then: transformers 5.23, GenericForSequenceClassification
+            counted = np.flatnonzero(sequence.ids != classifier.pad_id)
+            last = int(counted[-1]) if len(counted) else 0
+            return hidden[last : last + 1].copy()
+        real = attended(sequence)
+        return hidden[real] if classifier.late else pool(classifier.pooling, hidden, real)[None]
 
+    def complete(self, job: Job, indices: Sequence[int]) -> None:
+        """Put the logits in the place of what `reduce` kept."""
+        kept = [job.rows[index][self.name] for index in indices]
+        logits = np.split(self._logits(np.concatenate(kept)), np.cumsum([len(rows) for rows in kept])[:-1])
+        for index, part in zip(indices, logits, strict=True):
+            late = self._classifier.late
+            job.rows[index][self.name] = part.mean(axis=0, dtype=np.float64).astype(np.float32)[None] if late else part
 
-def logits_of_parts(
-    model: Model, classifier: Classifier, output: str, left: list[NDArray[np.float32]]
-) -> list[NDArray[np.float32]]:
-    """Return the logits of what `reduced` left of some texts; raise EngineFailure for one that is not finite."""
-    logits = class_logits(model, np.concatenate(left), output)
-    parts = np.split(logits, np.cumsum([len(own) for own in left])[:-1])
-    if not classifier.late:
-        return parts
-    return [part.mean(axis=0, dtype=np.float64).astype(np.float32)[None] for part in parts]
+    def _logits(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        return run_heads(self.card, self.engine, CLASSIFIER, self.name, rows, f"{self.name} that are")
+
+    def finish(self, job: Job) -> Output:
+        """Return the logits of all inputs, a row for each or for each of its tokens."""
+        lengths = (1,) * len(job.lengths) if self.pooled else job.lengths
+        return Output(self.name, cast(joined(job.rows, self.name), self.dtype), lengths, self.pooled)
+
+    def probe(self) -> None:
+        """Make the logits of one row of zeros."""
+        if modules := self._classifier.modules:
+            logits = self._logits(np.zeros((1, modules.inner), np.float32))
+            check_width(self.card, CLASSIFIER, self.name, logits, len(self._classifier.labels))

@@ -1,150 +1,153 @@
-"""Plans: which graphs and steps answer the options of a request on one model, worked out once and kept."""
+"""The kinds of outputs, one row each, and the plan that they make of the options of a request on one model."""
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, TOKEN_CLASS_LOGITS, Card
+from models.artifacts.card import IMAGE_VECTOR, SPARSE, Card
 from models.recipes.graph_names import ONE_ROW
-from service.embedding.output_types import Making, check_outputs, ranges_of
+from service.embedding.outputs.classes import ClassLogits
+from service.embedding.outputs.dense import SentenceVector, own_pooling, precisions
+from service.embedding.outputs.image import ImageVector
+from service.embedding.outputs.kind import POOLED, Graphs, OutputKind, Plan, Planner, Planning
+from service.embedding.outputs.multi_vector import MultiVector
+from service.embedding.outputs.rows import GraphRows
+from service.embedding.outputs.spans import SpanVectors
+from service.embedding.outputs.sparse import SparseLookup, SparseVector
 from service.embedding.pooling import POOLINGS
-from service.embedding.quantization import PRECISIONS, RANGED
-from service.embedding.requests import DTYPES
+from service.embedding.quantization import PRECISIONS
+from service.embedding.requests import DTYPES, Cut, EmbedOptions
+from service.embedding.tokenize.prompts import task_of
 from service.errors import ConflictingFields, OutOfRange, UnknownValue
+from service.runtime.engine import Engine
 
-POOLED = "sentence_embedding"
-HIDDEN = "last_hidden_state"
+KINDS: tuple[type[OutputKind], ...] = (
+    SpanVectors,
+    SentenceVector,
+    SparseLookup,
+    SparseVector,
+    MultiVector,
+    ClassLogits,
+    ImageVector,
+    GraphRows,
+)
+"""The first kind that makes an output of a name counts; a new kind of output is a class and its row here."""
 ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
-HEAD_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS, MULTI_VECTOR)  # made of hidden states by task_heads.py
-ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
-Graphs = dict[str, tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a request is computed.
+def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
+    """Return what makes the plans of a model and keeps them."""
+    most = len(card.outputs) + 1
 
-    Args:
-        outputs: the names of the outputs to return, each once.
-        plain: outputs to compute by graph, for sequences without segment ids.
-        typed: the same for sequences with segment ids.
-        whole: the request runs as one row of tokens; False: one item per sequence, since an encoder mixes its rows.
-        mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector, or nothing is pooled.
-        normalize: scale the sentence vector to unit length.
-        dimensions: leading values of the sentence vector to keep before it is scaled; None: all.
-        dtype: of the returned arrays, one of DTYPES or PRECISIONS.
-        lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
-        modules: whether the card's modules make the sentence vector of the pooled one.
-        kept: leading values of the sentence vector to keep after it is scaled; None: all.
-        vector_width: of the sentence vector before it is cut.
-        end_id: of the mode EOS: the card's.
-        heads: those of the outputs that task heads make of hidden states.
-        reads_rows: whether one of these reads the hidden states of all tokens, which are then kept until it has run.
-        ranges: of int8 and uint8 sentence vectors, float32 [2, width].
-        sparse_width: the most values of a sparse vector; 0: it has as many as its text has tokens at most.
-    """
+    @lru_cache(maxsize=256)
+    def kept(options: EmbedOptions, spans: str) -> Plan:
+        return make(Planning(card, engine, weights, options, (), spans))
 
-    outputs: tuple[str, ...]
-    plain: Graphs
-    typed: Graphs
-    whole: bool
-    mode: str | None
-    normalize: bool
-    dimensions: int | None
-    dtype: str
-    lookup: str | None = None
-    modules: bool = False
-    kept: int | None = None
-    vector_width: int = 0
-    end_id: int | None = None
-    heads: tuple[str, ...] = ()
-    reads_rows: bool = False
-    ranges: NDArray[np.float32] | None = dataclasses.field(default=None, compare=False)
+    def plan(options: EmbedOptions, spans: str) -> Plan:
+        if len(options.outputs) > most:  # a caller may repeat them a million times
+            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
+        return kept(options, spans)
 
-    sparse_width: int = 0
-
-    @property
-    def making(self) -> Making:
-        """How its sentence vectors are made."""
-        scaled = self.dimensions or self.vector_width
-        return Making(self.mode, self.modules, self.normalize, scaled, self.dimensions or self.kept or scaled)
-
-    def without_graphs(self) -> "Plan":
-        """Return the plan of outputs that no graph is run for."""
-        return dataclasses.replace(self, plain={}, typed={}, whole=True, sparse_width=0)
-
-
-def make(
-    card: Card,
-    outputs: tuple[str, ...],
-    pooling: str | None,
-    normalize: bool | None,
-    dimensions: int | None,
-    dtype: str,
-) -> Plan:
-    """Return the plan of a request; the arguments are fields of EmbedOptions.
-
-    Raises:
-        BadRequest: the model cannot serve a field's value.
-    """
-    own = card.pooling.mode if card.pooling and not card.pooling.in_graph else None
-    as_trained = pooling is None or pooling == own
-    width = card.sentence_width if as_trained else card.token_width
-    _check_fields(None if as_trained else pooling, dimensions, dtype, width)
-    mode = pooling or own
-    default = POOLED if pooling else card.default_output
-    outputs = tuple(dict.fromkeys(outputs)) or (default,)
-    for name in outputs:
-        if name not in card.outputs and not (name == POOLED and mode and HIDDEN in card.outputs):
-            raise UnknownValue(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
-    if POOLED not in outputs:
-        _check_pooled_fields(card, outputs, {"pooling": pooling, "dimensions": dimensions, "normalize": normalize})
-        mode = None
-    elif mode and HIDDEN not in card.outputs:
-        if pooling:
-            raise ConflictingFields(
-                f"is {pooling}",
-                field=("pooling",),
-                allowed=f"{card.name} gives sentence vectors as they are",
-                remedy="leave it out",
-            )
-        mode = None
-    kept = card.pooling.dimensions if card.pooling and as_trained and dimensions is None else None
-    if normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut
-        dimensions, kept = dimensions or kept, None
-    else:
-        normalize = card.pooling.normalize if card.pooling else True  # TEI normalises unless told otherwise
-    heads = tuple(name for name in outputs if name in HEAD_OUTPUTS and card.graph_for(name, False) is None)
-    rows = ONE_ROW if _pools_one_row(card, outputs, mode) else HIDDEN
-    computed = tuple(dict.fromkeys(rows if name in heads or (name == POOLED and mode) else name for name in outputs))
-    plain, typed = _by_graph(card, computed, False), _by_graph(card, computed, True)
-    whole = all(not card.graphs[graph].attends for graph in plain)
-    lookup = _lookup(card, typed) if whole and dtype == "float32" and POOLED not in outputs else None
-    modules = card.modules is not None and as_trained and POOLED in outputs
-    end_id = card.pooling.end_id if card.pooling else None
-    late = card.classifier is not None and card.classifier.late and CLASS_LOGITS in heads
-    reads_rows = late or TOKEN_CLASS_LOGITS in heads  # several vectors are made as the rows come
-    sparse_width = card.sparse.width if card.sparse and card.sparse.splade and SPARSE in outputs else 0
-    options = mode, normalize, dimensions, dtype, lookup, modules, kept, width, end_id, heads, reads_rows
-    plan = Plan(outputs, plain, typed, whole, *options, sparse_width=sparse_width)
-    if dtype in PRECISIONS:
-        check_outputs(card, outputs, dtype, POOLED)
-    if dtype in RANGED:
-        as_given = make(card, (POOLED,), None, None, None, "float32").making
-        plan = dataclasses.replace(plan, ranges=ranges_of(card, plan.making, as_given, dtype))
     return plan
 
 
-def _pools_one_row(card: Card, outputs: tuple[str, ...], mode: str | None) -> bool:
-    """Return whether all that is made of hidden states is made of the row that the card's row_graphs give."""
-    if card.row_graphs is None or not set(outputs) <= set(ROW_OF_EACH):
-        return False
-    poolings = {mode} if mode else set()
-    if CLASS_LOGITS in outputs and card.classifier:
-        poolings.add(card.classifier.pooling or "")
-    return poolings == {ROW_POOLINGS[card.row_graphs.row]}
+def make(planning: Planning) -> Plan:
+    """Return the plan of a request.
+
+    Args:
+        planning: its `outputs` are filled here.
+
+    Raises:
+        BadRequest: the model cannot serve the value of an option.
+    """
+    card, options = planning.card, planning.options
+    _check_values(card, options)
+    default = POOLED if options.pooling else card.default_output
+    names = tuple(dict.fromkeys(options.outputs)) or (default,)
+    planning = planning._replace(outputs=names)
+    classes = [_kind(planning, name) for name in names]
+    _check_fields(planning, classes)
+    kinds = tuple([kind(planning, name) for kind, name in zip(classes, names, strict=True)])
+    for kind in kinds:
+        options = kind.as_read(options)
+    task = task_of(card, options.task, options.prompt_name, options.input_type)
+    plain, typed = (_by_graph(card, kinds, with_types) for with_types in (False, True))
+    whole = all(not card.graphs[graph].attends for graph in plain)
+    float_rows = options.dtype == "float32" and all(type(kind) is GraphRows for kind in kinds) and POOLED not in names
+    return Plan(
+        kinds,
+        options,
+        plain,
+        typed,
+        whole,
+        task,
+        _cuts(options, kinds),
+        sum([kind.token_bytes for kind in kinds]),
+        sum([kind.input_bytes for kind in kinds]),
+        lookup=_lookup(card, typed) if whole and float_rows else None,
+        checking=tuple([kind for kind in kinds if kind.checks]),
+        preparing=tuple([kind for kind in kinds if kind.prepares]),
+        completing=tuple([kind for kind in kinds if kind.completes]),
+        slow=tuple([kind for kind in kinds if kind.reduces_in_thread]),
+        early=next((kind for kind in kinds if kind.held_rows), None),
+        cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,
+    )
+
+
+def _kind(planning: Planning, name: str) -> type[OutputKind]:
+    card = planning.card
+    kind = next((kind for kind in KINDS if kind.makes(planning, name)), None)
+    if kind is None:
+        raise UnknownValue(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
+    return kind
+
+
+def _check_values(card: Card, options: EmbedOptions) -> None:
+    dtype, pooling, dimensions = options.dtype, options.pooling, options.dimensions
+    if dtype not in DTYPES and dtype not in PRECISIONS:
+        known = ", ".join((*DTYPES, *PRECISIONS))
+        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {known}")
+    as_trained = pooling in (None, own_pooling(card))
+    if pooling is not None and not as_trained and pooling not in POOLINGS:
+        raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
+    width = card.sentence_width if as_trained else card.token_width
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {width}")
+
+
+def _check_fields(planning: Planning, kinds: Sequence[type[OutputKind]]) -> None:
+    """Raise ConflictingFields for an option that applies to a kind of output which the request does not ask for."""
+    card, options, names = planning.card, planning.options, planning.outputs
+    asked = f"{card.name} was asked for {', '.join(names)}"
+    vector = IMAGE_VECTOR if card.image else POOLED
+    sent = {
+        "pooling": (options.pooling, POOLED),
+        "dimensions": (options.dimensions, vector),
+        "normalize": (options.normalize or None, vector),
+        "max_active_dims": (options.max_active_dims, SPARSE),
+        planning.spans: (planning.spans or None, POOLED),
+    }
+    for field, (value, owner) in sent.items():
+        if value is not None and not any(field in kind.fields for kind in kinds):
+            remedy = f"leave it out or ask for {POOLED}" if owner == POOLED else "leave it out"
+            raise ConflictingFields(f"applies to {owner} alone, and {asked}", field=(field,), remedy=remedy)
+    for dtype in precisions(options):
+        if names != (POOLED,):
+            raise ConflictingFields(
+                f"is {dtype}, which applies to {POOLED} alone, and {asked}",
+                field=("dtype",),
+                remedy=f"ask for {POOLED}, or send float32, float16 or bfloat16",
+            )
+
+
+def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
+    one_row = card.row_graphs and {kind.row_pooling for kind in kinds} == {ROW_POOLINGS[card.row_graphs.row]}
+    graphs: Graphs = {}
+    for source in dict.fromkeys(kind.source for kind in kinds):
+        graph = None if source is None else card.graph_for(source, typed)
+        if graph and source:  # token_type_embeddings of a family whose segments are optional: typed sequences alone
+            graphs[graph] = (*graphs.get(graph, ()), ONE_ROW if one_row else source)
+    return graphs
 
 
 def _lookup(card: Card, graphs: Graphs) -> str | None:
@@ -156,30 +159,9 @@ def _lookup(card: Card, graphs: Graphs) -> str | None:
     return graph if reads and card.graphs[graph].layout == "packed" else None
 
 
-def _check_fields(pooling: str | None, dimensions: int | None, dtype: str, width: int) -> None:
-    if dtype not in DTYPES and dtype not in PRECISIONS:
-        known = ", ".join((*DTYPES, *PRECISIONS))
-        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {known}")
-    if pooling is not None and pooling not in POOLINGS:
-        raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
-    if dimensions is not None and not 1 <= dimensions <= width:
-        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {width}")
-
-
-def _check_pooled_fields(card: Card, outputs: tuple[str, ...], fields: dict[str, object]) -> None:
-    for field, value in fields.items():
-        if value:
-            raise ConflictingFields(
-                f"applies to {POOLED} alone, and {card.name} was asked for {', '.join(outputs)}",
-                field=(field,),
-                remedy=f"leave it out or ask for {POOLED}",
-            )
-
-
-def _by_graph(card: Card, names: tuple[str, ...], typed: bool) -> Graphs:
-    graphs: Graphs = {}
-    for name in names:
-        graph = card.graph_for(HIDDEN if name == ONE_ROW else name, typed)
-        if graph is not None:  # token_type_embeddings of a family whose segments are optional: typed sequences alone
-            graphs[graph] = (*graphs.get(graph, ()), name)
-    return graphs
+def _cuts(options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]:
+    """Return how inputs are cut where the server does not cut by itself, and where it does."""
+    longest = min([kind.longest for kind in kinds if kind.longest is not None], default=None)
+    fields = options.truncation_direction, options.max_tokens, options.special_tokens, longest
+    sent = options.truncate
+    return Cut(bool(sent), *fields), Cut(sent is not False, *fields)

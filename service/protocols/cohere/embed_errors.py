@@ -1,6 +1,6 @@
 """Errors of Cohere's embed routes, with the field names of their requests."""
 
-from service.embedding.output_types import AS_THE_MODEL_GIVES
+from service.embedding.outputs.dense import AS_THE_MODEL_GIVES
 from service.error_status import STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response

@@ -13,9 +13,9 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
-from service.embedding.outputs.plan import HIDDEN, POOLED
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
@@ -201,7 +201,8 @@ def _of_images(
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
     unit = None if options.task == TOKEN_EMBED else request.options.normalize
-    return ImagesRequest(pictures, request.model, outputs, "float32", unit, request.options.dimensions)
+    wanted = EmbedOptions(outputs, normalize=unit, dimensions=request.options.dimensions)
+    return ImagesRequest(pictures, request.model, wanted)
 
 
 def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:

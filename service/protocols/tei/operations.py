@@ -8,7 +8,7 @@ from service.context import ServiceContext
 from service.embedding.classifying import classifies
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.outputs.plan import HIDDEN, POOLED
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import Text

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from service.context import ServiceContext
 from service.embedding import classifying, late_interaction, ranking, truncation
-from service.embedding.outputs.plan import POOLED
+from service.embedding.outputs.kind import POOLED
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.errors import MissingField, Spelling

@@ -13,8 +13,7 @@ import pytest
 from models.artifacts.export import export
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedResult, Ids, Text
-from service.embedding.tokenize.tokenizer import Cut
+from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
 from service.request_context import RequestContext
