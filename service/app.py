@@ -5,7 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -20,16 +20,18 @@ from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
 from service.http import asgi
 from service.http.access_log import AccessLog
+from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
-from service.http.docs_pages import OpenAPIDocument, docs_application, docs_routes
+from service.http.docs_pages import OpenAPIDocument, docs_routes
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
-from service.http.routes import Head, RouteGroup
+from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
@@ -60,32 +62,27 @@ ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Application:
     """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
 
     Attributes:
+        api: the FastAPI application, which has the lifespan.
         pipeline: serves HTTP requests.
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
-        heads: parsed request heads, cached by their bytes.
         context: the parts of the service, for handlers.
-        api: the FastAPI application: the lifespan and the documentation pages.
+        heads: request heads received before.
     """
 
-    def __init__(
-        self,
-        api: ASGIApplication,
-        pipeline: Pipeline,
-        rpc: RpcServer,
-        connections: ConnectionSettings,
-        intake: Intake,
-        context: ServiceContext,
-    ) -> None:
-        self.api, self.rpc = api, rpc
-        self.pipeline, self.connections, self.intake = pipeline, connections, intake
-        self.heads: dict[bytes, Head] = {}
-        self.context = context
+    api: ASGIApplication
+    pipeline: Pipeline
+    rpc: RpcServer
+    connections: ConnectionSettings
+    intake: Intake
+    context: ServiceContext
+    heads: HeadMemory = field(default_factory=HeadMemory)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
@@ -118,8 +115,26 @@ def create_app(
     context = _open_context(settings, metrics)
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
+    rpc = _rpc_server(context, plane, keys)
+    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
+    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
+    router = _documented(groups if management is None else _with(groups, management=False), context, keys)
+
+    def application(router: Router, lifespan: Lifespan | None = None) -> Application:
+        api = lifespan_application(lifespan)
+        return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
+
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    if management is not None:
+        managed = application(Router(_with(groups, management=True)))
+        beside = partial(serving_beside, managed, management, settings)
+    return application(router, partial(_lifespan, context, rpc, ready, beside, listens))
+
+
+def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Keys | None) -> Router:
+    """Return a router of the groups, the documentation page and the OpenAPI document."""
     # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
-    names_models = keys is None or settings.management_port is None
+    names_models = keys is None or context.settings.management_port is None
 
     def loaded() -> LoadedModels:
         models, default = dict(context.registry.models), context.registry.default
@@ -130,22 +145,8 @@ def create_app(
         lambda models: build_document(router, VERSION, guarded=keys is not None, loaded=models),
         loaded if names_models else LoadedModels,
     )
-    api = docs_application(VERSION, document)
-    public = groups if management is None else _with(groups, management=False)
-    router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api, document)]), *public[1:]])
-    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
-    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
-    rpc = _rpc_server(context, plane, keys)
-
-    def application(router: Router) -> Application:
-        return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
-
-    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    if management is not None:
-        managed = application(Router(_with(groups, management=True)))
-        beside = partial(serving_beside, managed, management, settings)
-    api.router.lifespan_context = _lifespan(context, rpc, ready, beside, listens)
-    return application(router)
+    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(document)]), *groups[1:]])
+    return router
 
 
 def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:
@@ -233,40 +234,46 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
     ]
 
 
-def _lifespan(
+@asynccontextmanager
+async def _lifespan(
     context: ServiceContext,
     server: RpcServer,
     ready: Ready | None,
     beside: Callable[[], AbstractAsyncContextManager[None]],
     listens: bool,
-) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        port = await server.start() if listens else server.open()
-        stop = asyncio.Event()
-        stopping = asyncio.create_task(_stop_after(stop, context, server))
-        signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
-        if listens:
-            signals.install()
-        watchdog = Watchdog(context.settings.stuck_seconds)
-        watchdog.start()
+    api: Any,
+) -> AsyncIterator[None]:
+    """Serve gRPC and run what runs beside requests, while uvicorn serves HTTP."""
+    port = await server.start() if listens else server.open()
+    async with _stopping_in_order(context, server, listens):
         context.lifecycle.started = True
         if ready:
             ready(context, port)
-        try:
-            health = server.follow(context.check_ready)
-            async with beside(), background_tasks(context, health):
-                yield
-        finally:
-            stop.set()
-            await stopping
-            signals.restore()
-            watchdog.stop()
-            if context.tracing:
-                await asyncio.to_thread(context.tracing.close)
-            log.info("stopped")
+        health = server.follow(context.check_ready)
+        async with beside(), background_tasks(context, health):
+            yield
 
-    return lifespan
+
+@asynccontextmanager
+async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens: bool) -> AsyncIterator[None]:
+    """Watch the event loop and the stop signals; at the end of the block stop gRPC, then tracing."""
+    stop = asyncio.Event()
+    stopping = asyncio.create_task(_stop_after(stop, context, server))
+    signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
+    if listens:
+        signals.install()
+    watchdog = Watchdog(context.settings.stuck_seconds)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        await stopping
+        signals.restore()
+        watchdog.stop()
+        if context.tracing:
+            await asyncio.to_thread(context.tracing.close)
+        log.info("stopped")
 
 
 def _drain(context: ServiceContext, server: RpcServer) -> None:

@@ -15,7 +15,6 @@ STORAGES: dict[Any, str] = {
     np.dtype(np.float64): "DoubleStorage",
     np.dtype(np.int64): "LongStorage",
 }
-Value = NDArray[Any] | dict[str, Any]
 
 
 def name(module: str, attribute: str) -> bytes:
@@ -78,21 +77,19 @@ def write_zip(path: Path, pickled: bytes, data: dict[str, bytes] | None = None, 
     return path
 
 
-def write_torch(path: Path, tensors: dict[str, Value], ordered: bool = True) -> Path:
-    """Write a dict of arrays, and of dicts of them, as torch.save writes a state_dict."""
+def write_torch(path: Path, tensors: dict[str, NDArray[Any]], ordered: bool = True) -> Path:
+    """Write a dict of arrays as torch.save writes a state_dict."""
     data: dict[str, bytes] = {}
     return write_zip(path, framed(_dict(tensors, data, ordered)), data)
 
 
-def _dict(tensors: dict[str, Value], data: dict[str, bytes], ordered: bool) -> bytes:
-    items = b"".join(text(key) + _value(value, data, ordered) for key, value in tensors.items())
+def _dict(tensors: dict[str, NDArray[Any]], data: dict[str, bytes], ordered: bool) -> bytes:
+    items = b"".join(text(key) + _value(value, data) for key, value in tensors.items())
     metadata = dict_of(_metadata=ORDERED + b")R") + b"b" if ordered else b""
     return (ORDERED + b")R" if ordered else b"}") + b"(" + items + b"u" + metadata
 
 
-def _value(value: Value, data: dict[str, bytes], ordered: bool) -> bytes:
-    if isinstance(value, dict):
-        return _dict(value, data, ordered)
+def _value(value: NDArray[Any], data: dict[str, bytes]) -> bytes:
     key = str(len(data))
     data[key] = np.ascontiguousarray(value).tobytes()
     strides = tuple(int(np.prod(value.shape[at + 1 :])) for at in range(value.ndim))

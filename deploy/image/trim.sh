@@ -16,4 +16,4 @@ strip --strip-unneeded PIL/_imaging.*.so httptools/parser/*.so kiwisolver/*.so t
 
 # Except what an export from the hub alone imports. It cannot be made later where the file system is read-only.
 "$python" -m compileall -q --invalidation-mode unchecked-hash \
-  -x '/(filelock|fontTools|fsspec|httpcore2|httpx2|huggingface_hub|tqdm|yaml)/' .
+  -x '/(filelock|fontTools|fsspec|gguf|httpcore2|httpx2|huggingface_hub|tqdm|yaml)/' .

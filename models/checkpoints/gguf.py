@@ -15,11 +15,12 @@ import math
 import mmap
 import re
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.gguf_blocks import FORMATS, Format
+from models.checkpoints.gguf_blocks import QUANTIZED, Format, formats
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
@@ -211,24 +212,25 @@ class _Info:
 
 def _infos(cursor: _Cursor, count: int) -> list[_Info]:
     infos: dict[str, _Info] = {}
+    known = formats()
     for number in range(count):
         name = cursor.name(f"the name of tensor {number}")
         if name in infos:
             raise cursor.error(f"tensor {name!r} appears twice")
-        infos[name] = _info(cursor, name)
+        infos[name] = _info(cursor, name, known)
     return list(infos.values())
 
 
-def _info(cursor: _Cursor, name: str) -> _Info:
+def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> _Info:
     dimensions = cursor.number("I", f"the rank of {name!r}")
     if not 1 <= dimensions <= MOST_DIMENSIONS:
         raise cursor.error(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
     inner_first = struct.unpack(f"<{dimensions}Q", cursor.take(8 * dimensions, f"the shape of {name!r}"))
     kind, offset = cursor.number("I", f"the type of {name!r}"), cursor.number("Q", f"the offset of {name!r}")
-    if kind not in FORMATS:
-        known = ", ".join(row.name for row in FORMATS.values())
-        raise BadCheckpoint(f"{cursor.path}: {name!r} has tensor type {kind}, which is none of {known}")
-    row, shape = FORMATS[kind], inner_first[::-1]
+    if kind not in known:
+        names = ", ".join(row.name for row in known.values())
+        raise BadCheckpoint(f"{cursor.path}: {name!r} has tensor type {kind}, which is none of {names}")
+    row, shape = known[kind], inner_first[::-1]
     if math.prod(shape) >= 1 << 60:
         raise cursor.error(f"{name!r} has shape {list(shape)}, which no file holds")
     if shape[-1] % row.values:
@@ -255,7 +257,6 @@ def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> 
 
 def _tensor(info: _Info, path: Path, offset: int) -> Tensor:
     """Return the tensor in the terms of safetensors; a quantized one reads as F32."""
-    row = info.format
-    stored = row.name if row.floats else ""
-    dtype = "F32" if stored else row.plain or row.name
+    name = info.format.name
+    dtype, stored = ("F32", name) if name in QUANTIZED else (name, "")
     return Tensor(info.name, dtype, info.shape, path, offset, info.bytes, stored)

@@ -111,16 +111,15 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
 
 
 def _fetch_header(repository: Repository, name: str, path: Path) -> None:
-    start = b"".join(repository.part(name, 0, 8))
-    length, size = int.from_bytes(start, "little"), repository.size(name)
-    if length > min(size - 8, safetensors.HEADER_LIMIT):
-        raise BadCheckpoint(
-            f"{repository.label}: {name} is no safetensors file: it has {size} bytes and its header claims {length} "
-            f"(at most {safetensors.HEADER_LIMIT})"
-        )
+    start = b"".join(repository.part(name, 0, safetensors.LENGTH_BYTES))
+    size = repository.size(name)
+    try:
+        length = safetensors.header_length(start, size)
+    except ValueError as error:
+        raise BadCheckpoint(f"{repository.label}: {name} is no safetensors file: {error}") from error
     with path.open("wb") as file:
         file.write(start)
-        for chunk in repository.part(name, 8, 8 + length) if length else ():
+        for chunk in repository.part(name, len(start), len(start) + length) if length else ():
             file.write(chunk)
         file.truncate(size)
 

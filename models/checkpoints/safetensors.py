@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadCheckpoint
 
+LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000  # the official readers' own limit
 ALIGNMENT = 64  # a cache line: ONNX Runtime copies aligned rows faster
 CHUNK_BYTES = 1 << 24
@@ -90,6 +91,15 @@ class TensorSource:
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
+class Entry(NamedTuple):
+    """What a header says of one tensor; its bytes lie from `begin` to `end` (not included) behind the header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
 def read_header(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file, by name.
 
@@ -97,20 +107,52 @@ def read_header(path: Path) -> dict[str, Tensor]:
         BadCheckpoint: the file is not safetensors, or its header describes what the file does not hold.
     """
     size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, HEADER_LIMIT):
-            raise BadCheckpoint(
-                f"{path} is not a safetensors file: it has {size} bytes and its header claims {length} "
-                f"(at most {HEADER_LIMIT}); download it again"
-            )
-        header = _parse(file.read(length), path)
-    tensors = {name: _tensor(name, entry, path, 8 + length) for name, entry in header.items() if name != "__metadata__"}
-    _check_cover(list(tensors.values()), path, 8 + length, size)
-    return tensors
+    try:
+        with path.open("rb") as file:
+            length = header_length(file.read(LENGTH_BYTES), size)
+            entries, _ = parse_header(file.read(length), size - LENGTH_BYTES - length)
+    except ValueError as error:
+        raise BadCheckpoint(f"{path} is not a whole safetensors file: {error}; download it again") from error
+    data = LENGTH_BYTES + length
+    return {
+        name: Tensor(name, entry.dtype, entry.shape, path, data + entry.begin, entry.end - entry.begin)
+        for name, entry in entries.items()
+    }
 
 
-def _parse(text: bytes, path: Path) -> dict[str, Any]:
+def header_length(start: bytes, size: int) -> int:
+    """Return the bytes of the header behind a file's first LENGTH_BYTES; ValueError if it claims more than there is.
+
+    Args:
+        start: the file's first LENGTH_BYTES.
+        size: of the file.
+    """
+    length = int.from_bytes(start, "little")
+    if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, HEADER_LIMIT):
+        raise ValueError(f"it has {size} bytes and its header claims {length} (at most {HEADER_LIMIT})")
+    return length
+
+
+def parse_header(text: bytes, data_bytes: int) -> tuple[dict[str, Entry], dict[str, Any]]:
+    """Return what a header says of each tensor, and its metadata.
+
+    Args:
+        text: JSON.
+        data_bytes: size of the data behind the header.
+
+    Raises:
+        ValueError: it is no such header, or the tensors do not cover the data without overlap, gap or rest.
+    """
+    header = _parse_object(text)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise ValueError(f"__metadata__ is a JSON {type(metadata).__name__}, not an object")
+    entries = {name: _entry(name, entry) for name, entry in header.items()}
+    _check_cover(entries, data_bytes)
+    return entries, metadata
+
+
+def _parse_object(text: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
@@ -120,46 +162,42 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     try:
         header = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{path} has a header that is not JSON ({error}); download it again") from error
+        raise ValueError(f"its header is not JSON ({error})") from error
     if not isinstance(header, dict):
-        raise BadCheckpoint(f"{path} has a header that is a JSON {type(header).__name__}, not an object")
+        raise ValueError(f"its header is a JSON {type(header).__name__}, not an object")
     return header
 
 
-def _tensor(name: str, entry: Any, path: Path, data_begin: int) -> Tensor:
+def _entry(name: str, entry: Any) -> Entry:
     """Return one entry of the header, after checking it."""
     try:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
-        raise BadCheckpoint(f"{path}: the header entry of {name!r} is not dtype, shape, data_offsets") from error
-    whole = [dtype_is_text := isinstance(dtype, str), isinstance(shape, list)]
-    if not all(whole) or not all(_is_count(number) for number in (*shape, begin, end)):
-        what = "dtype" if not dtype_is_text else "shape or data_offsets"
-        raise BadCheckpoint(f"{path}: the {what} of {name!r} is not what the format allows: {str(entry)[:200]}")
+        raise ValueError(f"the header entry of {name!r} is not dtype, shape, data_offsets") from error
+    is_text, is_list = isinstance(dtype, str), isinstance(shape, list)
+    if not is_text or not is_list or not all(_is_count(number) for number in (*shape, begin, end)):
+        what = "shape or data_offsets" if is_text else "dtype"
+        raise ValueError(f"the {what} of {name!r} is not what the format allows: {str(entry)[:200]}")
     known = DTYPES.get(dtype)
     if end < begin or (known and end - begin != math.prod(shape) * known.itemsize):
-        raise BadCheckpoint(f"{path}: {name!r} is {dtype} {shape} but its data_offsets are [{begin}, {end}]")
-    return Tensor(name, dtype, tuple(shape), path, data_begin + begin, end - begin)
+        raise ValueError(f"{name!r} is {dtype} {shape} but its data_offsets are [{begin}, {end}]")
+    return Entry(dtype, tuple(shape), begin, end)
 
 
 def _is_count(number: Any) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and 0 <= number < 1 << 63
 
 
-def _check_cover(tensors: Sequence[Tensor], path: Path, begin: int, size: int) -> None:
+def _check_cover(entries: Mapping[str, Entry], data_bytes: int) -> None:
     """Check the format's rule of no overlap, no gap and no rest, which also detects a truncated file."""
-    at = begin
-    for tensor in sorted(tensors, key=lambda tensor: (tensor.offset, tensor.bytes)):
-        if tensor.offset != at:
-            what = "overlaps its neighbour" if tensor.offset < at else "leaves a gap before it"
-            raise BadCheckpoint(
-                f"{path}: {tensor.name!r} {what} (offset {tensor.offset - begin}, expected {at - begin})"
-            )
-        at += tensor.bytes
-    if at != size:
-        raise BadCheckpoint(
-            f"{path} has {size} bytes where its header promises {at}; it is truncated or damaged, download it again"
-        )
+    at = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != at:
+            what = "overlaps its neighbour" if entry.begin < at else "leaves a gap before it"
+            raise ValueError(f"{name!r} {what} (offset {entry.begin}, expected {at})")
+        at = entry.end
+    if at != data_bytes:
+        raise ValueError(f"it has {data_bytes} bytes of data where its header promises {at}, truncated or damaged")
 
 
 def read(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
@@ -220,9 +258,9 @@ def write(path: Path, sources: Sequence[TensorSource], metadata: Mapping[str, st
             "data_offsets": (at, at := at + source.bytes),
         }
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    text += b" " * (-(LENGTH_BYTES + len(text)) % ALIGNMENT)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for source in sources:
             written = sum(
                 file.write(np.ascontiguousarray(chunk).view(np.uint8).reshape(-1).data) for chunk in source.chunks

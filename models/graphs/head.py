@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from models.graphs.builder import GraphBuilder
-from models.graphs.encoder import activate
-from models.recipes.output_head import OutputHead, Transform
+from models.graphs.row_steps import activate, emit_row_step
+from models.recipes.heads import OutputHead, Transform
 
 INPUT, OUTPUT = "hidden", "logits"
 
@@ -32,12 +32,8 @@ def head(builder: GraphBuilder, spec: OutputHead, packed: bool = False) -> Any:
 
 
 def _transformed(builder: GraphBuilder, transform: Transform, x: str) -> str:
-    dense, norm = transform.dense, transform.norm
-    bias = [builder.weight(dense.bias)] if dense.bias else []
-    x = builder.op("Gemm", x, builder.weight(dense.weight), *bias, transB=1)
-    x = activate(builder, x, transform.activation)
-    parameters = [builder.weight(name) for name in (norm.weight, norm.bias) if name]
-    return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=norm.eps)
+    x = activate(builder, emit_row_step(builder, transform.dense, x), transform.activation)
+    return emit_row_step(builder, transform.norm, x)
 
 
 def _times(builder: GraphBuilder, x: str, factor: float) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graphs.builder import GraphBuilder
-from models.graphs.input_layer import emit_row_step
+from models.graphs.row_steps import emit_row_step
 from models.recipes.score_terms import relative_rows, score_bias_buckets
 from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, ScoreBias
 

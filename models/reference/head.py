@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.output_head import OutputHead
-from models.reference.interpreter import ACTIVATIONS
+from models.recipes.heads import OutputHead
+from models.reference.interpreter import ACTIVATIONS, rowwise
 
 BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB
 
@@ -33,7 +33,7 @@ def blocks(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Iterator
     """Yield the logits by columns, [N, some of the vocabulary], in order; arguments as for `logits`."""
     x = before_the_matrix(head, weights, hidden)  # (N, inner)
     matrix = weights[head.matrix]
-    bias = _vector(weights, head.bias)
+    bias = None if head.bias is None else np.asarray(weights[head.bias]).astype(np.float64).reshape(-1)
     step = max(1, BLOCK_VALUES // head.inner)
     for start in range(0, head.vocab_size, step):
         part = np.asarray(matrix[start : start + step]).astype(np.float64)
@@ -47,18 +47,7 @@ def blocks(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Iterator
 def before_the_matrix(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Rows:
     """Return the rows that the matrix is multiplied with, float64 [N, inner]."""
     x = hidden.astype(np.float64)
-    if head.transform:
-        dense, norm = head.transform.dense, head.transform.norm
-        x = x @ np.asarray(weights[dense.weight]).astype(np.float64).T  # (N, inner)
-        if dense.bias:
-            x = x + _vector(weights, dense.bias)
-        x = ACTIVATIONS[head.transform.activation](x)
-        x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + norm.eps) * _vector(weights, norm.weight)
-        if norm.bias:
-            x = x + _vector(weights, norm.bias)
+    if transform := head.transform:
+        x = ACTIVATIONS[transform.activation](rowwise(transform.dense, weights, x))  # (N, inner)
+        x = rowwise(transform.norm, weights, x)
     return x * head.before
-
-
-def _vector(weights: Weights, name: str | None) -> Any:
-    return None if name is None else np.asarray(weights[name]).astype(np.float64).reshape(-1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.model import Model

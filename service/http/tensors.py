@@ -4,10 +4,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import orjson
 import pybase64
 from numpy.typing import NDArray
 
+from models.checkpoints.safetensors import LENGTH_BYTES, Entry, header_length, parse_header
 from models.positions.table import DTYPES
 from service.errors import Malformed
 from service.http.formats import SAFETENSORS, SAFETENSORS_DTYPES
@@ -15,7 +15,6 @@ from service.http.json_structure import check_structure
 
 MEMBERS = ("dtype", "shape", "data")
 NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
-LENGTH_BYTES = 8
 NUMBERS = {int, float}
 
 
@@ -63,27 +62,20 @@ def from_safetensors(body: bytes) -> dict[str, Any]:
         Malformed: it is none.
         TooLarge: its header holds more lists, members or values than this server reads.
     """
-    length = int.from_bytes(body[:LENGTH_BYTES], "little")
-    begin = LENGTH_BYTES + length
     try:
-        if len(body) < begin or length < 2:
-            raise ValueError(f"its header claims {length} bytes of {len(body)}")
+        begin = LENGTH_BYTES + header_length(body[:LENGTH_BYTES], len(body))
         check_structure(text := body[LENGTH_BYTES:begin])
-        header = orjson.loads(text)
-        metadata = header.pop("__metadata__", {})
+        entries, metadata = parse_header(text, len(body) - begin)
         data = memoryview(body)[begin:]
-        return dict(metadata) | {name: _entry(name, entry, data) for name, entry in header.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return metadata | {name: _tensor(name, entry, data) for name, entry in entries.items()}
+    except ValueError as error:
         raise Malformed(f"the body is not {SAFETENSORS}: {error}") from None
 
 
-def _entry(name: str, entry: dict[str, Any], data: memoryview) -> NDArray[Any]:
-    begin, end = entry["data_offsets"]
-    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= len(data):
-        raise ValueError(f"{name} lies outside the body")
-    if entry["dtype"] not in NAMED:
-        raise ValueError(f"{name} is {str(entry['dtype'])[:20]}; allowed: {', '.join(NAMED)}")
-    return tensor_of_bytes(NAMED[entry["dtype"]], entry["shape"], data[begin:end])
+def _tensor(name: str, entry: Entry, data: memoryview) -> NDArray[Any]:
+    if entry.dtype not in NAMED:
+        raise ValueError(f"{name} is {entry.dtype[:20]}; allowed: {', '.join(NAMED)}")
+    return _checked(np.frombuffer(data[entry.begin : entry.end], DTYPES[NAMED[entry.dtype]]).reshape(entry.shape))
 
 
 def _nested(value: list[Any]) -> NDArray[Any]:

@@ -132,8 +132,8 @@ def _pickled(data: bytes) -> None:
 
 
 def _pickled_seeds() -> list[bytes]:
-    inner = {"b": np.ones(2, np.float16), "c": np.arange(3)}
-    path = torch_files.write_torch(_folder() / "seed.pt", {"weight": np.ones((2, 3), np.float32), "a": inner})
+    tensors = {"weight": np.ones((2, 3), np.float32), "b": np.ones(2, np.float16), "c": np.arange(3)}
+    path = torch_files.write_torch(_folder() / "seed.pt", tensors)
     plain = torch_files.write_torch(_folder() / "plain.pt", {"x": np.zeros((0, 4), ml_dtypes.bfloat16)}, ordered=False)
     return [path.read_bytes(), plain.read_bytes()]
 
@@ -149,7 +149,7 @@ def _pickle_seeds() -> list[bytes]:
     views = torch_files.dict_of(
         a=torch_files.tensor(floats),
         b=torch_files.tensor(floats, (3, 2), (1, 3)),
-        c=torch_files.dict_of(d=torch_files.tensor(floats, (2,), (1,), 4)),
+        c=torch_files.tensor(floats, (2,), (1,), 4),
     )
     return [
         torch_files.framed(views),

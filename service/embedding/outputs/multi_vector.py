@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR, MULTI_VECTORS
-from models.recipes.multi_vector import Expansion
+from models.recipes.heads import Expansion
 from service.embedding.outputs.kind import (
     HIDDEN,
     Job,

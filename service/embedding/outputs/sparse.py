@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
-from models.recipes.sparse import Lexical, Sparse, Splade
+from models.recipes.heads import Lexical, Sparse, Splade
 from service.embedding.outputs.kind import HIDDEN, Job, OutputKind, Planning, cast, check_finite
 from service.embedding.requests import EmbedOptions, Output
 from service.embedding.tokenize.packing import Packed, Rows, Work

@@ -4,6 +4,7 @@ Names of tensors are made by that package's own map, metadata as llama.cpp's con
 """
 
 import re
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -23,35 +24,22 @@ from models.errors import BadCheckpoint
 from models.families import FAMILIES, gguf_tensors, opening
 from models.families.gguf_config import ARCHITECTURES
 from models.recipes.steps import Attention, layers
-from tests.gguf_files import HALVES, random_blocks, write_gguf
+from tests.gguf_files import random_blocks, write_gguf
 from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
 from tests.minilm_golden import checkpoint
 from tests.models.graphs.test_recipes import packed, run
 
 Weights = dict[str, NDArray[Any]]
 TABLE = "token_embd.weight"
-KINDS = list(gguf_blocks.QUANTIZED)
+KINDS = gguf_blocks.QUANTIZED
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_dequantized_values_equal_gguf_package(kind: str) -> None:
-    blocks = random_blocks(kind, 40, 1024)
-    expected = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
-    values = gguf_blocks.dequantize(blocks, kind).reshape(expected.shape)
-    np.testing.assert_array_equal(values.view(np.uint32), expected.view(np.uint32))
-
-
-def test_format_sizes_equal_gguf_package() -> None:
-    expected = {int(kind): (kind.name, *size) for kind, size in gguf.GGML_QUANT_SIZES.items()}
-    assert {number: (row.name, row.values, row.bytes) for number, row in gguf_blocks.FORMATS.items()} == expected
-    assert set(HALVES) == set(KINDS)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_rows_equal_slices_of_whole_tensor(kind: str) -> None:
+def test_rows_of_quantized_tensor_equal_gguf_package(kind: str) -> None:
     blocks = random_blocks(kind, 30, 512)
     rows = gguf_blocks.QuantizedTensor(blocks.reshape(-1), kind, (30, 512))
-    whole = np.asarray(rows)
+    whole = gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    np.testing.assert_array_equal(np.asarray(rows), whole)
     assert (rows.shape, rows.dtype, len(rows), rows.nbytes, rows.ndim) == (
         whole.shape,
         whole.dtype,
@@ -68,7 +56,14 @@ def test_non_finite_scale_gives_non_finite_values() -> None:
     blocks = random_blocks("Q6_K", 1, 512)
     blocks[0, 208:210] = np.array([np.inf], np.float16).view(np.uint8)
     blocks[0, 418:420] = np.array([np.nan], np.float16).view(np.uint8)
-    assert not np.isfinite(gguf_blocks.dequantize(blocks, "Q6_K")).any()
+    assert not np.isfinite(gguf_blocks.QuantizedTensor(blocks, "Q6_K", (1, 512))[:]).any()
+
+
+def test_missing_gguf_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "x.gguf", "llama", {}, {"a": np.ones(4, np.float32)})
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(BadCheckpoint, match=r"need gguf, .* pip install 'inlay\[export\]'"):
+        read_gguf(path)
 
 
 @pytest.mark.parametrize("alignment", [32, 64, 4096])
@@ -270,7 +265,7 @@ def test_blocks_that_cannot_be_read_are_refused(name: str, tmp_path: Path) -> No
     with pytest.raises(BadCheckpoint, match=re.escape(fault)):
         export(path, tmp_path / "out", encoder=True)
     if name != "no pairs":
-        assert fault in (export(path, tmp_path / "alone").blockless or "")
+        assert fault in (export(path, tmp_path / "alone").no_blocks_reason or "")
 
 
 LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 4096}
@@ -305,7 +300,7 @@ def test_large_quantized_table_is_never_whole_in_memory(tmp_path: Path) -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert total == rows
-    assert peak < 4 * safetensors.CHUNK_BYTES < table.nbytes
+    assert peak < 5 * safetensors.CHUNK_BYTES < table.nbytes
 
 
 # ---- RoPE

@@ -120,7 +120,7 @@ DEEP = "[" * 200_000
 FOLDERS: dict[str, tuple[Make, str]] = {
     "weights cut in half": (altered(cut), "truncated or damaged"),
     "bytes after the end": (altered(grown), "truncated or damaged"),
-    "weights of no bytes": (altered(lambda folder: (folder / MODEL).write_bytes(b"")), "not a safetensors file"),
+    "weights of no bytes": (altered(lambda folder: (folder / MODEL).write_bytes(b"")), "not a whole safetensors file"),
     "a folder in place of weights": (altered(swapped), "holds neither"),
     "a header length beyond the file": (
         altered(lambda folder: (folder / MODEL).write_bytes(struct.pack("<Q", 1 << 62) + b"{}")),
