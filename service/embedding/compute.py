@@ -94,7 +94,7 @@ class Computation:
         else:
             job.rows = [{} for _ in ids]
         for batch in cut_by_size(numbers, job.lengths, self._batch_tokens) if not plan.whole else ():
-            rows = self._run([validation.pack(card, [ids[number]], plan.task) for number in batch])
+            rows = self._run([validation.packed(card, ids[number], plan.task) for number in batch])
             for number, arrays in zip(batch, rows, strict=True):
                 job.rows[number] = reduce(card.name, job, number, arrays)
             if plan.early:

@@ -51,19 +51,19 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     characters = sum([len(text.text) + len(text.pair or "") for text in texts])
     if characters > settings.max_request_characters:
         characters -= sum([len(text.text) for last, text in pairwise(texts) if text.text is last.text and text.pair])
-    check_character_count(characters, settings)
+    if characters > settings.max_request_characters:
+        raise too_many_characters(characters, settings.max_request_characters)
     return characters
 
 
-def check_character_count(characters: int, settings: Settings) -> None:
-    """Raise TooLarge for more characters than `max_request_characters`."""
-    if characters > settings.max_request_characters:
-        raise TooManyCharacters(
-            f"has {characters} characters",
-            field=INPUTS,
-            allowed=f"this server takes {settings.max_request_characters} a request",
-            remedy="send fewer or shorter texts",
-        )
+def too_many_characters(characters: int, most: int) -> TooManyCharacters:
+    """Return the error for a request of more characters than this server takes."""
+    return TooManyCharacters(
+        f"has {characters} characters",
+        field=INPUTS,
+        allowed=f"this server takes {most} a request",
+        remedy="send fewer or shorter texts",
+    )
 
 
 def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
@@ -76,12 +76,6 @@ def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
                 allowed=f"this server takes {max_tokens} an input",
                 remedy=SHORTEN_OR_TRUNCATE,
             )
-
-
-def check_tokens(tokens: int, settings: Settings) -> None:
-    """Raise TooManyTokens for more tokens of all inputs together than `max_request_tokens`."""
-    if tokens > settings.max_request_tokens:
-        raise too_many_tokens(tokens, settings.max_request_tokens)
 
 
 def check_bytes(size: int, received: str, settings: Settings) -> None:

@@ -15,6 +15,7 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, T
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, Rows, Work
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
@@ -74,9 +75,10 @@ class EmbeddingPipeline:
             context = RequestContext()
             context.copies = 0
         model, job = self._resolved(request)
-        keyed = model, job, context.key_name
-        keys = self._keys(*keyed) if job.characters <= HASHED_INLINE else await asyncio.to_thread(self._keys, *keyed)
-        if keys:
+        keys: Sequence[bytes] = ()
+        if job.plan.cached and self._cache.max_bytes:
+            inline, keyed = job.characters <= HASHED_INLINE, (model, job, context.key_name)
+            keys = self._keys(*keyed) if inline else await asyncio.to_thread(self._keys, *keyed)
             self._find_kept(model, job, keys)
         tokenizing, admitted = 0.0, bool(job.texts)
         if admitted:
@@ -91,14 +93,6 @@ class EmbeddingPipeline:
         spent = StageTimes(tokenizing, times.queued / (times.items or 1), times.ran / (times.items or 1))
         self._count(model.card.name, job, spent, times.joined, context)
         return _result(model.card.name, job, outputs, spent, context.truncated)
-
-    def check(self, request: EmbedRequest, context: RequestContext) -> None:
-        """Raise what `embed` would raise now before it tokenized the texts of a request."""
-        model, job = self._resolved(request)
-        if keys := self._keys(model, job, context.key_name):
-            self._find_kept(model, job, keys, counted=False)
-        if job.texts:
-            self._check_room(model, job, context)
 
     def _resolved(self, request: EmbedRequest) -> tuple[Model, Job]:
         """Return the model of a request and its job: the plan, checked ids, and the numbers of the texts."""
@@ -137,16 +131,16 @@ class EmbeddingPipeline:
         return ids, texts
 
     def _keys(self, model: Model, job: Job, key_name: str) -> Sequence[bytes]:
-        """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
+        """Return the keys of the inputs in the cache."""
         plan = job.plan
-        if plan.cached is None or not self._cache.max_bytes:
-            return ()
-        prompt = _prompt(model.card, plan) if job.texts else ""
+        assert plan.cached is not None
+        options = plan.options
+        prompt = prompt_of(model.card, options.prompt_name, options.task, options.input_type) if job.texts else ""
         cut, form = plan.cuts[self._settings.auto_truncate], plan.cached.cache_form
         return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
 
-    def _find_kept(self, model: Model, job: Job, keys: Sequence[bytes], counted: bool = True) -> None:
-        found = enumerate(self._cache.find(model, keys, counted))
+    def _find_kept(self, model: Model, job: Job, keys: Sequence[bytes]) -> None:
+        found = enumerate(self._cache.find(model, keys))
         job.kept = {index: kept for index, kept in found if kept is not None}
         job.texts = [index for index in job.texts if index not in job.kept]
 
@@ -157,12 +151,32 @@ class EmbeddingPipeline:
                 self._cache.keep(model, key, Kept(job.rows[index][name], sequence.tokens, sequence.cut))
 
     async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> None:
-        """Admit the texts of a request to its queues and tokenize them."""
+        """Admit the texts of a request to its queues and tokenize them behind its prompt."""
         queues, cost, characters = self._check_room(model, job, context)
-        needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
-        with reserved(queues, cost, context.caller), self._budget.held_for(needed):
-            await self._encode(model, job)
-        self._estimator.learn(model.card.name, characters, sum([len(job.ids[index].ids) for index in job.texts]))
+        card, tokenizer, options, inputs = model.card, model.tokenizer, job.plan.options, job.request.inputs
+        if tokenizer is None:
+            remedy = "send token ids instead of text, or name another model"
+            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
+        prompt = prompt_of(card, options.prompt_name, options.task, options.input_type)
+        texts = {index: item for index in job.texts if isinstance(item := inputs[index], Text)}
+        if prompt:
+            texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
+        cut = job.plan.cuts[self._settings.auto_truncate]
+        if characters + len(prompt) * len(texts) <= INLINE_CHARACTERS and job.request.spans is None:
+            encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
+        else:
+            needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
+            with reserved(queues, cost, context.caller), self._budget.held_for(needed):
+                if job.request.spans is None:
+                    encoded = await tokenizer.encode(texts, cut)
+                else:
+                    encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
+        if prompt and card.pooling and not card.pooling.include_prompt:
+            job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
+            check_prompts(encoded, job.prompts)
+        for index, sequence in encoded.items():
+            job.ids[index] = sequence
+        self._estimator.learn(card.name, characters, sum([len(sequence.ids) for sequence in encoded.values()]))
 
     def _check_room(
         self, model: Model, job: Job, context: RequestContext
@@ -182,26 +196,6 @@ class EmbeddingPipeline:
             queue.check(cost, context.deadline, context.caller)
         return queues, cost, sum(sizes)
 
-    async def _encode(self, model: Model, job: Job) -> None:
-        """Tokenize the texts of a request behind its prompt."""
-        card, tokenizer, plan, inputs = model.card, model.tokenizer, job.plan, job.request.inputs
-        if tokenizer is None:
-            remedy = "send token ids instead of text, or name another model"
-            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
-        prompt, cut = _prompt(card, plan), plan.cuts[self._settings.auto_truncate]
-        texts = {index: item for index in job.texts if isinstance(item := inputs[index], Text)}
-        if prompt:
-            texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
-        if job.request.spans is None:
-            encoded = await tokenizer.encode(texts, cut)
-        else:
-            encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
-        if prompt and card.pooling and not card.pooling.include_prompt:
-            job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
-            check_prompts(encoded, job.prompts)
-        for index, sequence in encoded.items():
-            job.ids[index] = sequence
-
     async def _prepare(self, job: Job, context: RequestContext) -> None:
         """Let the kinds prepare the ids, check what the request needs, and reserve memory for it."""
         plan, ids, kept = job.plan, job.ids, job.kept
@@ -215,7 +209,8 @@ class EmbeddingPipeline:
         context.truncated = tuple(cut)
         job.lengths = tuple([kept[index].tokens if index in kept else len(each.ids) for index, each in enumerate(ids)])
         tokens = sum(job.lengths)
-        limits.check_tokens(tokens, self._settings)
+        if tokens > self._settings.max_request_tokens:
+            raise limits.too_many_tokens(tokens, self._settings.max_request_tokens)
         size = tokens * plan.token_bytes + job.vectors * plan.input_bytes
         if size > self._settings.max_answer_bytes:
             received = f"has {tokens} tokens, whose {', '.join(plan.names)} are {size} bytes"
@@ -246,7 +241,7 @@ class EmbeddingPipeline:
                     field=("inputs", index, "attention_mask"),
                     allowed="an encoder needs one token to attend to",
                 )
-            parts[index] = validation.pack(card, [sequence], plan.task)
+            parts[index] = validation.packed(card, sequence, plan.task)
         return parts
 
     def _count(self, model: str, job: Job, spent: StageTimes, joined: int, context: RequestContext) -> None:
@@ -272,7 +267,3 @@ def _result(
         chunks=job.chunks,
         quantized=job.quantized,
     )
-
-
-def _prompt(card: Card, plan: Plan) -> str:
-    return prompt_of(card, plan.options.prompt_name, plan.options.task, plan.options.input_type)

@@ -5,12 +5,12 @@ They are named tuples, because some are made for every request: a frozen datacla
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.request_context import StageTimes
+from service.request_context import RequestContext, StageTimes
 
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
@@ -236,3 +236,11 @@ class EmbedResult(NamedTuple):
     truncated: tuple[int, ...] = ()
     chunks: tuple[Chunks, ...] = ()
     quantized: Mapping[str, NDArray[Any]] = {}
+
+
+class Embedder(Protocol):
+    """What answers requests: the embedding pipeline."""
+
+    async def embed(self, request: EmbedRequest, context: RequestContext) -> EmbedResult:
+        """Return one request's outputs."""
+        ...

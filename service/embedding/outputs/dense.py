@@ -128,7 +128,7 @@ class SentenceVector(OutputKind):
             vectors = np.ascontiguousarray(vectors[:, : self.dimensions])
         vectors = normalize(vectors) if self.normalize else vectors
         vectors = vectors if self.kept is None else np.ascontiguousarray(vectors[:, : self.kept])
-        rows = vectors if self.dtype in PRECISIONS else cast(vectors, self.dtype)
+        rows = vectors if self.dtype == "float32" or self.dtype in PRECISIONS else cast(vectors, self.dtype)
         if self.ranges:
             job.quantized = {name: quantized(rows, name, ranges) for name, ranges in self.ranges.items()}
         return Output(self.name, job.quantized.get(self.dtype, rows), self._lengths(job), self.pooled)

@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 from models.artifacts.card import SPARSE, Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
-from service.embedding import classifying, ranking
-from service.embedding.classifying import Labelled, classifies
+from service.embedding import ranking
 from service.embedding.late_interaction import Function, function_of
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.ranking import Ranks
+from service.embedding.ranking import Labelled, Ranks, classifies
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
 from service.embedding.tokenize.tokenizer import Token, Tokenizer
@@ -73,7 +72,7 @@ class Operations:
     ) -> Labelled:
         """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
         truncate, side = options.truncate, options.truncation_direction
-        return await classifying.classify(self._embedder, model, texts, call, truncate, side, activation)
+        return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
 
     async def tokenize(
         self,
