@@ -17,8 +17,8 @@ from service.http.client_pace import CLIENT_BYTES_PER_SECOND
 from service.http.intake import IncomingBody
 from service.http.pipeline import GONE
 from service.http.request_parser import ambiguity, varying_of
-from service.http.response import Response, in_pieces
-from service.http.response_writer import BODILESS, declared_length
+from service.http.response import Response
+from service.http.response_writer import BODILESS, declared_length, in_pieces
 from service.http.routes import Head, Request
 from service.request_context import request_id
 
