@@ -1,11 +1,13 @@
 """What HttpProtocol needs of the application that uvicorn loads."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from service.http.client_pace import ConnectionSettings
-from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
-from service.http.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from service.http.head_memory import HeadMemory
+    from service.http.pipeline import Pipeline
 
 
 class HttpApplication(Protocol):
@@ -18,10 +20,10 @@ class HttpApplication(Protocol):
         heads: request heads received before.
     """
 
-    pipeline: Pipeline
+    pipeline: "Pipeline"
     connections: ConnectionSettings
     intake: Intake
-    heads: HeadMemory
+    heads: "HeadMemory"
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""
