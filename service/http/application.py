@@ -1,6 +1,10 @@
-"""What HttpProtocol needs of the application that uvicorn loads."""
+"""What HttpProtocol needs of the application that uvicorn loads, and the ASGI application that has its lifespan."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import FastAPI
 
 from service.http.client_pace import ConnectionSettings
 from service.http.intake import Intake
@@ -8,6 +12,8 @@ from service.http.intake import Intake
 if TYPE_CHECKING:
     from service.http.head_memory import HeadMemory
     from service.http.pipeline import Pipeline
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 class HttpApplication(Protocol):
@@ -27,3 +33,8 @@ class HttpApplication(Protocol):
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""
+
+
+def lifespan_application(lifespan: Lifespan | None) -> FastAPI:
+    """Return the ASGI application that uvicorn starts and stops; requests never reach it."""
+    return FastAPI(title="Inlay", openapi_url=None, lifespan=lifespan, telemetry={"auto_configure": False})
