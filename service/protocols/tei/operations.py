@@ -11,7 +11,6 @@ from models.recipes.classifier import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import classifying, ranking
 from service.embedding.classifying import Labelled, classifies
-from service.embedding.late_interaction import Function, function_of
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
@@ -169,11 +168,6 @@ def _model_type(card: Card) -> dict[str, dict[str, Any]]:
 def compares_tokens(card: Card) -> bool:
     """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
     return card.multi_vector is not None and POOLED not in card.outputs
-
-
-def late_interaction_function(card: Card | None) -> Function:
-    """Return the function that a model compares vectors of tokens by; of one that does not, or of none, MaxSim."""
-    return function_of(card.multi_vector) if card and card.multi_vector else "maxsim"
 
 
 def pooled_output(card: Card) -> str:

@@ -17,12 +17,12 @@ from service.http.routes import Answer, Example, Handler, RequestBody, Route, Ro
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import answers, schemas, vector_similarity
+from service.protocols.tei import answers, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 HELLO = ["hello world"]
 HEADERS = timing_headers.HEADERS | truncation.HEADERS
-COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
+COMPARED = {"source_sentence": "a text", "sentences": ["another", "a third"]}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
 EITHER = {
     "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
@@ -57,7 +57,7 @@ def routes(context: ServiceContext, rerank_documents: DocumentsHandler) -> Route
 
 def _vector_routes(handlers: Handlers) -> list[Route]:
     about = "/embed, /similarity, /predict or /rerank, as the body and the model say"
-    examples = {"texts": {"inputs": ["hello"]}, "similarity": COMPARED, "ranking": RANKED_BY_RERANKER}
+    examples = {"texts": {"inputs": ["hello"]}, "similarity": {"inputs": COMPARED}, "ranking": RANKED_BY_RERANKER}
     either, either_body = _in_every_format(EITHER_ANSWER), RequestBody(schema=EITHER, examples=examples)
     all_vectors = _body(schemas.AllVectorsBody, HELLO)
     every_token = "A vector a token, special ones included, not normalised unless `normalize_tokens` says so"
@@ -72,19 +72,13 @@ def _vector_routes(handlers: Handlers) -> list[Route]:
 
 
 def _score_routes(handlers: Handlers) -> list[Route]:
-    compared = RequestBody(
-        model=schemas.SimilarityBody,
-        schema=vector_similarity.VectorsBody.model_json_schema(),
-        examples={"texts": COMPARED, "vectors": vector_similarity.EXAMPLE},
-    )
-    about_scores = "The cosine of a text with others, or MaxSim; or the scores of vectors in the body"
-    scores = _json({"anyOf": [VECTOR, vector_similarity.SCORES]})
+    compared, about_scores = _body(schemas.SimilarityBody, COMPARED), "The cosine of a text with others, or MaxSim"
     labelled, about_labels = _body(schemas.PredictBody, "I like it"), "The scores of a text's labels, the best first"
     ranked = RequestBody(schema=EITHER_RANKING, examples={"documents": DOCUMENTS, "texts": RANKED_BY_RERANKER})
     ranks = Answer(content={JSON: {"anyOf": [RANKS, DOCUMENTS_RANKED]}}, headers=HEADERS | ignored_fields.HEADERS)
     about_ranks, errors = "The scores of texts with a query, the best first", {JSON: DOCUMENTS_ERROR}
     return [
-        _post("/similarity", handlers.similarity, about_scores, compared, scores, vectors=True),
+        _post("/similarity", handlers.similarity, about_scores, compared, _json(VECTOR), vectors=True),
         _post("/predict", handlers.predict, about_labels, labelled, _json(PREDICTIONS), need=needs.CLASSIFIER),
         _post("/rerank", handlers.rerank, about_ranks, ranked, ranks, other_errors=errors),
     ]
