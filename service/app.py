@@ -24,13 +24,14 @@ from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.docs_pages import OpenAPIDocument, docs_routes
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
-from service.http.routes import Head, RouteGroup
+from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
@@ -72,7 +73,7 @@ class Application:
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
         context: the parts of the service, for handlers.
-        heads: parsed request heads, cached by their bytes.
+        heads: request heads received before.
     """
 
     api: ASGIApplication
@@ -81,7 +82,7 @@ class Application:
     connections: ConnectionSettings
     intake: Intake
     context: ServiceContext
-    heads: dict[bytes, Head] = field(default_factory=dict)
+    heads: HeadMemory = field(default_factory=HeadMemory)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""

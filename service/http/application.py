@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from fastapi import FastAPI
 
 from service.http.client_pace import ConnectionSettings
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.pipeline import Pipeline
-from service.http.routes import Head
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -21,13 +21,13 @@ class HttpApplication(Protocol):
         pipeline: serves requests.
         connections: limits of one connection.
         intake: bounds the bodies of all connections together.
-        heads: request heads received before, by their bytes (`head_memory.remember`).
+        heads: request heads received before.
     """
 
     pipeline: Pipeline
     connections: ConnectionSettings
     intake: Intake
-    heads: dict[bytes, Head]
+    heads: HeadMemory
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""

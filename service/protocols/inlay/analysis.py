@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from models.plots.canvas import Format
 from models.plots.word_table import draw_table
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check

@@ -4,7 +4,7 @@ from typing import Annotated, NamedTuple, Protocol
 
 from pydantic import Field
 
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from service.embedding.requests import Direction
 from service.embedding.scoring import Reading
 

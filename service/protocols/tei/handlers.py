@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import late_interaction
 from service.embedding.classifying import Labelled

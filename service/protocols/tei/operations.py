@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from models.artifacts.card import SPARSE, Card
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import classifying, ranking
 from service.embedding.classifying import Labelled, classifies

@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from models.artifacts.card import Card
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
