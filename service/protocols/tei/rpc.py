@@ -155,12 +155,10 @@ class Handlers:
 
     async def embed(self, request: pb.EmbedRequest, call: RequestContext) -> Timed:
         """Return the vector of a text."""
-        started, options = (
-            perf_counter(),
-            _options(request)._replace(
-                normalize=request.normalize if request.HasField("normalize") else True,
-                dimensions=request.dimensions if request.HasField("dimensions") else None,
-            ),
+        started = perf_counter()
+        options = _options(request)._replace(
+            normalize=request.normalize if request.HasField("normalize") else True,
+            dimensions=request.dimensions if request.HasField("dimensions") else None,
         )
         result = await self._embedded(request, options, pooled_output, call)
         return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result, perf_counter() - started)
