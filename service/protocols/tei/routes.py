@@ -62,12 +62,20 @@ def _vector_routes(handlers: Handlers) -> list[Route]:
     all_vectors = _body(schemas.AllVectorsBody, HELLO)
     every_token = "A vector a token, special ones included, not normalised unless `normalize_tokens` says so"
     sparse, values = _body(schemas.SparseBody, HELLO), _json(answers.SPARSE_SCHEMA)
-    about_values = "The sparse vector of each text: its values that are not 0"
+    about_values, need = "The sparse vector of each text: its values that are not 0", needs.SPARSE_VECTORS
     return [
         _post("/", handlers.by_kind, about, either_body, either, vectors=True),
         _post("/invocations", handlers.by_kind, f"{about}; SageMaker calls it", either_body, either, vectors=True),
         _post("/embed_all", handlers.embed_all, every_token, all_vectors, _in_every_format(VECTOR_LISTS), vectors=True),
-        _post("/embed_sparse", handlers.embed_sparse, about_values, sparse, values, vectors=True, need=needs.SPARSE),
+        _post(
+            "/embed_sparse",
+            handlers.embed_sparse,
+            about_values,
+            sparse,
+            values,
+            vectors=True,
+            need=needs.SPARSE_VECTORS,
+        ),
     ]
 
 
