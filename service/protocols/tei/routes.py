@@ -67,15 +67,7 @@ def _vector_routes(handlers: Handlers) -> list[Route]:
         _post("/", handlers.by_kind, about, either_body, either, vectors=True),
         _post("/invocations", handlers.by_kind, f"{about}; SageMaker calls it", either_body, either, vectors=True),
         _post("/embed_all", handlers.embed_all, every_token, all_vectors, _in_every_format(VECTOR_LISTS), vectors=True),
-        _post(
-            "/embed_sparse",
-            handlers.embed_sparse,
-            about_values,
-            sparse,
-            values,
-            vectors=True,
-            need=needs.SPARSE_VECTORS,
-        ),
+        _post("/embed_sparse", handlers.embed_sparse, about_values, sparse, values, vectors=True, need=need),
     ]
 
 
