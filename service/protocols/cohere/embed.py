@@ -37,8 +37,8 @@ from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay import needs
-from service.protocols.inlay.images import decode_picture
 from service.protocols.inlay.parsing import read_json
+from service.protocols.inlay.pictures import decode_picture
 from service.protocols.inlay.tags import EMBED
 
 PREFIXES = ("/v1/embed", "/v2/embed")
@@ -224,7 +224,7 @@ def _source(body: CohereEmbedBody) -> Source:
     if body.texts is not None:
         return Source(body.texts, [])
     if body.images is not None:
-        return Source([], [Picture(decode_picture(each, ("images", index))) for index, each in enumerate(body.images)])
+        return Source([], [decode_picture(each, ("images", index)) for index, each in enumerate(body.images)])
     source = Source([], [])
     for index, item in enumerate(body.inputs or ()):
         _read_input(item, index, source)
@@ -251,7 +251,7 @@ def _read_input(item: Any, index: int, source: Source) -> None:
     if type(address) is not str:
         allowed = "a content has a text, or an image_url with a url"
         raise WrongType("has neither", index, field=(*place, "content", 0), allowed=allowed, verbatim=True)
-    source.pictures.append(Picture(decode_picture(address, place)))
+    source.pictures.append(decode_picture(address, place))
 
 
 async def _embed_texts(

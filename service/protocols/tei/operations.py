@@ -4,7 +4,9 @@ Both read their requests into EmbedOptions, which say how texts are cut and whic
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field
 
 from models.artifacts.card import SPARSE, Card
 from models.recipes.heads import ScoreActivation
@@ -22,7 +24,6 @@ from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, 
 from service.embedding.tokenization import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
-from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, encoder_tokens
 from service.request_context import RequestContext
 
@@ -30,6 +31,26 @@ CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 Written = TypeVar("Written")
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
+
+
+class Info(BaseModel):
+    """What is served, and its limits."""
+
+    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
+    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
+    model_dtype: str
+    served_model_name: str
+    model_type: dict[str, dict[str, Any]]
+    max_concurrent_requests: Annotated[int, Field(description="of this process")]
+    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
+    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
+    max_batch_requests: int | None = None
+    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
+    auto_truncate: bool
+    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
 
 
 class Operations:

@@ -17,7 +17,7 @@ from service.http.routes import Answer, Example, Handler, RequestBody, Route, Ro
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import answers, schemas
+from service.protocols.tei import answers, operations, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 HELLO = ["hello world"]
@@ -101,7 +101,7 @@ def _info_route(handlers: Handlers) -> Route:
         summary="What is served, and its limits",
         tag=TEI,
         query=schemas.InfoQuery,
-        answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
+        answers={200: Answer(content={JSON: operations.Info}), 401: UNAUTHORIZED},
         admitted=False,
     )
 
