@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from models.artifacts.card import MULTI_VECTOR
 from models.recipes.heads import MultiVector
 from service.embedding.model import Model
-from service.embedding.packing import split
-from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.packing import split
 from service.request_context import RequestContext
 
 Function = Literal["maxsim", "meanmaxsim"]
@@ -32,7 +31,7 @@ EMPTY_DOCUMENT = -1e9  # the score of a document without a vector (sentence-tran
 
 
 async def rank(
-    embedder: EmbeddingPipeline,
+    embedder: Embedder,
     model: Model,
     query: str,
     texts: Sequence[str],

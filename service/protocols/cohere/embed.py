@@ -14,10 +14,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import POOLED
-from service.embedding.prompts import SPELLINGS
+from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
     ConflictingFields,
@@ -289,8 +289,8 @@ async def _embed_images(
         if precision in RANGED:
             allowed = "images have float, binary, ubinary and base64"
             raise ConflictingFields(f"holds {precision}", field=("dtype",), allowed=allowed)
-    images = ImagesRequest(source.pictures, body.model, (IMAGE_VECTOR,), dimensions=body.output_dimension)
-    result = await context.images.embed(images, request.context)
+    options = EmbedOptions((IMAGE_VECTOR,), dimensions=body.output_dimension)
+    result = await context.images.embed(ImagesRequest(source.pictures, body.model, options), request.context)
     rows = result.outputs[0].rows
     return result._replace(quantized={name: quantized(rows, name) for name in _precisions(body)})
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.embedding.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, Spans
+from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INPUTS, decode
 from service.protocols.inlay.spans import read_spans

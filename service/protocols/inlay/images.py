@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.images import ImagesRequest, Picture, Values
+from service.embedding.requests import EmbedOptions
 from service.errors import (
     BadInput,
     ConflictingFields,
@@ -103,8 +104,8 @@ def routes(context: ServiceContext) -> list[Route]:
         _check_type(request.media_type)
         inputs, body = await in_thread(_read, request)
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
-        images = ImagesRequest(inputs, name, tuple(outputs), body.dtype, body.normalize, body.dimensions)
-        result = await context.images.embed(images, request.context)
+        options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
+        result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
         base64, values = body.encoding_format == "base64", json_arrays.count(result)
         headers, parts = await inline_or_in_thread(values, encode, result, base64)
         return formats.response(headers, parts)

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
-from service.embedding.classifying import classifies
 from service.embedding.model import Model
+from service.embedding.ranking import classifies
 from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 

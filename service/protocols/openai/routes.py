@@ -12,10 +12,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.packing import split
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS, Body, Headers, json_body
@@ -200,7 +200,8 @@ def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
     normalize = None if rows == TOKEN_EMBED else options.normalize
-    return ImagesRequest(decoded.pictures, request.model, outputs, normalize=normalize, dimensions=options.dimensions)
+    wanted = EmbedOptions(outputs, normalize=normalize, dimensions=options.dimensions)
+    return ImagesRequest(decoded.pictures, request.model, wanted)
 
 
 def _check_options(decoded: Decoded, model: Model) -> None:

@@ -16,8 +16,8 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.images import Picture
-from service.embedding.prompts import SPELLINGS
 from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay import vllm_fields

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import late_interaction
-from service.embedding.classifying import Labelled
 from service.embedding.pooling import normalize
+from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
 from service.http import formats, json_arrays

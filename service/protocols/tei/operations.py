@@ -11,17 +11,16 @@ from pydantic import BaseModel, Field
 from models.artifacts.card import SPARSE, Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
-from service.embedding import classifying, ranking
-from service.embedding.classifying import Labelled, classifies
+from service.embedding import ranking
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import prompt_of
-from service.embedding.ranking import Ranks
+from service.embedding.ranking import Labelled, Ranks, classifies
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
-from service.embedding.tokenization import Token, Tokenizer
+from service.embedding.tokenize.prompts import prompt_of
+from service.embedding.tokenize.tokenizer import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.registry.loading import BATCH_VALUES, encoder_tokens
@@ -93,7 +92,7 @@ class Operations:
     ) -> Labelled:
         """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
         truncate, side = options.truncate, options.truncation_direction
-        return await classifying.classify(self._embedder, model, texts, call, truncate, side, activation)
+        return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
 
     async def tokenize(
         self,

@@ -14,10 +14,9 @@ from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
-from service.embedding.classifying import classifies
 from service.embedding.model import Model
+from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
-from service.embedding.scoring import Reading, Scorer, ranks_pairs
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.protocols.inlay import needs, timing_headers
@@ -231,7 +230,8 @@ class Handlers:
             read.append(request)
             self._operations.check_batch(len(read), "texts")
             characters += len(request.query) + len(request.text)
-            limits.check_character_count(characters, settings)
+            if characters > settings.max_request_characters:
+                raise limits.too_many_characters(characters, settings.max_request_characters)
         self._operations.check_batch(len(read), "texts")
         activation = raw_or_sigmoid(read[0].raw_scores)
         pairs = [(request.query, request.text) for request in read]
