@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Timer
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from models.artifacts import card as cards
 from models.errors import ModelError
@@ -27,7 +26,8 @@ from service.cli.console import say
 from service.errors import StartError
 from service.http.startup_probes import answer_until
 from service.observability import logs
-from service.process.supervisor import DRAIN, START_FAILURE, Supervisor
+from service.process.stop_signals import exit_on_stop, ignore_stops, was_stopped
+from service.process.supervisor import START_FAILURE, Supervisor
 from service.registry.registry import DEFAULT_VARIABLE, ModelRegistry, check_default
 from service.registry.store import configured_folders
 from service.security import tls
@@ -42,7 +42,6 @@ if TYPE_CHECKING:  # a supervisor never imports the application, so that its wor
 ANYWHERE = ("0.0.0.0", "::")
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
 SAVE_SECONDS = 1.0
-STOPS = (signal.SIGTERM, signal.SIGINT)
 ANNOUNCED = "announced"  # a file in the workers' directory: some worker has served
 LAST_SECONDS = 2.0  # for what is left to do once requests in flight are finished or refused
 log = logging.getLogger(__name__)
@@ -65,16 +64,16 @@ def listen(settings: Settings) -> int:
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
     """
-    _handle_stops()
+    exit_on_stop()
     if settings.log_format == "json":  # gRPC's core writes plain text, of handshakes that failed for example
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if files := tls.files(settings):
         tls.context(files)
-    listener = _bound(settings.host, settings.port, "REST", "port")
+    listener = bind(settings.host, settings.port, "REST", "port")
     management = None
     if settings.management_port is not None:
-        management = _bound(settings.host, settings.management_port, "management", "management_port")
-    with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
+        management = bind(settings.host, settings.management_port, "management", "management_port")
+    with bind(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
         ports = {"port": listener.getsockname()[1], "grpc_port": probe.getsockname()[1]}
     if management is not None:
         ports["management_port"] = management.getsockname()[1]
@@ -103,7 +102,7 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
         close = partial(_refuse_connections, listeners.rest)
         seconds = settings.shutdown_seconds, settings.drain_delay
         code = Supervisor(run, settings.workers, served, *seconds, close).run()
-        _ignore_stops()
+        ignore_stops()
     return code
 
 
@@ -120,7 +119,7 @@ def _refuse_connections(listener: socket.socket) -> None:
 
 def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place: int) -> None:
     logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
-    _handle_stops()
+    exit_on_stop()
     supervisor = os.getppid()
     try:
         served = _serve(settings, listeners, directory, place)
@@ -128,7 +127,7 @@ def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place
         log.error("%s", error)
         served = False
     except Exception:  # here, because multiprocessing would print it as plain text
-        if _was_stopped():
+        if was_stopped():
             sys.exit(0)
         log.critical("this worker met a fault and ends", exc_info=True)
         sys.exit(1)
@@ -179,30 +178,6 @@ def _ready(settings: Settings, directory: Path | None, context: "ServiceContext"
         announce(settings, context, grpc_port)
 
 
-def _handle_stops() -> None:
-    """Handle stop signals until the server has its own handlers, after which it raises its signals again for these."""
-    for number in (*STOPS, DRAIN):
-        signal.signal(number, _leave)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
-        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
-
-
-def _was_stopped() -> bool:
-    """Return whether a stop signal came: libraries in C turn its exit into errors of their own while they start."""
-    return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-
-
-def _leave(number: int, frame: Any) -> NoReturn:
-    _ignore_stops()
-    sys.exit(0)
-
-
-def _ignore_stops() -> None:
-    """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
-    for number in (*STOPS, DRAIN):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _exit_within(seconds: float) -> None:
     """End this process within `seconds`: Python waits for threads, and that of a stuck run may never end."""
 
@@ -241,7 +216,7 @@ def _save_repeatedly(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> Non
     metrics.save()
 
 
-def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
+def bind(host: str, port: int, what: str, setting: str) -> socket.socket:
     """Return a socket bound to the address, which no other process may share; raises StartError where that fails."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port is taken for a minute after a stop

@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from service.errors import StartError
+from service.process.stop_signals import DRAIN, LAME_DUCK_SECONDS, STOPS
 
 START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
@@ -21,9 +22,6 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
-CLOSING_SECONDS = 0.2  # from SIGTERM until a worker takes no more connections: LAME_DUCK_SECONDS of stop_signals.py
-DRAIN = signal.SIGUSR1
-"""Tells a worker to fail its probes and to serve on; one that still loads ends."""
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
 _PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 log = logging.getLogger(__name__)
@@ -101,7 +99,7 @@ class Supervisor:
         Raises:
             StartError: the system has no room for as many processes.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, self._on_signal)
         try:
             self.start()
@@ -198,7 +196,7 @@ class Supervisor:
         for worker in workers:
             worker.process.terminate()
         told = monotonic()
-        _wait_until(told + CLOSING_SECONDS, workers)
+        _wait_until(told + LAME_DUCK_SECONDS, workers)  # then they take no more connections
         self._on_stop()
         _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:

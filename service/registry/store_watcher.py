@@ -8,11 +8,14 @@ import asyncio
 import logging
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.errors import BadRequest
 from service.registry import store
-from service.registry.registry import ModelRegistry
 from service.registry.store import FileStamps
+
+if TYPE_CHECKING:
+    from service.registry.registry import ModelRegistry
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +28,7 @@ class StoreWatcher:
         names: models to follow besides those that are loaded; empty: all.
     """
 
-    def __init__(self, registry: ModelRegistry, folder: Path, names: Collection[str] = ()) -> None:
+    def __init__(self, registry: "ModelRegistry", folder: Path, names: Collection[str] = ()) -> None:
         self._registry = registry
         self._folder = folder
         self._names = names

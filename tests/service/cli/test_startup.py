@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import grpc
@@ -23,12 +24,10 @@ from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service import machine
 from service.cli import startup
-from service.cli.startup import _bound
+from service.cli.startup import bind
 from service.errors import StartError
 from service.machine import available_cpus
-from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
-from tests.service.cli.conftest import Run
 from tests.sweeps import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -87,16 +86,16 @@ def test_announced_example_request_works(tiny_store: Path) -> None:
 @pytest.mark.parametrize("host", ["999.1.1.1", "no host", "2001:db8::1"])  # no name, and nobody's address
 def test_host_of_another_machine_is_reported(host: str, setting: str) -> None:
     with pytest.raises(StartError, match=r"cannot listen on .*:0: .*; choose another with INLAY_HOST or --host"):
-        _bound(host, 0, "REST", setting)
+        bind(host, 0, "REST", setting)
 
 
 @pytest.mark.parametrize(
     ("flag", "workers"),
-    sampled([("--port", "1"), ("--port", "2"), ("--grpc-port", "2"), ("--grpc-port", "1")], 2, unpack=True),
+    sampled([("--port", "1"), ("--port", "2"), ("--grpc-port", "2"), ("--management-port", "1")], 2, unpack=True),
 )
 def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
-    other = {"--port": "--grpc-port", "--grpc-port": "--port"}[flag]
-    ended = command("serve", "--store", tiny_store, flag, str(taken), other, "0", "--workers", workers)
+    ports = {"--port": "0", "--grpc-port": "0", flag: str(taken)}
+    ended = command("serve", "--store", tiny_store, *chain(*ports.items()), "--workers", workers)
     assert ended.returncode == 1
     assert re.fullmatch(
         rf"inlay: \w+ cannot listen on 127.0.0.1:{taken}: that port is in use; .*{flag}\n", ended.stderr
@@ -165,48 +164,6 @@ def test_broken_graph_is_one_line_and_exit_code_1(tiny_store: Path, tmp_path: Pa
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "variables", "said"),
-    [
-        (["--port", "http"], {}, "--port is 'http'; allowed: "),
-        ([], {"INLAY_PORT": "99999"}, "INLAY_PORT is '99999'; allowed: "),
-        ([], {"INLAY_DEVICE": "tpu"}, "INLAY_DEVICE is 'tpu'; allowed: "),
-        (["--workers", "0"], {}, "--workers is '0'; allowed: "),
-        ([], {"INLAY_OTLP_ENDPOINT": "collector:4317"}, "INLAY_OTLP_ENDPOINT is 'collector:4317'; allowed: "),
-    ],
-)
-def test_bad_setting_is_named_where_it_was_set(
-    inlay: Run, monkeypatch: pytest.MonkeyPatch, flags: list[str], variables: dict[str, str], said: str
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    code, _, error = inlay("check", *flags)
-    assert (code, error.count("\n")) == (1, 1)
-    assert said in error
-
-
-def test_wrong_usage_is_exit_code_2(inlay: Run) -> None:
-    assert command("sevre").returncode == 2
-    assert inlay("serve", "--prot", "1")[0] == 2
-    assert inlay()[0] == 2
-
-
-def test_every_setting_is_listed_with_its_variable_and_its_flag(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "1000")
-    listed, helped = inlay("settings")[1], inlay("serve", "--help")[1]
-    for name, field in Settings.model_fields.items():
-        assert f"INLAY_{name.upper()} " in listed
-        assert field.description
-        assert field.description.partition("\n\n")[0] in listed
-        assert f"--{name.replace('_', '-')}" in helped
-
-
-def test_flags_win_over_variables(tiny_store: Path) -> None:
-    ended = command("check", "--store", tiny_store, INLAY_STORE="/nowhere")
-    assert ended.returncode == 0
-    assert "bert" in ended.stdout
-
-
 def test_several_workers_without_a_folder_name_the_remedy(tiny_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(**_: object) -> None:
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
@@ -214,18 +171,6 @@ def test_several_workers_without_a_folder_name_the_remedy(tiny_store: Path, monk
     monkeypatch.setattr(startup, "TemporaryDirectory", fails)
     with pytest.raises(StartError, match="make /dev/shm or /tmp writable, or set INLAY_WORKERS=1"):
         startup.shared_directory()
-
-
-def test_models_are_chosen_by_name(tiny_store: Path) -> None:
-    ended = command("check", "--store", tiny_store, "--models", "llama")
-    assert "llama" in ended.stdout
-    assert "bert" not in ended.stdout
-
-
-def test_health_asks_a_running_service(tiny_store: Path, taken: int) -> None:
-    with running(tiny_store) as (_, url, _):
-        assert command("health", "--url", url).returncode == 0
-    assert command("health", "--url", url).returncode == 1
 
 
 def test_stop_finishes_requests_in_flight_and_exits_0(tiny_store: Path) -> None:

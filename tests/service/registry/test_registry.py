@@ -151,17 +151,6 @@ async def test_default_model_is_the_same_after_a_restart(store: Path, settings: 
     assert running.default_fault() == restarted.default_fault()
 
 
-async def test_only_loaded_model_is_the_default(store: Path) -> None:
-    registry = Service(store).registry
-    assert registry.default is None
-    assert registry.default_fault() == "this server holds several models and none is the default"
-    await registry.unload("b")
-    assert registry.default is registry.models["a"]
-    assert registry.default_fault() == ""
-    await registry.load("b")
-    assert registry.default is None
-
-
 async def test_change_of_the_default_model_is_logged(store: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     registry = Service(store).registry
@@ -207,10 +196,6 @@ async def test_load_replaces_a_loaded_model(store: Path) -> None:
     assert list(service.registry.models) == ["a", "b"]
 
 
-def cut_the_graph(folder: Path) -> None:
-    (folder / "encoder.onnx").write_bytes((folder / "encoder.onnx").read_bytes()[:-1])
-
-
 def spoil_the_graph(folder: Path) -> None:
     size = (folder / "encoder.onnx").stat().st_size
     (folder / "encoder.onnx").write_bytes(b"\xff" * size)
@@ -242,7 +227,6 @@ def take_a_file(folder: Path) -> None:
 
 
 BROKEN: list[tuple[Callable[[Path], None], str]] = [
-    (cut_the_graph, "encoder.onnx"),
     (spoil_the_graph, "cannot be loaded: "),
     (spoil_the_tokenizer, "is not a tokenizer.json"),
     (spoil_the_weights, "fails on its first token: .* not finite"),
@@ -271,15 +255,6 @@ async def test_broken_new_version_leaves_the_old_one_serving(
     await service.registry.load("a")
     assert await service.vector() != before
     assert service.registry.states()[0] == ("a", True, "")
-
-
-async def test_broken_model_is_not_loaded_and_its_state_says_why(store: Path) -> None:
-    registry = Service(store, models=("a",)).registry
-    take_a_file(store / "b")
-    with pytest.raises(BadRequest, match="b cannot be loaded: ") as refusal:
-        await registry.load("b")
-    assert "goes on serving" not in refusal.value.message
-    assert (registry.states()[1].ready, "weights.safetensors" in registry.states()[1].reason) == (False, True)
 
 
 async def test_unexpected_error_leaves_the_old_version_serving(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
