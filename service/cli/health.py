@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 3
-
-
 PROCESSES = Path("/proc")
 OPTIONS = ("host", "port", "management_port", "tls_cert", "tls_key", "tls_client_ca")
 
@@ -36,17 +34,10 @@ class Service(NamedTuple):
     values: Mapping[str, str]
     folder: str = "."
 
-    @property
-    def port(self) -> int:
-        """The REST port; Kubernetes sets the variable to a URL for a Service named inlay."""
-        text = self.values.get("port", "")
-        return int(text) if text.isdecimal() else 8080
-
-    @property
-    def probe_port(self) -> int:
-        """The port that has the probes; not known where the management port is a free one."""
-        text = self.values.get("management_port", "")
-        return int(text) if text.isdecimal() else self.port
+    def port(self, *names: str) -> int:
+        """Return the first port that is a number; Kubernetes sets INLAY_PORT to a URL for a Service named inlay."""
+        texts = (self.values.get(name, "") for name in (*names, "port"))
+        return next((int(text) for text in texts if text.isdecimal()), 8080)
 
     def url(self, port: int) -> str:
         """Return the URL of this service at a port."""
@@ -74,7 +65,7 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
     service = Service(_of_variables(os.environ))
     if url is None:
         service, others = _choose(service, port)
-        url = service.url(service.probe_port if port in (None, service.port) else port)
+        url = service.url(service.port("management_port") if port in (None, service.port()) else port)
     if not cert and service.path("tls_client_ca"):
         cert, key = service.path("tls_cert"), service.path("tls_key")
     try:
@@ -94,13 +85,13 @@ def _choose(configured: Service, port: int | None) -> tuple[Service, str]:
 
     It is the running one at the port that was asked for or that the variables name, else the only running one.
     """
-    running = [service for service in _running() if service.port]  # which one --port 0 took is not known
+    running = [service for service in _running() if service.port()]  # which one --port 0 took is not known
     for service in running:
-        if service.port == (port or configured.port):
+        if service.port() == (port or configured.port()):
             return service, ""
     if len(running) == 1 and port is None:
         return running[0], ""
-    ports = ", ".join(sorted({str(service.port) for service in running}))
+    ports = ", ".join(sorted({str(service.port()) for service in running}))
     return configured, f"; `inlay serve` runs here on port {ports}: name one with --port" if ports else ""
 
 

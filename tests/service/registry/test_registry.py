@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from models.artifacts import card as cards
-from models.artifacts.export import export
 from service.embedding.requests import Ids
 from service.errors import BadRequest, EngineFailure, NotFound, StartError
 from service.observability.metrics import Metrics
@@ -23,7 +22,7 @@ from service.registry import loading, warmup
 from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
 from tests.embed_requests import embed_request
-from tests.golden_cases import Case, cases, write_checkpoint
+from tests.golden_cases import Case
 from tests.service.registry.registry_service import Service, fresh_vector, write
 from tests.sweeps import sampled
 from tests.vision_cases import export_seen, seen
@@ -444,18 +443,10 @@ async def test_unloaded_model_leaves_no_thread_or_mapping(store: Path) -> None:
 
 # ---- warm-up
 
-WHOLE = [(case, export_seen) for case in seen()] + [(case, None) for case in cases("input_layer")]
 
-
-@pytest.mark.parametrize(
-    ("case", "exports"), sampled(WHOLE, 4, unpack=True), ids=lambda each: getattr(each, "name", "")
-)
-async def test_every_family_warms_up(case: Case, exports: Any, tmp_path: Path) -> None:
-    source = tmp_path / "checkpoint"
-    if exports:
-        exports(case, source, tmp_path / "store/m")
-    else:
-        export(write_checkpoint(case, source), tmp_path / "store/m")
+@pytest.mark.parametrize("case", sampled(seen(), 4), ids=lambda case: case.name)
+async def test_every_image_tower_warms_up(case: Case, tmp_path: Path) -> None:
+    export_seen(case, tmp_path / "checkpoint", tmp_path / "store/m")
     await warmup.warm_up(Service(tmp_path / "store").registry.models["m"])
 
 
