@@ -95,7 +95,7 @@ def check(context: typer.Context, values: Mapping[str, str]) -> None:
 
     _refuse_unknown(context)
     settings = read_settings(values)
-    from service.cli.startup import introduce
+    from service.cli.announcement import introduce
     from service.observability.metrics import Metrics
     from service.registry.registry import open_registry
 
