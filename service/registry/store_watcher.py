@@ -36,15 +36,6 @@ class StoreWatcher:
         self._synced: dict[str, FileStamps] = {}
         self._warning = ""
 
-    async def run(self, seconds: float) -> None:
-        """Poll every `seconds` until cancelled."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await self.poll()
-            except Exception as error:  # an unexpected error must not end the polling
-                self._warn_once(f"{type(error).__name__}: {error}")
-
     async def poll(self) -> None:
         """Look at the store once, and sync what has not changed since the previous poll."""
         try:
