@@ -17,7 +17,6 @@ from models.artifacts import weights
 from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
 from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
-from models.artifacts.export import write_weights
 from models.artifacts.int8_encoder import (
     EVALUATION,
     Float32s,
@@ -167,7 +166,7 @@ def _checkpoint_vectors(
     fitted = fit(source)
     if not fitted.encoder:
         raise BadCheckpoint(f"of model_type {fitted.model_type!r} only the input layer is exported")
-    stored = write_weights(source, fitted, folder, weights.KEEP, False, progress)
+    stored = weights.write(folder, fitted.read(source), fitted.tables, progress=progress)
     width, ropes = fitted.config.count("hidden_size"), fitted.encodings.ropes
     graph = encoder(GraphBuilder(stored.placed), fitted.usual_recipe, fitted.encoder, width, ropes=ropes)
     save(graph, folder / _GRAPH)

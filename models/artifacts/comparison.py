@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import (
     CLASS_LOGITS,
-    CLASSIFIER,
     HEAD,
     MODULES,
-    MULTI_VECTOR,
-    MULTI_VECTORS,
-    SPARSE,
-    SPARSE_LINEAR,
     Card,
     Graph,
 )
@@ -192,17 +187,10 @@ def _differences(folder: Path, card: Card, inputs: CheckInputs) -> dict[str, flo
         differences["last_hidden_state"] = max(differences["last_hidden_state"], difference)
     if card.head:
         differences["logits"] = _logits_difference(folder, card, card.head)
-    if card.modules:
-        difference = modules_difference(folder, card.modules)
-        differences["sentence_embedding"] = max(differences.get("sentence_embedding", 0.0), difference)
-    if card.classifier and (layers := card.classifier.modules):
-        output = card.classifier_output
-        differences[output] = modules_difference(folder, layers, CLASSIFIER, output)
-    if card.multi_vector:
-        modules = card.multi_vector.modules
-        differences[MULTI_VECTOR] = modules_difference(folder, modules, MULTI_VECTORS, MULTI_VECTOR)
-    if card.sparse and card.sparse.lexical:
-        differences[SPARSE] = modules_difference(folder, card.sparse.lexical.modules, SPARSE_LINEAR, SPARSE)
+    for name, (modules, output) in card.module_graphs.items():
+        difference = modules_difference(folder, modules, name, output)
+        served = "sentence_embedding" if name == MODULES else output
+        differences[served] = max(differences.get(served, 0.0), difference)
     return differences
 
 

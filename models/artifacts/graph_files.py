@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from models.artifacts.card import HEAD, Graph, RowGraphs
+from models.artifacts.card import HEAD, Card, Graph, RowGraphs
 from models.artifacts.task_heads import TaskHeads
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling
@@ -16,6 +16,7 @@ from models.graphs.encoder import encoder_inputs, ends_row_by_row
 from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.graphs.row_layout import Row
+from models.graphs.sentence_modules import sentence_modules
 from models.positions.rope.frequencies import frequencies
 from models.recipes.steps import Recipe
 from models.tables import int8_matrices
@@ -23,8 +24,14 @@ from models.tables import int8_matrices
 ROWS: dict[str, Row] = {"cls": "first", "lasttoken": "last"}  # that a pooling takes
 
 
-def write_graphs(folder: Path, fitted: FittedModel, placed: dict[str, Tensor]) -> dict[str, Graph]:
-    """Emit every graph the model has and return the card's entries for them."""
+def write_graphs(
+    folder: Path, fitted: FittedModel, placed: dict[str, Tensor], splade: bool = False
+) -> dict[str, Graph]:
+    """Emit every graph of the model's tokens and return the card's entries for them.
+
+    Args:
+        splade: sparse vectors are made of the logits of every token, for which the head's matrix is packed.
+    """
     width = fitted.config.count("hidden_size")
     graphs: dict[str, Graph] = {}
 
@@ -52,8 +59,14 @@ def write_graphs(folder: Path, fitted: FittedModel, placed: dict[str, Tensor]) -
         for suffix, recipe in _recipes(fitted).items():
             add("encoder" + suffix, _encoder(fitted, placed, recipe), encoder_inputs(recipe, fitted.encoder))
     if fitted.head:
-        save(head_graph.head(GraphBuilder(placed), fitted.head), folder / f"{HEAD}.onnx")
+        save(head_graph.head(GraphBuilder(placed), fitted.head, packed=splade), folder / f"{HEAD}.onnx")
     return graphs
+
+
+def write_module_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
+    """Emit the graphs of the modules behind pooling and of heads, beside their tensors."""
+    for name, (modules, output) in card.module_graphs.items():
+        save(sentence_modules(GraphBuilder(placed), modules, name, output), folder / f"{name}.onnx")
 
 
 def write_row_graphs(

@@ -8,14 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.card import MODULES
-from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
-from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.sentence_modules import sentence_modules
 from models.recipes.sentence_modules import SentenceModules
 from models.reference import sentence_modules as reference
 
@@ -57,16 +52,3 @@ def described(found: StoredModules) -> SentenceModules | None:
 def arrays(found: StoredModules) -> dict[str, NDArray[Any]]:
     """Return the modules' tensors by name; BadCheckpoint for one of a dtype that is not read."""
     return read_tensors(Checkpoint(Path(), {}, found.tensors), found.tensors)
-
-
-def write_graph(folder: Path, modules: SentenceModules | None, placed: dict[str, Tensor]) -> None:
-    """Write the graph of the modules, if there are any, beside their tensors."""
-    if modules:
-        save(sentence_modules(GraphBuilder(placed), modules), folder / f"{MODULES}.onnx")
-
-
-def write_beside(folder: Path, found: StoredModules) -> WrittenWeights:
-    """Write the modules of an adopted model: their tensors, which are its only ones, and their graph."""
-    stored = weights.write(folder, arrays(found), ())
-    write_graph(folder, described(found), stored.placed)
-    return stored

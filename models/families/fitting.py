@@ -25,7 +25,7 @@ from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
-from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tensors
+from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tables, tensors
 from models.tables.quantization import RowSource
 
 
@@ -97,6 +97,12 @@ class FittedModel:
         """Every tensor the model needs, each once."""
         own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
         return tuple(dict.fromkeys(own + (self.head.tensors if self.head else ())))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tensors whose rows are looked up, and the matrix of the output head."""
+        names = tables(self.recipe + self.per_layer)
+        return tuple(dict.fromkeys((*names, *([self.head.matrix] if self.head else []))))
 
     def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
         """Return every tensor the model needs, by name; errors as read_tensors."""
