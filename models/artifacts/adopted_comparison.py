@@ -85,12 +85,12 @@ def compare(
     in_graph = card.default_output == POOLED and (card.pooling is None or card.pooling.in_graph)
     compared = Compared(source, card, session, _to_vector(source, card, in_graph), texts)
     progress("comparing with float32", 0, 0)
-    own = _vectors(compared, session, graph, POOLED if in_graph else HIDDEN)
+    vectors = _vectors(compared, session, graph, POOLED if in_graph else HIDDEN)
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
         reference, expected = _reference(compared, in_graph, Path(name), progress)
-    if own.shape != expected.shape:
-        raise BadCheckpoint(f"its vectors are {own.shape[1]} wide, and those of {reference} {expected.shape[1]}")
-    least, mean = cosines(own, expected)
+    if vectors.shape != expected.shape:
+        raise BadCheckpoint(f"its vectors are {vectors.shape[1]} wide, and those of {reference} {expected.shape[1]}")
+    least, mean = cosines(vectors, expected)
     if not np.isfinite(least):
         raise BadCheckpoint(f"a vector of it or of {reference} is zero or not finite")
     return VectorComparison(reference, least, mean, len(texts))

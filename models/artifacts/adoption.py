@@ -110,9 +110,9 @@ def _checked(
     """
     progress("comparing alone and batched", 0, 0)
     inputs, graph = make_check_inputs(card), card.graphs["encoder"]
-    own = AdoptedGraph(graph, session, inputs, card.hidden_size)
-    card = replace(card, graph_width=output_width(own) if POOLED in graph.outputs else None)
-    card = replace(card, classifier=adopted_classifier.classifier(config, own, onnx.place.folder))
+    adopted = AdoptedGraph(graph, session, inputs, card.hidden_size)
+    card = replace(card, graph_width=output_width(adopted) if POOLED in graph.outputs else None)
+    card = replace(card, classifier=adopted_classifier.classifier(config, adopted, onnx.place.folder))
     differences = padded_differences(card, graph, session, inputs)
     graph = replace(graph, one_by_one=dynamic or max(differences.values()) > card.tolerance)
     if card.classifier:
@@ -122,7 +122,7 @@ def _checked(
         return replace(card, largest_difference=differences), StoredModules()
     place = onnx.place
     sentence = sentence_transformers.read(place.folder, "none")
-    decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
+    decided, found = decide(place.folder, sentence, adopted, pooling, place.fetch_module)
     card = _pooled(card, graph, decided, pooling)
     kept = {name: differences[name] for name in card.graphs["encoder"].outputs}
     return replace(card, largest_difference=kept), found

@@ -33,6 +33,7 @@ TOKEN_CLASS_LOGITS = "token_class_logits"
 SPARSE = "sparse_embedding"
 SPARSE_LINEAR = "sparse_linear"
 IMAGE_VECTOR = "image_embedding"
+GraphLayout = Literal["packed", "padded", "image"]
 _UNBOUND = PositionRule("arange", 0, None)
 
 
@@ -56,7 +57,7 @@ class Graph:
     file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    layout: Literal["packed", "padded", "image"] = "packed"
+    layout: GraphLayout = "packed"
     rename: dict[str, str] = field(default_factory=dict)
     one_by_one: bool = False
 

@@ -35,11 +35,11 @@ def pool(pooling: Pooling, rows: Vector) -> Vector:
 
 def to_vector(pooling: Pooling | None, found: StoredModules) -> ToVector:
     """Return what makes the vector of a text: its mean where nothing is pooled; it is not scaled at the end."""
-    own = pooling or Pooling("mean", False)
+    usual = pooling or Pooling("mean", False)
     modules, held = described(found), arrays(found)
     if modules is None:
-        return lambda rows: pool(own, rows)
-    return lambda rows: reference.vectors(modules, held, pool(own, rows)[None])[0]
+        return lambda rows: pool(usual, rows)
+    return lambda rows: reference.vectors(modules, held, pool(usual, rows)[None])[0]
 
 
 def described(found: StoredModules) -> SentenceModules | None:

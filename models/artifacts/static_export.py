@@ -3,7 +3,6 @@
 Like export.py for transformers: compared with the reference, then renamed into place.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from models.artifacts import tokenizer, weights
 from models.artifacts.card import Card, Graph
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
+from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import safetensors
@@ -20,9 +20,8 @@ from models.checkpoints.safetensors import Tensor
 from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
 from models.graphs import static as static_graph
-from models.graphs.builder import GraphBuilder, save
+from models.graphs.builder import GraphBuilder
 from models.progress import Progress, no_progress
-from models.recipes.static import StaticTable
 from models.recipes.steps import Embed
 
 
@@ -41,7 +40,7 @@ def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP, 
     """
     with atomic_folder(target.out) as folder:
         stored = write_weights(source, folder, dtype, link, target.progress)
-        graphs = write_graphs(source, stored.placed, folder)
+        graphs = save_graphs(folder, _graphs(source, stored.placed))
         tokenizer.copy_bare(source.folder / TOKENIZER, folder)
         card = compare_graphs(folder, _card(source, stored, graphs), target.progress)
         return finish_folder(folder, card, target)
@@ -61,18 +60,12 @@ def write_weights(
     return weights.write(folder, arrays, {table.name}, dtype=dtype, originals=originals, progress=progress)
 
 
-def write_graphs(source: StaticCheckpoint, placed: dict[str, Tensor], folder: Path) -> dict[str, Graph]:
-    """Emit both graphs, or the tokens' alone where nothing is pooled, and return the card's entries for them."""
-    emitters: dict[str, tuple[Callable[[GraphBuilder, StaticTable, int], Any], tuple[str, ...]]] = {}
-    emitters["embedding"] = (static_graph.embedding, static_graph.TOKENS)
+def _graphs(source: StaticCheckpoint, placed: dict[str, Tensor]) -> dict[str, Any]:
+    """Return both graphs by name, or the tokens' alone where nothing is pooled."""
+    emitters = {"embedding": static_graph.embedding}
     if source.sentence.pooling:
-        emitters["sentences"] = (static_graph.sentences, static_graph.SENTENCES)
-    graphs = {}
-    for name, (emit, inputs) in emitters.items():
-        model = emit(GraphBuilder(placed), source.static, source.hidden_size)
-        save(model, folder / f"{name}.onnx")
-        graphs[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
-    return graphs
+        emitters["sentences"] = static_graph.sentences
+    return {name: emit(GraphBuilder(placed), source.static, source.hidden_size) for name, emit in emitters.items()}
 
 
 def _card(source: StaticCheckpoint, stored: WrittenWeights, graphs: dict[str, Graph]) -> Card:

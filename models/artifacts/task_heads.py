@@ -125,6 +125,6 @@ def _reranker(
 
 def arrays(found: TaskHeads) -> dict[str, NDArray[Any]]:
     """Return the heads' own tensors by name."""
-    own = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
+    held = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
     heads = (found.multi_vector, found.sparse)
-    return own | {name: array for head in heads if head for name, array in head.arrays.items()}
+    return held | {name: array for head in heads if head for name, array in head.arrays.items()}

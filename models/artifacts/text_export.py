@@ -239,18 +239,12 @@ def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: 
 
 def _card(model: TextModel, stored: WrittenWeights) -> Card:
     """Return the card, its graphs still missing."""
-    fitted, sentence, heads, folder = model.fitted, model.sentence, model.heads, model.source.folder
-    width, longest = fitted.config.count("hidden_size"), model.max_tokens
-    several, templated = heads.multi_vector, heads.classifier is not None and heads.classifier.template is not None
-    prompts = _task_prompts(fitted) | sentence.prompts | (several.prompts if several else {})
-    max_tokens = longest
-    if several:
-        max_tokens = multi_vectors.longest(several.multi_vector, longest, fitted.position.longest())
-    return Card(
+    fitted = model.fitted
+    width = fitted.config.count("hidden_size")
+    card = Card(
         family=fitted.model_type,
         hidden_size=width,
         vocab_size=fitted.config.count("vocab_size"),
-        max_tokens=max_tokens,
         pad_id=fitted.pad_id,
         type_rows=fitted.type_rows,
         types=fitted.types,
@@ -259,9 +253,6 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         recipe=fitted.recipe,
         encoder=fitted.encoder,
         weights=weights.FILE_NAME,
-        pooling=sentence.pooling,
-        prompts={} if templated else prompts,  # the template holds the prompt
-        default_prompt=None if templated else sentence.default_prompt,
         encodings=fitted.encodings,
         dtype=stored.tables[tables(fitted.recipe)[0]].dtype,
         parameters=stored.parameters(),
@@ -276,21 +267,47 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         per_layer=fitted.per_layer,
         side=fitted.family.side,
         assumed=fitted.assumed,
-        head=fitted.head,
-        no_head_reason=fitted.no_head_reason,
+        encoder_width=fitted.token_width if fitted.token_width != width else None,
         no_blocks_reason=fitted.no_blocks_reason,
         prompt_embeds_output=_prompt_embeds_output(fitted),
+    )
+    return _with_heads(_with_texts(card, model), model)
+
+
+def _with_texts(card: Card, model: TextModel) -> Card:
+    """Return the card with how texts are read, and made to sentence vectors."""
+    fitted, sentence, folder = model.fitted, model.sentence, model.source.folder
+    return replace(
+        card,
+        max_tokens=model.max_tokens,
+        pooling=sentence.pooling,
+        prompts=_task_prompts(fitted) | sentence.prompts,
+        default_prompt=sentence.default_prompt,
+        modules=sentence_vectors.described(model.modules),
         similarity=similarity.read_similarity(model.source),
         similarity_function=sentence.similarity_function,
-        modules=sentence_vectors.described(model.modules),
-        filling=text_vectors.filling(fitted, folder, longest),
+        filling=text_vectors.filling(fitted, folder, model.max_tokens),
         tasks=fitted.tasks,
         default_task=_default_task(fitted, sentence.default_prompt),
-        encoder_width=fitted.token_width if fitted.token_width != width else None,
-        classifier=heads.classifier,
-        multi_vector=several.multi_vector if several else None,
-        no_classifier_reason=heads.no_classifier_reason,
         reads_segments=sentence_transformers.reads_segments(folder),
+    )
+
+
+def _with_heads(card: Card, model: TextModel) -> Card:
+    """Return the card with what the model makes of its hidden states besides sentence vectors."""
+    fitted, heads = model.fitted, model.heads
+    if several := heads.multi_vector:
+        longest = multi_vectors.longest(several.multi_vector, card.max_tokens, fitted.position.longest())
+        prompts = card.prompts | several.prompts
+        card = replace(card, multi_vector=several.multi_vector, prompts=prompts, max_tokens=longest)
+    if heads.classifier and heads.classifier.template:  # which holds the prompt
+        card = replace(card, prompts={}, default_prompt=None)
+    return replace(
+        card,
+        head=fitted.head,
+        no_head_reason=fitted.no_head_reason,
+        classifier=heads.classifier,
+        no_classifier_reason=heads.no_classifier_reason,
         sparse=heads.sparse.sparse if heads.sparse else None,
     )
 

@@ -50,9 +50,9 @@ def add_markers(folder: Path, markers: Sequence[str]) -> None:
     """Let an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
     from tokenizers import AddedToken, Tokenizer
 
-    own = Tokenizer.from_file(str(folder / FILE_NAME))
-    own.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in markers])
-    own.save(str(folder / FILE_NAME))
+    exported = Tokenizer.from_file(str(folder / FILE_NAME))
+    exported.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in markers])
+    exported.save(str(folder / FILE_NAME))
 
 
 def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:

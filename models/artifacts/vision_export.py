@@ -13,6 +13,7 @@ from models.artifacts import weights
 from models.artifacts.card import IMAGE_VECTOR, Card, Graph
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
+from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
@@ -21,7 +22,7 @@ from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.encoding_fitting import unless_refused
 from models.graphs import vision as vision_graph
-from models.graphs.builder import GraphBuilder, save
+from models.graphs.builder import GraphBuilder
 from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
@@ -62,7 +63,8 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
         views = read_tensors(source, fitted.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in fitted.shapes.items()}
         stored = weights.write(folder, arrays, (), progress=target.progress)
-        card = _card(fitted, image, stored, write_graphs(folder, fitted, stored.placed))
+        graphs = save_graphs(folder, _graphs(fitted, stored.placed), "image")
+        card = _card(fitted, image, stored, graphs)
         card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused))
         return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
 
@@ -77,8 +79,8 @@ def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) 
     return fitted.without_blocks() if encoder is False else fitted
 
 
-def write_graphs(folder: Path, fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
-    """Emit the graphs and return the card's entries for them."""
+def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the graphs by name."""
     inputs = vision_graph.inputs_of(fitted.steps, fitted.width)
     models = {
         "image": vision_graph.image(GraphBuilder(placed), fitted.steps, inputs, fitted.hidden_size),
@@ -89,13 +91,7 @@ def write_graphs(folder: Path, fitted: FittedTower, placed: Mapping[str, Tensor]
         models["image_encoder"] = vision_graph.encoder(
             GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes
         )
-    graphs = {}
-    for name, model in models.items():
-        if model is not None:
-            save(model, folder / f"{name}.onnx")
-            fed = tuple(value.name for value in model.graph.input)
-            graphs[name] = Graph(f"{name}.onnx", fed, tuple(output.name for output in model.graph.output), "image")
-    return graphs
+    return {name: model for name, model in models.items() if model is not None}
 
 
 def _image(fitted: FittedTower, folder: Path) -> Image:

@@ -95,8 +95,8 @@ class FittedModel:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor the model needs, each once."""
-        own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
-        return tuple(dict.fromkeys(own + (self.head.tensors if self.head else ())))
+        names = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
+        return tuple(dict.fromkeys(names + (self.head.tensors if self.head else ())))
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -147,10 +147,10 @@ def variant_of(
 ) -> tuple[str, Family, Mapping[str, Any]]:
     """Return the arguments, or what the config and the names of tensors say that the model is instead."""
     config = Config(data, family.defaults, family.names)
-    for condition, (own_type, own) in family.variants.items():
+    for condition, (own_type, variant) in family.variants.items():
         inside = condition.startswith(".") and any(condition in name for name in tensor_names)
         if inside or config.holds(condition):
-            return variant_of(own_type, own, {**data, "model_type": own_type}, tensor_names)
+            return variant_of(own_type, variant, {**data, "model_type": own_type}, tensor_names)
     return model_type, family, data
 
 
@@ -233,7 +233,7 @@ def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoi
 def _with_stored_frequencies(encodings: Encodings, family: Family, prefix: str, checkpoint: Checkpoint) -> Encodings:
     """Return the encodings with the frequencies that the file holds, where it holds some."""
     end = family.stored_frequencies
-    name = next((own for own in checkpoint.tensors if end and own.startswith(prefix) and own.endswith(end)), None)
+    name = next((held for held in checkpoint.tensors if end and held.startswith(prefix) and held.endswith(end)), None)
     if name is None or not encodings.ropes:
         return encodings
     values = tuple(read_tensors(checkpoint, [name])[name].astype(np.float64).tolist())
