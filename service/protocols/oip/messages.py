@@ -14,9 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import SPELLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import DTYPES, Direction, EmbedOptions, InputType, Int64s
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import FieldPath, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, MULTI_VECTOR, SPARSE, Card
 from models.recipes.heads import ScoreActivation
-from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.model import Model
+from service.embedding.ranking import classifies, label_activation, reads_pairs
 from service.settings import Settings
 
 NAME = "inlay"
