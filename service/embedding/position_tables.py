@@ -68,7 +68,7 @@ class TypedOutput:
         """The number of rows computed at a time."""
         return max(1, BLOCK_VALUES // self.output.width)
 
-    def spans(self) -> Iterator[tuple[int, int]]:
+    def block_bounds(self) -> Iterator[tuple[int, int]]:
         """Yield the first row and the last row + 1 of each block of the grid."""
         for first in range(0, self.output.count, self.block_rows):
             yield first, min(first + self.block_rows, self.output.count)
@@ -228,7 +228,7 @@ class Tables:
 
     async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
         """Yield the first row and the rows of each block of an output."""
-        for first, last in output.spans():
+        for first, last in output.block_bounds():
             yield first, await self.rows(output, first, last)
 
     async def rows(self, output: TypedOutput, first: int, last: int) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
 from service.embedding.ranking import classifies
@@ -17,6 +18,11 @@ def reads_images(model: Model) -> bool:
 def is_sparse(output: str) -> bool:
     """Return whether an output holds sparse vectors."""
     return output == SPARSE_VECTOR
+
+
+def has_row_per_token(output: str) -> bool:
+    """Return whether an output that is not pooled has one row for each token that is read."""
+    return output != MULTI_VECTOR
 
 
 def _reads_pictures(model: Model) -> bool:

@@ -20,10 +20,11 @@ import numpy as np
 
 from models.artifacts.card import Card
 from models.recipes.extra_inputs import Extra
-from service.embedding.ranking import ACTIVATIONS
+from service.embedding.ranking import ACTIVATIONS, text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
 from service.protocols.inlay.inputs import too_many_inputs
+from service.protocols.inlay.needs import has_row_per_token
 from service.protocols.oip import metadata
 from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_field
 from service.protocols.oip.padding import Places, placed, places_of, right_padded
@@ -51,7 +52,7 @@ def request_of(card: Card, inference: Inference, settings: Settings) -> tuple[Em
 
 def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Places | None) -> list[OutputTensor]:
     """Return the tensors of a result, in the order and shape that the request had."""
-    left, activation = inference.parameters.truncation_direction == "left", metadata.score_activation(card)
+    left, activation = inference.parameters.truncation_direction == "left", text_activation(card)
     made = [_tensors(output, _places(output, places), left) for output in result.outputs]
     names = [output.name for output in inference.outputs] or [tensor.name for tensor in made[0]]
     tensors = {tensor.name: tensor for output in made for tensor in output}
@@ -87,7 +88,7 @@ def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
 
 def _places(output: Output, places: Places | None) -> Places | None:
     """Return the places of an output's rows in the caller's tensors; None: it has no row for each of their tokens."""
-    return places if metadata.has_row_per_token(output.name) else None
+    return places if has_row_per_token(output.name) else None
 
 
 def _tensors(output: Output, places: Places | None, left: bool) -> list[OutputTensor]:

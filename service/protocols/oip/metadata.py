@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, MULTI_VECTOR, SPARSE, Card
-from models.recipes.heads import ScoreActivation
+from models.artifacts.card import Card
 from service.embedding.model import Model
-from service.embedding.ranking import classifies, label_activation, reads_pairs
+from service.embedding.ranking import reads_pairs, text_activation
+from service.embedding.requests import EmbedOptions
+from service.protocols.inlay.needs import is_sparse, reads_images
 from service.settings import Settings
 
 NAME = "inlay"
@@ -24,10 +25,9 @@ def server(version: str, settings: Settings) -> dict[str, Any]:
 
 def model_metadata(model: Model) -> dict[str, Any]:
     """Return a model's metadata; -1 is any size. Padded ids are [B, T]; flat ones, [N] with `lengths`, give [N, d]."""
-    card = model.card
-    inputs = [] if card.image else input_tensors(card)
-    described = {"name": card.name, "versions": [VERSION], "platform": NAME}
-    return {**described, "inputs": inputs, "outputs": _output_tensors(card)}
+    inputs = [] if reads_images(model) else input_tensors(model.card)
+    described = {"name": model.card.name, "versions": [VERSION], "platform": NAME}
+    return {**described, "inputs": inputs, "outputs": _output_tensors(model)}
 
 
 def model_config(model: Model) -> dict[str, Any]:
@@ -57,40 +57,24 @@ def input_tensors(card: Card) -> Tensors:
     return _tensors("BYTES", texts) + _tensors("INT64", tokens | {"lengths": [-1]})
 
 
-def _output_tensors(card: Card) -> Tensors:
+def _output_tensors(model: Model) -> Tensors:
     """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
-    vectors = [-1, card.default_width]
-    shapes = {"last_hidden_state": [-1, -1, card.token_width], "sentence_embedding": vectors, IMAGE_VECTOR: vectors}
-    if card.classifier:
-        shapes[CLASS_LOGITS] = [-1, len(card.classifier.labels)]
-    if card.multi_vector:
-        shapes[MULTI_VECTOR] = [-1, -1, card.multi_vector.modules.width]
-    tensors = []
+    tensors, card = [], model.card
     for name in card.outputs:
-        tensors += _tensors("FP32", {name: [-1] if name == SPARSE else shapes.get(name, [-1, -1, -1])})
-        if name == SPARSE:
+        (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1
+        shape = [-1] if kind.sparse else [-1, width] if kind.pooled else [-1, -1, width]
+        tensors += _tensors("FP32", {name: shape})
+        if kind.sparse:
             tensors += _tensors("INT32", {f"{name}_indices": [-1]}) + _tensors("INT64", {f"{name}_lengths": [-1]})
-    if score_activation(card):
-        tensors += _tensors("FP32", {"scores": shapes[CLASS_LOGITS]})
+    if text_activation(card):
+        tensors += _tensors("FP32", {"scores": [-1, card.known_width(card.classifier_output) or -1]})
     return tensors + _tensors("INT64", {"lengths": [-1]})
 
 
 def sources(card: Card) -> dict[str, str]:
     """Return the model's output that a tensor is made of, by the names of the tensors that are not outputs."""
-    parts = {f"{SPARSE}_indices": SPARSE, f"{SPARSE}_lengths": SPARSE}
-    return parts | {"scores": CLASS_LOGITS} if score_activation(card) else parts
-
-
-def has_row_per_token(output: str) -> bool:
-    """Return whether an output that is not pooled has one row for each token of a sequence."""
-    return output != MULTI_VECTOR
-
-
-def score_activation(card: Card) -> ScoreActivation | None:
-    """Return what makes `scores` of a model's logits; None: it gives a text none."""
-    if card.classifier is None or not classifies(card):
-        return None
-    return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
+    parts = {f"{name}_{part}": name for name in card.outputs if is_sparse(name) for part in ("indices", "lengths")}
+    return parts | {"scores": card.classifier_output} if text_activation(card) else parts
 
 
 def _tensors(datatype: str, shapes: dict[str, list[int]]) -> Tensors:

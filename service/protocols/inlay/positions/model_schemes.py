@@ -111,9 +111,8 @@ def _sinusoidal(model: CardAndWeights, parameters: ModelSinusoidalParameters) ->
 
 
 def _axial(model: CardAndWeights, parameters: ModelAxialParameters) -> TableCall:
-    assert model.card.image is not None  # checked
-    assert model.card.image.axial is not None
-    return _call(model, axial.tabulate_axial, parameters, **asdict(model.card.image.axial))
+    assert model.card.axial is not None  # checked
+    return _call(model, axial.tabulate_axial, parameters, **asdict(model.card.axial))
 
 
 def _call(model: CardAndWeights, function: Any, parameters: TableOptions, **others: Any) -> TableCall:
@@ -183,7 +182,7 @@ def available(card: Card) -> tuple[str, ...]:
         "mask": bool(encodings.masks),
         "learned": AddPosition in steps and card.weights is not None,
         "sinusoidal": AddSinusoid in steps,
-        "axial": card.image is not None and card.image.axial is not None,
+        "axial": card.axial is not None,
     }
     return tuple(name for name, there in has.items() if there)
 
