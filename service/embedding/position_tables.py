@@ -37,6 +37,8 @@ ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in 
     "int64": 8,
     "bool": 1,
 }
+Block = tuple[int, Callable[[], memoryview]]
+"""Some bytes of a file: the number of values behind them, and what computes them."""
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -117,11 +119,11 @@ class TableFile:
         """The bytes of the file."""
         return len(self.header) + sum(output.size for output in self.outputs)
 
-    def parts(self, start: int, stop: int) -> Iterator["Part"]:
+    def blocks(self, start: int, stop: int) -> Iterator[Block]:
         """Yield what computes the bytes [start, stop), in order."""
         if start < len(self.header):
             header = memoryview(self.header)[start:stop]
-            yield Part(0, lambda: header)
+            yield 0, lambda: header
         offset = len(self.header)
         for output in self.outputs:
             block_bytes = output.block_rows * output.row_bytes
@@ -131,16 +133,8 @@ class TableFile:
                 first = place // output.row_bytes
                 last = min(first + output.block_rows, output.output.count)
                 values = (last - first) * output.output.width
-                yield Part(values, partial(_bytes, output, first, last, within))
+                yield values, partial(_bytes, output, first, last, within)
             offset += output.size
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Some bytes of a file: the number of values behind them, and what computes them."""
-
-    values: int
-    compute: Callable[[], memoryview]
 
 
 def _bytes(output: TypedOutput, first: int, last: int, within: slice) -> memoryview:
@@ -217,7 +211,7 @@ class Tables:
         if whole and self._make_room(file.size) and self._reserved(file.size, call):
             return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
-        return self._compute(file.parts(start, stop))
+        return self._compute(file.blocks(start, stop))
 
     def _reserved(self, size: int, call: Call) -> bool:
         try:
@@ -237,12 +231,12 @@ class Tables:
             return output.rows(first, last)
         return await self.run(output.rows, first, last)
 
-    async def _compute(self, parts: Iterator[Part]) -> AsyncGenerator[memoryview, None]:
-        """Yield the bytes of the parts; each is computed in a thread while the one before it is sent."""
+    async def _compute(self, blocks: Iterator[Block]) -> AsyncGenerator[memoryview, None]:
+        """Yield the bytes of blocks; each is computed in a thread while the one before it is sent."""
         ahead: Future[memoryview] | None = None
         try:
-            for part in parts:
-                due, ahead = ahead, self._begin(part)
+            for values, compute in blocks:
+                due, ahead = ahead, self._begin(values, compute)
                 if due:
                     yield await asyncio.wrap_future(due)
             if ahead:
@@ -251,11 +245,11 @@ class Tables:
             if ahead:
                 ahead.cancel()
 
-    def _begin(self, part: Part) -> Future[memoryview]:
-        if part.values > INLINE_VALUES:
-            return self._threads.submit(part.compute)
+    def _begin(self, values: int, compute: Callable[[], memoryview]) -> Future[memoryview]:
+        if values > INLINE_VALUES:
+            return self._threads.submit(compute)
         done: Future[memoryview] = Future()
-        done.set_result(part.compute())
+        done.set_result(compute())
         return done
 
     def _make_room(self, size: int) -> bool:
@@ -273,8 +267,8 @@ class Tables:
         self._filling[key] = file.size
         body, at = memoryview(bytearray(file.size)), 0
         try:
-            async with aclosing(self._compute(file.parts(0, file.size))) as blocks:
-                async for block in blocks:
+            async with aclosing(self._compute(file.blocks(0, file.size))) as computed:
+                async for block in computed:
                     body[at : at + len(block)] = block
                     at += len(block)
                     if at == file.size:
