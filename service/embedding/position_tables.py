@@ -99,11 +99,7 @@ def block_bytes(outputs: Iterable[TypedOutput]) -> int:
 
 
 def little_endian(rows: NDArray[Any]) -> memoryview:
-    """Return the little-endian bytes of C-contiguous rows, not copied."""
-    if sys.byteorder == "big":
-        rows = rows.byteswap()
-    if not rows.size:
-        return memoryview(b"")
+    """Return the bytes of C-contiguous rows, not copied; every processor that is supported is little-endian."""
     return rows.reshape(-1).view(np.uint8).data
 
 
@@ -303,10 +299,6 @@ class TableCall:
         with as_bad_parameters():
             table = self.function(**self.arguments)
         return replace(table, facts={**self.facts, **table.facts})
-
-    def with_arguments(self, **arguments: Any) -> "TableCall":
-        """Return the same call with other arguments."""
-        return replace(self, arguments={**self.arguments, **arguments})
 
     def etag(self, *form: str) -> str:
         """Return a strong ETag, which differs where bytes differ.

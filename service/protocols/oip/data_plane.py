@@ -59,13 +59,13 @@ class DataPlane:
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
         return model
 
-    async def is_ready(self) -> bool:
-        """Return whether new requests are served."""
+    async def why_not_ready(self) -> InlayError | None:
+        """Return the error that new requests would get; None: they are served."""
         try:
             await self.context.check_ready()
-        except InlayError:
-            return False
-        return True
+        except InlayError as error:
+            return error.without_frames()
+        return None
 
     def server(self, *_: str) -> dict[str, Any]:
         """Return the server's metadata."""

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.errors import Unavailable
+from service.errors import InlayError
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, RouteGroup
@@ -73,10 +73,11 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
         return json_response({"live": True})
 
     async def ready(request: Request) -> Response:
-        return await _ready(plane, {"ready": True})
+        return _probed(await plane.why_not_ready(), {"ready": True})
 
     async def model_ready(request: Request) -> Response:
-        return await _ready(plane, {"name": plane.model(*_named(request)).card.name, "ready": True})
+        document = {"name": plane.model(*_named(request)).card.name, "ready": True}
+        return _probed(await plane.why_not_ready(), document)
 
     async def statistics(request: Request) -> Response:
         further: dict[str, Any] = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
@@ -97,6 +98,11 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
     ]
 
 
+def _probed(error: InlayError | None, document: dict[str, Any]) -> Response:
+    """Return a probe's response; a negative one is not counted as an error."""
+    return render_error(error) if error else json_response(document)
+
+
 def _json_of(document: Callable[[str, str], dict[str, Any]]) -> Handler:
     """Return a handler that answers with a document of the model and version that a path names."""
 
@@ -104,15 +110,6 @@ def _json_of(document: Callable[[str, str], dict[str, Any]]) -> Handler:
         return json_response(document(*_named(request)))
 
     return handler
-
-
-async def _ready(plane: DataPlane, document: Any) -> Response:
-    """Return a probe's response; a negative one is not counted as an error."""
-    try:
-        await plane.context.check_ready()
-    except Unavailable as error:
-        return render_error(error)
-    return json_response(document)
 
 
 def _infer_routes(plane: DataPlane) -> list[Route]:

@@ -64,7 +64,7 @@ def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]]
 
 def _descriptions(plane: DataPlane) -> list[Method]:
     async def ready(request: Any) -> Document:
-        return {"ready": await plane.is_ready()}
+        return {"ready": await plane.why_not_ready() is None}
 
     async def model_ready(request: Any) -> Document:
         try:

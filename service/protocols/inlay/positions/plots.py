@@ -8,7 +8,7 @@ compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearne
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -79,14 +79,6 @@ FIGURE_DOCUMENT: JsonSchemaValue = {
 }
 
 
-class PictureSize(Parameters):
-    """Size and colours of a picture."""
-
-    width: int = whole(*WIDTHS, "pixels", 800)
-    height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
-    dark: bool = switch("light lines on a dark ground", False)
-
-
 class FigureOptions(Parameters):
     """The options of a figure: what it shows."""
 
@@ -98,8 +90,12 @@ class FigureOptions(Parameters):
     label: str | None = text("the table's name in the picture; a compared one has its own; left out: described", None)
 
 
-class PlotOptions(PictureSize, FigureOptions):
+class PlotOptions(FigureOptions):
     """The options of a picture: what it shows, and how it looks."""
+
+    width: int = whole(*WIDTHS, "pixels", 800)
+    height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
+    dark: bool = switch("light lines on a dark ground", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +304,8 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
     call = shown.call
     table, twin = call.table(), None
     if plot == "error":
-        twin = call.with_arguments(arithmetic="exact" if table.arithmetic == "parity" else "parity").table()
+        other = "exact" if table.arithmetic == "parity" else "parity"
+        twin = replace(call, arguments={**call.arguments, "arithmetic": other}).table()
     positions = call.arguments.get("positions") if table.scheme in ONE_AXIS else None
     return Subject(table, shown.name, positions, twin)
 
