@@ -49,7 +49,7 @@ TWO_TOWERS = Need(
     status=404,
     is_met_by=lambda model: model.card.similarity is not None,
 )
-SPARSE = Need(
+SPARSE_VECTORS = Need(
     what="a model with sparse vectors, such as SPLADE",
     status=424,
     is_met_by=lambda model: model.card.sparse is not None,
