@@ -26,7 +26,7 @@ from models.recipes.extra_inputs import Extra
 from models.recipes.heads import ScoreActivation
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
-from service.embedding.ranking import ACTIVATIONS, classifies, label_activation, reads_pairs
+from service.embedding.ranking import classifies, label_activation, reads_pairs
 from service.embedding.requests import (
     DTYPES,
     Direction,
@@ -40,6 +40,7 @@ from service.embedding.requests import (
     Output,
     Text,
 )
+from service.embedding.scores import ACTIVATIONS
 from service.embedding.tokenize.prompts import SPELLINGS, USES
 from service.errors import (
     BadRequest,
