@@ -33,7 +33,7 @@ from service.security.api_keys import Keys
 
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
-SAME_TURN_SECONDS = 10e-6  # a request that follows the last answer sooner was readable before it: others are too
+SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
 log = logging.getLogger(__name__)
 
