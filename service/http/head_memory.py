@@ -1,6 +1,7 @@
 """Request heads that came before: a request with one of them is taken without the parser.
 
-Without it a request of 16 ids with the headers of `requests` takes 46 instead of 31 µs beside its sockets (32 connections).
+Without it a request of 16 ids with the headers of `requests` takes 46 instead of 31 µs, beside its sockets, at 32
+connections.
 """
 
 import re
