@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from service.embedding.classifying import classifies
+from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
+from service.embedding.ranking import classifies
 from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 
@@ -11,6 +12,11 @@ from service.http.routes import Need
 def reads_images(model: Model) -> bool:
     """Return whether a model reads images or spectrograms instead of texts."""
     return model.card.image is not None
+
+
+def is_sparse(output: str) -> bool:
+    """Return whether an output holds sparse vectors."""
+    return output == SPARSE_VECTOR
 
 
 def _reads_pictures(model: Model) -> bool:
@@ -43,7 +49,7 @@ TWO_TOWERS = Need(
     status=404,
     is_met_by=lambda model: model.card.similarity is not None,
 )
-SPARSE = Need(
+SPARSE_VECTORS = Need(
     what="a model with sparse vectors, such as SPLADE",
     status=424,
     is_met_by=lambda model: model.card.sparse is not None,
