@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.images import ImagesRequest, Picture, reads_images
+from service.embedding.images import ImagesRequest, Picture
 from service.embedding.model import Model
+from service.embedding.outputs.image import reads_images
 from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
 from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text

@@ -20,8 +20,9 @@ import numpy as np
 
 from models.artifacts.card import Card
 from models.recipes.extra_inputs import Extra
-from service.embedding.ranking import ACTIVATIONS, text_activation
+from service.embedding.ranking import text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
+from service.embedding.scores import ACTIVATIONS
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
 from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.inlay.needs import has_row_per_token

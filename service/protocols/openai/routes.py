@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.images import ImagesRequest, reads_images
+from service.embedding.images import ImagesRequest
 from service.embedding.model import Model
+from service.embedding.outputs.image import reads_images
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
-from service.embedding import late_interaction
+from service.embedding import ranking
 from service.embedding.pooling import normalize
 from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
@@ -113,7 +113,7 @@ class Handlers:
         options = options_of(body.parameters or schemas.ComparisonParameters())
         scores: NDArray[Any]
         if compares_tokens(model.card):
-            scores, result = await late_interaction.rank(
+            scores, result = await ranking.rank_by_maxsim(
                 self._embedder,
                 model,
                 texts.source_sentence,
