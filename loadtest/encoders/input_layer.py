@@ -23,9 +23,9 @@ from loadtest.encoders.bars import OWN_FORM
 from models.artifacts import card as cards
 from models.artifacts.card import Card
 from models.checkpoints.safetensors import Tensor, read, read_header
-from models.families.recipe import AddPosition, AddType, Embed, LayerNorm
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.input_layer import INPUTS, emit_input_layer, packed_output
+from models.recipes.steps import AddPosition, AddType, Embed, LayerNorm
 from service.runtime import onnx
 
 SIZES = (16, 128, 512, 4096)

@@ -9,8 +9,8 @@ from models.artifacts.card import CLASS_LOGITS, TOKEN_CLASS_LOGITS
 from models.checkpoints import sentence_transformers
 from models.errors import BadCheckpoint
 from models.families import classifier_fitting
-from models.families.classifiers import Classifier
 from models.families.head_fitting import MissingHead
+from models.recipes.classifier import Classifier
 
 IN_GRAPH = "graph"  # the pooling of logits that a graph gives of texts
 

@@ -32,8 +32,8 @@ from models.artifacts.int8_encoder import (
 from models.artifacts.onnx_interface import graph_of
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
-from models.checkpoints.opening import renamed_in_errors
 from models.errors import BadCheckpoint, ModelError
 from models.families.fitting import plan
 from models.graphs.builder import GraphBuilder, save

@@ -23,8 +23,8 @@ from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
+from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
-from models.checkpoints.opening import located, renamed_in_errors
 from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
@@ -32,9 +32,10 @@ from models.errors import BadCheckpoint, ModelError
 from models.families import FAMILIES, LIST_HINT
 from models.families.config import Config
 from models.families.filling import position_rule
-from models.families.positional_encodings import Encodings
+from models.families.opening import located
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes.positional_encodings import Encodings
 
 RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
 NOT_FETCHED = "the float32 weights were not fetched; --compare fetches them"

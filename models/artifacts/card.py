@@ -10,19 +10,18 @@ from models.artifacts.adopted_file import AdoptedFile
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
-from models.families import classifiers, multi_vector, positional_encodings, sentence_modules, sparse
-from models.families.classifiers import Classifier
-from models.families.extra_inputs import Extra
-from models.families.head_fitting import Head
-from models.families.head_fitting import from_json as head_from_json
-from models.families.multi_vector import MultiVector
-from models.families.positional_encodings import Encodings
-from models.families.recipe import Recipe
-from models.families.recipe_json import from_json, to_json
-from models.families.sentence_modules import SentenceModules
-from models.families.sparse import Sparse
-from models.families.static import StaticTable
 from models.positions.learned import PositionRule
+from models.recipes import classifier, multi_vector, output_head, positional_encodings, sentence_modules, sparse
+from models.recipes.classifier import Classifier
+from models.recipes.extra_inputs import Extra
+from models.recipes.multi_vector import MultiVector
+from models.recipes.output_head import OutputHead
+from models.recipes.positional_encodings import Encodings
+from models.recipes.recipe_json import from_json, to_json
+from models.recipes.sentence_modules import SentenceModules
+from models.recipes.sparse import Sparse
+from models.recipes.static import StaticTable
+from models.recipes.steps import Recipe
 from models.tables import quantization
 from models.tables.quantization import StoredTable
 from models.vision import image_spec
@@ -42,11 +41,6 @@ TOKEN_CLASS_LOGITS = "token_class_logits"
 SPARSE = "sparse_embedding"
 SPARSE_LINEAR = "sparse_linear"
 IMAGE_VECTOR = "image_embedding"
-ONE_ROW = "pooled_hidden_state"  # output of `row_graphs`
-
-
-ONE_TYPE = "types"
-"""The name of the dimension of `types` in graphs that take one type for all rows; elsewhere it is "tokens"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +248,7 @@ class Card:
     per_layer: Recipe = ()
     side: str | None = None
     assumed: tuple[str, ...] = ()
-    head: Head | None = None
+    head: OutputHead | None = None
     headless: str | None = None
     blockless: str | None = None
     handed_over: str | None = None
@@ -367,7 +361,7 @@ def write(card: Card, folder: Path) -> None:
     if card.modules:
         data["modules"] = sentence_modules.to_json(card.modules)
     if card.classifier:
-        data["classifier"] = classifiers.to_json(card.classifier)
+        data["classifier"] = classifier.to_json(card.classifier)
     if card.multi_vector:
         data["multi_vector"] = multi_vector.to_json(card.multi_vector)
     if card.sparse:
@@ -425,13 +419,13 @@ def _from_json(data: dict[str, Any]) -> Card:
             "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
             "per_layer": from_json(data.get("per_layer", [])),
             "assumed": tuple(data.get("assumed", ())),
-            "head": head_from_json(data.get("head")),
+            "head": output_head.from_json(data.get("head")),
             "image": (image := data.get("image")) and image_spec.from_json(image),
             "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
             "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
             "adopted": (adopted := data.get("adopted")) and adopted_file.from_json(adopted),
             "modules": sentence_modules.from_json(data.get("modules")),
-            "classifier": classifiers.from_json(data.get("classifier")),
+            "classifier": classifier.from_json(data.get("classifier")),
             "row_graphs": (rows := data.get("row_graphs")) and RowGraphs(**rows),
             "multi_vector": multi_vector.from_json(data.get("multi_vector")),
             "sparse": sparse.from_json(data.get("sparse")),

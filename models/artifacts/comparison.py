@@ -19,7 +19,6 @@ from models.artifacts.card import (
     MODULES,
     MULTI_VECTOR,
     MULTI_VECTORS,
-    ONE_ROW,
     SPARSE,
     SPARSE_LINEAR,
     Card,
@@ -28,13 +27,14 @@ from models.artifacts.card import (
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCard, ReferenceMismatch
-from models.families.extra_inputs import TASKS, Extra, extra_values
-from models.families.head_fitting import Head
-from models.families.recipe import Experts
-from models.families.sentence_modules import SentenceModules
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
+from models.recipes.extra_inputs import TASKS, Extra, extra_values
+from models.recipes.graph_names import ONE_ROW
+from models.recipes.output_head import OutputHead
+from models.recipes.sentence_modules import SentenceModules
+from models.recipes.steps import Experts
 from models.reference import head as head_reference
 from models.reference import interpreter, static
 from models.reference import sentence_modules as modules_reference
@@ -357,7 +357,7 @@ def modules_difference(folder: Path, modules: SentenceModules, name: str = MODUL
     return difference
 
 
-def _logits_difference(folder: Path, card: Card, head: Head) -> float:
+def _logits_difference(folder: Path, card: Card, head: OutputHead) -> float:
     """Return the largest |ONNX - reference| of head.onnx, relative to a row's largest logit where that is above 1."""
     graph = card.every_graph[HEAD]
     scales = np.array(_HEAD_SCALES)[:, None]

@@ -10,16 +10,16 @@ from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.opening import is_file_or_hub_id, located
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, LIST_HINT, Family, family_of
-from models.families.classifiers import Classifier
 from models.families.fitting import Plan, plan
-from models.families.positional_encodings import EVERY_LAYER, Encodings
-from models.families.recipe import Recipe, Step, tensors
+from models.families.opening import is_file_or_hub_id, located
 from models.families.uncovered import uncovered
+from models.recipes.classifier import Classifier
+from models.recipes.positional_encodings import EVERY_LAYER, Encodings
+from models.recipes.steps import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION
 from models.vision.fitting import tower
 

@@ -35,17 +35,18 @@ from models.artifacts.task_heads import FoundHeads
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_modules, sentence_transformers, sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.opening import LocatedCheckpoint, located
+from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
-from models.families import cost
 from models.families.block_filling import with_layer_mean
 from models.families.encoding_fitting import Attention, stated_attention
 from models.families.fitting import Plan, plan
-from models.families.recipe import Scale, tables
+from models.families.opening import located
 from models.progress import Progress, no_progress
+from models.recipes import cost
+from models.recipes.steps import Scale, tables
 from models.tables import int8_matrices
 from models.vision import similarity
 from models.vision.fitting import tower

@@ -8,7 +8,6 @@ from models.artifacts.task_heads import FoundHeads
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling
 from models.families.fitting import Plan
-from models.families.recipe import Recipe
 from models.graphs import head as head_graph
 from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
@@ -18,6 +17,7 @@ from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.graphs.row_layout import Row
 from models.positions.rope.frequencies import frequencies
+from models.recipes.steps import Recipe
 from models.tables import int8_matrices
 
 ROWS: dict[str, Row] = {"cls": "first", "lasttoken": "last"}  # that a pooling takes

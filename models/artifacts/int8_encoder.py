@@ -17,12 +17,12 @@ from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
-from models.families.extra_inputs import extra_values
 from models.families.fitting import Plan
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.graphs.projections import Recorded
 from models.positions.learned import positions
+from models.recipes.extra_inputs import extra_values
 
 CALIBRATION = Path(__file__).parent / "texts/calibration.txt"
 EVALUATION = Path(__file__).parent / "texts/evaluation.txt"

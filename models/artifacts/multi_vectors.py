@@ -10,12 +10,12 @@ from models.checkpoints import late_interaction
 from models.checkpoints.checkpoint import Checkpoint, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInteraction
-from models.checkpoints.opening import LocatedCheckpoint
+from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.families.fitting import Plan
-from models.families.multi_vector import Expansion, MultiVector, Side
-from models.families.recipe import Attention, Linear, layers
-from models.families.sentence_modules import Dense, SentenceModules
+from models.recipes.multi_vector import Expansion, MultiVector, Side
+from models.recipes.sentence_modules import Dense, SentenceModules
+from models.recipes.steps import Attention, Linear, layers
 
 _MOST_TOKENS = 1 << 14  # of a query that is filled up
 _LEAST_TOKENS = 2  # of a text, which open and close it

@@ -27,8 +27,8 @@ from models.families import family_of
 from models.families.config import Config
 from models.families.filling import position_rule
 from models.families.fitting import plan, variant_of
+from models.families.padding import padding_rows
 from models.progress import Progress, no_progress
-from models.tables.padding import padding_rows
 
 _ELEMENTS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 STD = 0.02

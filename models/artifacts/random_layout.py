@@ -10,10 +10,10 @@ from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings
 from models.families.filling import input_layer
-from models.families.positional_encodings import Encodings
-from models.families.recipe import LayerNorm, Norm, Recipe, RMSNorm
 from models.families.tensor_names import parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
+from models.recipes.positional_encodings import Encodings
+from models.recipes.steps import LayerNorm, Norm, Recipe, RMSNorm
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
-from models.families.classifiers import PairTemplate
 from models.families.fitting import Plan
 from models.families.head_fitting import MissingHead
-from models.families.recipe import Linear
-from models.families.sentence_modules import Dense
+from models.recipes.classifier import PairTemplate
+from models.recipes.sentence_modules import Dense
+from models.recipes.steps import Linear
 
 Computed = Callable[[], dict[str, NDArray[Any]]]  # tensors by name
 LOGIT_SCORE = "LogitScore"

@@ -14,9 +14,9 @@ from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import Pooling
-from models.families.sentence_modules import SentenceModules
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
+from models.recipes.sentence_modules import SentenceModules
 from models.reference import sentence_modules as reference
 
 Vector = NDArray[np.float64]

@@ -8,12 +8,12 @@ from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.sparse_vectors import TABLE
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sentence_transformers, sparse_modules
-from models.checkpoints.opening import LocatedCheckpoint
+from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
-from models.families.positional_encodings import Encodings
-from models.families.sparse import Sparse
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes.positional_encodings import Encodings
+from models.recipes.sparse import Sparse
 
 FAMILY = "sparse_static_embedding"
 

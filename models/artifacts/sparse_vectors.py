@@ -12,17 +12,17 @@ from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.opening import LocatedCheckpoint
+from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint
 from models.families.fitting import Plan
-from models.families.recipe import Linear
-from models.families.sentence_modules import Dense, SentenceModules
-from models.families.sparse import Lexical, Sparse
 from models.graphs import head as head_graph
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
+from models.recipes.sentence_modules import Dense, SentenceModules
+from models.recipes.sparse import Lexical, Sparse
+from models.recipes.steps import Linear
 
 TABLE = "sparse_table"
 _WEIGHT, _BIAS = "sparse_linear.weight", "sparse_linear.bias"

@@ -21,13 +21,13 @@ from models.checkpoints.checkpoint import read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
-from models.families.positional_encodings import Encodings
-from models.families.recipe import Embed
-from models.families.static import StaticTable
 from models.graphs import static as static_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes.positional_encodings import Encodings
+from models.recipes.static import StaticTable
+from models.recipes.steps import Embed
 
 
 def export(

@@ -25,11 +25,11 @@ from models.checkpoints.sentence_modules import FoundModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import classifier_fitting
-from models.families.classifiers import Classifier
 from models.families.fitting import Plan
 from models.families.head_fitting import MissingHead
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
+from models.recipes.classifier import Classifier
 
 
 @dataclass(frozen=True, slots=True)

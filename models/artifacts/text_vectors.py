@@ -13,8 +13,8 @@ from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import TextVector
 from models.families.fitting import Plan
-from models.families.recipe import Linear
-from models.families.sentence_modules import Dense
+from models.recipes.sentence_modules import Dense
+from models.recipes.steps import Linear
 from models.vision import similarity
 
 _OLD_END = 2  # eos_token_id of CLIP's files before 2023, which is no token of theirs

@@ -17,14 +17,14 @@ from models.artifacts.vision_comparison import largest_differences
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families import cost
 from models.families.config import Config
 from models.families.encoding_fitting import unless_refused
-from models.families.positional_encodings import Encodings
 from models.graphs import vision as vision_graph
 from models.graphs.builder import GraphBuilder, save
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes import cost
+from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
 from models.vision.fitting import (
     VisionPlan,

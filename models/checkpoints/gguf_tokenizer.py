@@ -18,7 +18,6 @@ from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, read_tensors
 from models.checkpoints.gguf import Gguf
 from models.checkpoints.safetensors import Tensor, TensorSource
-from models.families import FAMILIES
 
 _POOLING = {1: "mean", 2: "cls", 3: "lasttoken"}
 _WORD_START, _CONTINUATION = "\u2581", "##"
@@ -26,15 +25,19 @@ _CONTROL = 3  # a token type
 _SPECIAL = ("cls", "seperator", "unknown", "padding", "mask")  # spelled as the format spells it
 
 
-def write(folder: Path, file: Gguf, model_type: str) -> None:
-    """Write tokenizer.json, and modules.json with what it names, into `folder`, as far as the file gives them."""
+def write(folder: Path, file: Gguf, whole: bool) -> None:
+    """Write tokenizer.json, and modules.json with what it names, into `folder`, as far as the file gives them.
+
+    Args:
+        whole: whether the blocks of the model's family are computed: vectors of others are not pooled.
+    """
     metadata = file.metadata
     complete = metadata.get("tokenizer.huggingface.json")
     text = complete if isinstance(complete, str) else _word_piece(metadata)
     if text:
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
     pooling = metadata.get(f"{metadata.get('general.architecture')}.pooling_type")
-    if isinstance(pooling, int) and pooling in _POOLING and model_type in FAMILIES and FAMILIES[model_type].block:
+    if whole and isinstance(pooling, int) and pooling in _POOLING:
         _write_modules(folder, _POOLING[pooling], file.tensors)
 
 

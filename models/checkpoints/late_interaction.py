@@ -20,8 +20,8 @@ from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.pickled import read_pickled
 from models.checkpoints.sentence_modules import Fetch
 from models.errors import BadCheckpoint
-from models.families.recipe import Linear
-from models.families.sentence_modules import Dense, Module, Normalize
+from models.recipes.sentence_modules import Dense, Module, Normalize
+from models.recipes.steps import Linear
 
 STANFORD = "HF_ColBERT"
 METADATA = "artifact.metadata"

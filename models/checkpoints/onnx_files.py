@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX
-from models.checkpoints.opening import LocatedCheckpoint
+from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.progress import Progress, no_progress
 

@@ -17,8 +17,8 @@ from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import Activation, Dense, Module, Normalize
+from models.recipes.sentence_modules import Dense, Module, Normalize
+from models.recipes.steps import Activation, LayerNorm, Linear
 
 PREFIX = "modules."  # of the names that tensors get in an export: modules.2_Dense.linear.weight
 ACTIVATIONS: dict[str, Activation] = {  # classes of torch.nn

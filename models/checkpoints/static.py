@@ -18,7 +18,7 @@ from models.checkpoints.checkpoint import READABLE, read_json, read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
-from models.families.static import StaticTable
+from models.recipes.static import StaticTable
 
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"

@@ -23,9 +23,9 @@ from models.families.family import (
     Side,
     Types,
 )
-from models.families.recipe import Activation
 from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
+from models.recipes.steps import Activation
 
 __all__ = [
     "ACTIVATIONS",

@@ -16,9 +16,9 @@ from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families import Family, Part
 from models.families.config import Config
-from models.families.recipe import Adapter, AddType, Embed, Linear
 from models.families.tensor_names import LORA_A, LORA_B, ORIGINAL, place_of
 from models.families.tensor_parts import StoredPart, part_rows
+from models.recipes.steps import Adapter, AddType, Embed, Linear
 
 Node = TypeVar("Node")
 

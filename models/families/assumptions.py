@@ -11,8 +11,8 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, BadEncoding, UnknownFamily
 from models.families import FAMILIES, LIST_HINT, Family
-from models.families.recipe import Embed, tensors
 from models.positions.rope import config as rope_config
+from models.recipes.steps import Embed, tensors
 
 
 def assume_decoder(

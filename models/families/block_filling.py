@@ -12,8 +12,10 @@ from models.families import ACTIVATIONS, ExpertSpec, Family
 from models.families.config import Config
 from models.families.encoding_fitting import causality_and_window
 from models.families.filling import fill_step, filled_norm, renamed
-from models.families.positional_encodings import EVERY_LAYER, Encodings, Mask
-from models.families.recipe import (
+from models.families.uncovered import uncovered
+from models.positions.alibi import slopes
+from models.recipes.positional_encodings import EVERY_LAYER, Encodings, Mask
+from models.recipes.steps import (
     Attention,
     Collect,
     Disentangled,
@@ -28,8 +30,6 @@ from models.families.recipe import (
     ScoreBias,
     Step,
 )
-from models.families.uncovered import uncovered
-from models.positions.alibi import slopes
 
 _LAYOUTS = ("half", "interleaved", "half_negative")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks

@@ -9,17 +9,11 @@ from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import FoundModules
 from models.errors import BadCheckpoint
 from models.families import ACTIVATIONS
-from models.families.classifiers import (
-    CLASSIFIERS,
-    LATE,
-    ClassifierSpec,
-    LayerSpec,
-    ProblemType,
-    ScoreActivation,
-)
+from models.families.classifiers import CLASSIFIERS, LATE, ClassifierSpec, LayerSpec
 from models.families.head_fitting import MissingHead
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import Activation, Dense, Module
+from models.recipes.classifier import ProblemType, ScoreActivation
+from models.recipes.sentence_modules import Dense, Module
+from models.recipes.steps import Activation, LayerNorm, Linear
 
 SEQUENCE_CLASS, TOKEN_CLASS = "ForSequenceClassification", "ForTokenClassification"
 _SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}

@@ -10,7 +10,8 @@ from typing import Any
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
-from models.families.recipe import (
+from models.families.tensor_parts import Part, by_heads, equal
+from models.recipes.steps import (
     Attention,
     Experts,
     FeedForward,
@@ -22,7 +23,6 @@ from models.families.recipe import (
     Recipe,
     RMSNorm,
 )
-from models.families.tensor_parts import Part, by_heads, equal
 
 _LAYER = "layers.{block}"
 ATTENTION_BIAS = {"attention_bias": ".self_attn."}

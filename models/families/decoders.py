@@ -17,7 +17,7 @@ from models.families.family import (
     norm,
     rms_norm,
 )
-from models.families.recipe import (
+from models.recipes.steps import (
     AddPosition,
     AddSinusoid,
     AddType,

@@ -9,7 +9,8 @@ from dataclasses import replace
 from models.families import decoder_blocks
 from models.families.config import Config
 from models.families.family import linear, norm, rms_norm
-from models.families.recipe import (
+from models.families.tensor_parts import Part, equal
+from models.recipes.steps import (
     Activation,
     Attention,
     Disentangled,
@@ -21,7 +22,6 @@ from models.families.recipe import (
     Recipe,
     ScoreBias,
 )
-from models.families.tensor_parts import Part, equal
 
 _LAYER = "encoder.layer.{block}"
 

@@ -16,13 +16,7 @@ from models.families.family import (
     norm,
     rms_norm,
 )
-from models.families.recipe import (
-    AddPosition,
-    AddSinusoid,
-    Embed,
-    Recipe,
-    Scale,
-)
+from models.recipes.steps import AddPosition, AddSinusoid, Embed, Recipe, Scale
 
 _IF_CONFIGURED = ScaleSpec(switch="scale_embedding")
 _WORD_TABLE = "shared.weight"

@@ -20,7 +20,7 @@ from models.families.family import (
     norm,
     rms_norm,
 )
-from models.families.recipe import (
+from models.recipes.steps import (
     AddIndexed,
     AddPosition,
     AddType,

@@ -12,20 +12,13 @@ import numpy as np
 from models.errors import BadCheckpoint, ModelError
 from models.families import BucketSpec, Family
 from models.families.config import Config
-from models.families.positional_encodings import (
-    EVERY_LAYER,
-    Alibi,
-    Buckets,
-    Encodings,
-    Mask,
-    RopeTable,
-)
 from models.positions.alibi import MAX_BIAS
 from models.positions.buckets import deberta_bucket, t5_bucket
 from models.positions.rope import config as rope_config
 from models.positions.rope.config import LayerRope
 from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
+from models.recipes.positional_encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 
 Attention = Literal["causal", "bidirectional"]
 Fitted = TypeVar("Fitted")

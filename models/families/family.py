@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from models.families import tensor_parts
 from models.families.config import Config
-from models.families.recipe import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 from models.positions.learned import Kind
+from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 
 Part = tensor_parts.Part
 Types = Literal["zeros", "optional", "none"]

@@ -13,8 +13,10 @@ import numpy as np
 from models.errors import BadCheckpoint
 from models.families import Family
 from models.families.config import Config
-from models.families.extra_inputs import ATTENDED, MASKED, TASKS, Extra
-from models.families.recipe import (
+from models.families.tensor_names import TensorNaming
+from models.positions.learned import PositionRule
+from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS, Extra
+from models.recipes.steps import (
     TENSORS,
     AddIndexed,
     AddPosition,
@@ -29,8 +31,6 @@ from models.families.recipe import (
     Step,
     TokenDropout,
 )
-from models.families.tensor_names import TensorNaming
-from models.positions.learned import PositionRule
 
 Node = TypeVar("Node")
 _ROUNDED: dict[str, Any] = {"BF16": ("bfloat16", ml_dtypes.bfloat16), "F16": ("float16", np.float16)}

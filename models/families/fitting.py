@@ -14,22 +14,16 @@ from models.families.assumptions import assume_decoder
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import Attention, fit_encodings, unless_refused, with_attention
-from models.families.extra_inputs import Extra
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
-from models.families.head_fitting import Head, fit_head
-from models.families.positional_encodings import Buckets, Encodings
-from models.families.recipe import (
-    AddPosition,
-    AddSinusoid,
-    AddType,
-    Embed,
-    Recipe,
-    tensors,
-)
+from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
 from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
+from models.recipes.extra_inputs import Extra
+from models.recipes.output_head import OutputHead
+from models.recipes.positional_encodings import Buckets, Encodings
+from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tensors
 from models.tables.quantization import RowSource
 
 
@@ -72,7 +66,7 @@ class Plan:
     extras: tuple[Extra, ...] = ()
     per_layer: Recipe = ()
     assumed: tuple[str, ...] = ()
-    head: Head | None = None
+    head: OutputHead | None = None
     headless: str | None = None
     parts: Mapping[str, StoredPart] = field(default_factory=dict)
     blockless: str | None = None

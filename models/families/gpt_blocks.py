@@ -10,8 +10,8 @@ from typing import Any
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import linear, norm
-from models.families.recipe import Activation, Attention, DistanceBias, FeedForward, Parallel, Recipe
 from models.families.tensor_parts import Part, equal
+from models.recipes.steps import Activation, Attention, DistanceBias, FeedForward, Parallel, Recipe
 
 Stored = dict[str, tuple[str | Part, ...]]
 KeyHeads = Callable[[Config], int]

@@ -5,7 +5,6 @@ them, the input table; else the checkpoint is exported without a head.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -18,63 +17,11 @@ from models.families.heads import (
     HeadConfig,
     HeadSpec,
 )
-from models.families.recipe import Activation, LayerNorm, Linear
+from models.recipes.output_head import OutputHead, Transform
+from models.recipes.steps import Activation, LayerNorm, Linear
 
 TIE = "tie_word_embeddings"
 TransformNames = dict[tuple[str, str], str | None]  # by dense or norm, and weight or bias
-_NORM_COST, _ACTIVATION_COST = 8, 8  # operations a value, as in cost.py
-
-
-@dataclass(frozen=True, slots=True)
-class Transform:
-    """norm(activation(dense(h))), applied to the hidden states before the output matrix."""
-
-    dense: Linear
-    activation: Activation
-    norm: LayerNorm
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """An output head: logits = cap * tanh(after * (transform(h) * before @ matrix.T + bias) / cap).
-
-    Attributes:
-        width, inner: columns of the hidden states, and of the matrix.
-        vocab_size: rows of the matrix.
-        matrix, bias: tensors of the weights file.
-        tied: whether the matrix is the table of an input layer.
-        transform: None: there is none.
-        before, after: factors of the hidden states and of the logits.
-        cap: None: the logits are not capped.
-    """
-
-    width: int
-    inner: int
-    vocab_size: int
-    matrix: str
-    tied: bool
-    bias: str | None
-    transform: Transform | None
-    before: float
-    after: float
-    cap: float | None
-
-    @property
-    def tensors(self) -> tuple[str, ...]:
-        """Every tensor the head reads, each once, the matrix first."""
-        names = [self.matrix, self.bias]
-        if self.transform:
-            dense, norm = self.transform.dense, self.transform.norm
-            names += [dense.weight, dense.bias, norm.weight, norm.bias]
-        return tuple(dict.fromkeys(name for name in names if name))
-
-    @property
-    def flops_per_row(self) -> int:
-        """Operations for the logits of one row; a multiply and an add count as two."""
-        total = self.vocab_size * (2 * self.inner + (self.bias is not None))
-        if self.transform:
-            total += self.inner * (2 * self.width + 1 + _ACTIVATION_COST + _NORM_COST)
-        return total
 
 
 class MissingHead(Exception):
@@ -83,7 +30,7 @@ class MissingHead(Exception):
 
 def fit_head(
     checkpoint: Checkpoint, model_type: str, table: str | None, assumed: bool = False
-) -> tuple[Head | None, str | None]:
+) -> tuple[OutputHead | None, str | None]:
     """Return the head of a checkpoint, or None and the reason why it has none.
 
     Args:
@@ -110,17 +57,6 @@ def fit_head(
     return None, reason
 
 
-def from_json(data: Mapping[str, Any] | None) -> Head | None:
-    """Return the Head of its dataclasses.asdict; KeyError or TypeError if the data is no such object."""
-    if data is None:
-        return None
-    transform = data["transform"]
-    if transform is not None:
-        dense, norm = Linear(**transform["dense"]), LayerNorm(**transform["norm"])
-        transform = Transform(dense, transform["activation"], norm)
-    return Head(**{**data, "transform": transform})
-
-
 def _merged(config: Mapping[str, Any], owns_tie: bool) -> dict[str, Any]:
     """Return a config completed by its text's or decoder's config.
 
@@ -132,7 +68,7 @@ def _merged(config: Mapping[str, Any], owns_tie: bool) -> dict[str, Any]:
     return {key: value for key, value in inner.items() if not owns_tie or key != TIE} | dict(config)
 
 
-def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> Head:
+def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> OutputHead:
     for key, only in spec.required_values.items():
         if (value := values.get(key)) not in (None, only):
             raise MissingHead(f"its config says {key} {value!r}, and only {only!r} is computed")
@@ -143,7 +79,7 @@ def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str 
     transform = _transform(spec, values, checkpoint, inner, names) if names else None
     width = _shape(checkpoint, transform.dense.weight, 2)[1] if transform else inner
     cap = spec.cap if spec.cap and values.get(spec.cap) is not None else None
-    return Head(
+    return OutputHead(
         width=width,
         inner=inner,
         vocab_size=vocab_size,

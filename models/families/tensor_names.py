@@ -8,8 +8,8 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families import Family, Part
 from models.families.config import Config
-from models.families.recipe import tensors
 from models.families.tensor_parts import StoredPart, stored_part
+from models.recipes.steps import tensors
 
 ORIGINAL, LORA_A, LORA_B = (f".parametrizations.weight.{part}" for part in ("original", "0.lora_A", "0.lora_B"))
 _BLOCK = re.compile(r"(?<=\.)\d+(?=\.)")

@@ -2,8 +2,8 @@
 
 from models.families import Family
 from models.families.config import Config
-from models.families.positional_encodings import Encodings
-from models.families.recipe import (
+from models.recipes.positional_encodings import Encodings
+from models.recipes.steps import (
     Adapter,
     AddIndexed,
     AddPosition,

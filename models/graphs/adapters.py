@@ -7,9 +7,9 @@ the same bits in each. A token without a task gets 0 added.
 
 import numpy as np
 
-from models.families.extra_inputs import TASKS
-from models.families.recipe import Adapter
 from models.graphs.builder import GraphBuilder
+from models.recipes.extra_inputs import TASKS
+from models.recipes.steps import Adapter
 
 
 def adapted(builder: GraphBuilder, adapter: Adapter, x: str, y: str) -> str:

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import Attention
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
 from models.graphs.row_layout import Layout
 from models.graphs.score_terms import LONG, Terms
-from models.reference.attention import MASKED
+from models.recipes.score_terms import MASKED
+from models.recipes.steps import Attention
 
 BLOCK = 128  # queries of a long sequence: of 12 heads and 8192 keys, 50 MB of scores
 

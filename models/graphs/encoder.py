@@ -10,10 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from models.families.extra_inputs import TASKS
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import (
-    Activation,
+from models.graphs.attention import attend, attend_of_one
+from models.graphs.builder import CONTRIB, GraphBuilder
+from models.graphs.experts import gated, mixture
+from models.graphs.input_layer import (
+    INPUTS,
+    emit_input_layer,
+    inputs_of,
+    mask_rows,
+    packed_output,
+)
+from models.graphs.positions.rope import cos_sin, filled
+from models.graphs.positions.rope_by_length import cos_sin_by_length
+from models.graphs.projections import Float32, Projections, Recorded
+from models.graphs.row_layout import Layout, Row, layout, rows_of_one
+from models.graphs.row_steps import activate, emit_row_step
+from models.graphs.score_terms import Terms, relative_matrices, terms_of
+from models.positions.rope.frequencies import BY_LENGTH, frequencies
+from models.positions.rope.rotation import layout_named
+from models.recipes.extra_inputs import TASKS
+from models.recipes.graph_names import ONE_ROW
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import (
     Attention,
     Collect,
     Disentangled,
@@ -32,27 +50,8 @@ from models.families.recipe import (
     has_adapters,
     layers,
 )
-from models.graphs.attention import attend, attend_of_one
-from models.graphs.builder import CONTRIB, GraphBuilder
-from models.graphs.experts import gated, mixture
-from models.graphs.input_layer import (
-    INPUTS,
-    emit_input_layer,
-    emit_row_step,
-    inputs_of,
-    mask_rows,
-    packed_output,
-)
-from models.graphs.positions.rope import cos_sin, filled
-from models.graphs.positions.rope_by_length import cos_sin_by_length
-from models.graphs.projections import Float32, Projections, Recorded
-from models.graphs.row_layout import Layout, Row, layout, rows_of_one
-from models.graphs.score_terms import Terms, relative_matrices, terms_of
-from models.positions.rope.frequencies import BY_LENGTH, frequencies
-from models.positions.rope.rotation import layout_named
 from models.tables.int8_matrices import products, products_of
 
-ONE_ROW = "pooled_hidden_state"  # output of graphs of one row of each sequence; artifacts/card.py says the same
 LANES = 16  # float32 values of the widest register
 Ropes = Mapping[str, RopeTable]
 
@@ -333,20 +332,3 @@ class Blocks:
         split = builder.op("Reshape", rows, builder.constant(np.array([-1, heads, 1, width])))
         wide = builder.op("Expand", split, builder.constant(np.array([1, 1, times, 1])))
         return builder.op("Reshape", wide, builder.constant(np.array([-1, heads * times * width])))
-
-
-def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
-    """Add an activation of recipe.py."""
-    forms: Mapping[Activation, tuple[str, dict[str, Any]]] = {
-        "gelu": ("Gelu", {"approximate": "none"}),
-        "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
-        "relu": ("Relu", {}),
-        "quick_gelu": ("QuickGelu", {"domain": CONTRIB, "alpha": 1.702}),
-    }
-    if activation == "silu":
-        return builder.op("Mul", x, builder.op("Sigmoid", x))
-    if activation == "squared_relu":
-        positive = builder.op("Relu", x)
-        return builder.op("Mul", positive, positive)
-    kind, attributes = forms[activation]
-    return builder.op(kind, x, **attributes)

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from models.families.recipe import Experts, FeedForward
 from models.graphs.builder import GraphBuilder
-from models.graphs.input_layer import emit_row_step
+from models.graphs.row_steps import emit_row_step
+from models.recipes.steps import Experts, FeedForward
 
 _HIDDEN = -1e30  # in place of a score that does not count
 Compute = Callable[[FeedForward, str], str]

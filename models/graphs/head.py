@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from models.families.head_fitting import Head, Transform
 from models.graphs.builder import GraphBuilder
-from models.graphs.encoder import activate
+from models.graphs.row_steps import activate, emit_row_step
+from models.recipes.output_head import OutputHead, Transform
 
 INPUT, OUTPUT = "hidden", "logits"
 
 
-def head(builder: GraphBuilder, spec: Head, packed: bool = False) -> Any:
+def head(builder: GraphBuilder, spec: OutputHead, packed: bool = False) -> Any:
     """Return the ModelProto of a head, its matrix `packed` as for GraphBuilder.product."""
     x = _transformed(builder, spec.transform, INPUT) if spec.transform else INPUT
     x = _times(builder, x, spec.before)
@@ -32,12 +32,8 @@ def head(builder: GraphBuilder, spec: Head, packed: bool = False) -> Any:
 
 
 def _transformed(builder: GraphBuilder, transform: Transform, x: str) -> str:
-    dense, norm = transform.dense, transform.norm
-    bias = [builder.weight(dense.bias)] if dense.bias else []
-    x = builder.op("Gemm", x, builder.weight(dense.weight), *bias, transB=1)
-    x = activate(builder, x, transform.activation)
-    parameters = [builder.weight(name) for name in (norm.weight, norm.bias) if name]
-    return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=norm.eps)
+    x = activate(builder, emit_row_step(builder, transform.dense, x), transform.activation)
+    return emit_row_step(builder, transform.norm, x)
 
 
 def _times(builder: GraphBuilder, x: str, factor: float) -> str:

@@ -13,36 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from models.artifacts.card import ONE_TYPE
-from models.families.extra_inputs import (
-    ATTENDED,
-    MASKED,
-    SENT,
-    TASKS,
-    WIDTHS,
-)
-from models.families.recipe import (
+from models.graphs.adapters import adapted_rows
+from models.graphs.builder import GraphBuilder
+from models.graphs.positions import sinusoidal
+from models.graphs.row_steps import emit_row_step
+from models.recipes.extra_inputs import ATTENDED, MASKED, SENT, TASKS, WIDTHS
+from models.recipes.graph_names import ONE_TYPE
+from models.recipes.steps import (
     KEPT_IN_TRAINING,
     AddIndexed,
     AddPosition,
     AddSinusoid,
     AddType,
     Embed,
-    LayerNorm,
-    Linear,
     MaskRows,
-    Multiply,
     Recipe,
-    RMSNorm,
     Round,
     Scale,
-    Step,
     TokenDropout,
     has_adapters,
 )
-from models.graphs.adapters import adapted_rows
-from models.graphs.builder import GraphBuilder
-from models.graphs.positions import sinusoidal
 
 INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "ids": ("INT64", ("tokens",)),
@@ -193,34 +183,3 @@ def _token_dropout_factor(builder: GraphBuilder, mask_id: int) -> str:
     share = builder.op("Mul", share, builder.scalar(KEPT_IN_TRAINING))
     masked = builder.op("Equal", "ids", builder.scalar(mask_id, np.int64))
     return _column(builder, builder.op("Where", masked, builder.scalar(0.0), share))
-
-
-def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
-    """Emit a step that maps each row by itself; TypeError for any other."""
-    match step:
-        case Scale(factor):
-            return builder.op("Mul", x, builder.scalar(factor))
-        case Round(dtype):
-            return builder.cast(builder.cast(x, dtype.upper()), "FLOAT")
-        case Linear(weight, bias):
-            return builder.op("Gemm", x, *[builder.weight(name) for name in (weight, bias) if name], transB=1)
-        case Multiply(weight):
-            return builder.op("Mul", x, builder.weight(weight))
-        case RMSNorm(None, eps, _):
-            squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
-            return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
-        case LayerNorm(None, None, eps):
-            mean = builder.op("ReduceMean", x, builder.constant(np.array([-1])), keepdims=1)
-            return emit_row_step(builder, RMSNorm(None, eps), builder.op("Sub", x, mean))
-        case LayerNorm(str(weight), bias, eps, offset):
-            factors = builder.weight(weight)
-            if offset:
-                factors = builder.op("Add", factors, builder.scalar(offset))
-            parameters = [factors, builder.weight(bias)] if bias else [factors]
-            return builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
-        case RMSNorm(str(weight), eps, offset):
-            factors = builder.weight(weight)
-            if offset:
-                factors = builder.op("Add", factors, builder.scalar(offset))
-            return builder.op("RMSNormalization", x, factors, axis=-1, epsilon=eps)
-    raise TypeError(f"no ONNX form for the step {step}")

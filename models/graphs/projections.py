@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
-from models.families.recipe import Linear
 from models.graphs.adapters import adapted
 from models.graphs.builder import CONTRIB, GraphBuilder
+from models.recipes.steps import Linear
 from models.tables.int8_matrices import LARGEST, Product, codes_name, scales_name
 
 _ZERO_POINT = 128

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Attention, Disentangled, DistanceBias, Linear, ScoreBias
 from models.graphs.builder import GraphBuilder
-from models.graphs.input_layer import emit_row_step
-from models.reference.attention import relative_rows, score_bias_buckets
+from models.graphs.row_steps import emit_row_step
+from models.recipes.score_terms import relative_rows, score_bias_buckets
+from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, ScoreBias
 
 LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache
 

@@ -8,20 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, SentenceModules
 from models.graphs.builder import GraphBuilder
+from models.graphs.row_steps import activate, emit_row_step
+from models.recipes.sentence_modules import LEAST_LENGTH, Dense, SentenceModules
+from models.recipes.steps import LayerNorm
 
 INPUT, OUTPUT = "pooled", "vectors"
-_OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {
-    "tanh": ("Tanh", {}),
-    "relu": ("Relu", {}),
-    "leaky_relu": ("LeakyRelu", {"alpha": LEAKY_SLOPE}),
-    "elu": ("Elu", {}),
-    "gelu": ("Gelu", {"approximate": "none"}),
-    "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
-    "sigmoid": ("Sigmoid", {}),
-}
 
 
 def sentence_modules(
@@ -33,9 +25,8 @@ def sentence_modules(
         match step:
             case Dense():
                 x = _dense(builder, step, x)
-            case LayerNorm(weight, bias, eps):
-                parameters = [builder.weight(name) for name in (weight, bias) if name]
-                x = builder.op("LayerNormalization", x, *parameters, axis=-1, epsilon=eps)
+            case LayerNorm():
+                x = emit_row_step(builder, step, x)
             case _:
                 length = builder.op("ReduceL2", x, builder.constant(np.array([-1])), keepdims=1)
                 x = builder.op("Div", x, builder.op("Max", length, builder.scalar(LEAST_LENGTH)))
@@ -44,26 +35,8 @@ def sentence_modules(
 
 
 def _dense(builder: GraphBuilder, dense: Dense, x: str) -> str:
-    y = _activated(builder, _linear(builder, dense.linear, x), dense.activation)
+    y = emit_row_step(builder, dense.linear, x)
+    y = y if dense.activation == "identity" else activate(builder, y, dense.activation)
     if dense.residual is None:
         return y
-    return builder.op("Add", y, x if dense.residual == "input" else _linear(builder, dense.residual, x))
-
-
-def _linear(builder: GraphBuilder, linear: Linear, x: str) -> str:
-    bias = [builder.weight(linear.bias)] if linear.bias else []
-    return builder.op("Gemm", x, builder.weight(linear.weight), *bias, transB=1)
-
-
-def _activated(builder: GraphBuilder, x: str, activation: Activation) -> str:
-    if activation == "identity":
-        return x
-    if activation == "silu":
-        return builder.op("Mul", x, builder.op("Sigmoid", x))
-    if activation == "quick_gelu":
-        return builder.op("Mul", x, builder.op("Sigmoid", builder.op("Mul", x, builder.scalar(1.702))))
-    if activation == "squared_relu":
-        positive = builder.op("Relu", x)
-        return builder.op("Mul", positive, positive)
-    kind, attributes = _OPERATORS[activation]
-    return builder.op(kind, x, **attributes)
+    return builder.op("Add", y, x if dense.residual == "input" else emit_row_step(builder, dense.residual, x))

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from models.families.static import StaticTable
 from models.graphs.builder import GraphBuilder
 from models.graphs.input_layer import INPUTS, packed_output
+from models.recipes.static import StaticTable
 
 TOKENS = ("ids",)
 SENTENCES = ("ids", "mask", "segments", "lengths")

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from models.families.recipe import FeedForward, Recipe
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.encoder import Blocks
-from models.graphs.input_layer import emit_row_step
 from models.graphs.projections import Float32
 from models.graphs.row_layout import layout_of_images
+from models.graphs.row_steps import emit_row_step
+from models.recipes.steps import FeedForward, Recipe
 from models.vision.steps import AttentionPool, TakeRow, VectorSteps
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
 from models.graphs import tower_blocks
 from models.graphs.builder import GraphBuilder
+from models.graphs.row_steps import emit_row_step
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.resample import RESIZES
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps, VectorSteps
 
@@ -127,7 +128,7 @@ class _Emitter:
                 case Convolve():
                     x = self._convolved(step, x)
                 case LayerNorm() | RMSNorm():
-                    x = self._normed(step, x)
+                    x = emit_row_step(self._builder, step, x)
         return self._values | {"input_embeddings": x}
 
     def _first(self) -> str:
@@ -222,8 +223,3 @@ class _Emitter:
         first = self._op("Transpose", x, perm=[0, 2, 1])
         convolved = self._op("Conv", first, *weights, kernel_shape=[3], pads=[1, 1], strides=[step.stride])
         return self._op("Transpose", self._op("Gelu", convolved), perm=[0, 2, 1])
-
-    def _normed(self, step: LayerNorm | RMSNorm, x: str) -> str:
-        names = (step.weight, step.bias) if isinstance(step, LayerNorm) else (step.weight,)
-        kind = "LayerNormalization" if isinstance(step, LayerNorm) else "RMSNormalization"
-        return self._op(kind, x, *(self._builder.weight(name) for name in names if name), axis=-1, epsilon=step.eps)

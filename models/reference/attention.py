@@ -7,14 +7,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
-from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.positions.rope.rotation import rotate
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.score_terms import MASKED, relative_rows, score_bias_buckets
+from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
 
-MASKED = -1e30  # added to the scores of a masked row: of what a row may see, such rows count only where all are such
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Rowwise = Callable[[Norm | Linear, Rows], Rows]  # a step that maps each row by itself, with its weights
@@ -101,21 +100,6 @@ def _bias(step: Attention, query: Rows, key: Rows, factor: float, rowwise: Rowwi
         case Disentangled():
             return factor * _disentangled(step.bias, query, key, relative_rows(step.bias, -distances), rowwise, table)
     return 0.0
-
-
-def score_bias_buckets(bias: ScoreBias, distances: Ids) -> Ids:
-    """Return the bucket of each distance, key less query."""
-    return t5_bucket(
-        distances, bidirectional=True, num_buckets=bias.buckets, max_distance=bias.reach, arithmetic="parity"
-    )
-
-
-def relative_rows(bias: Disentangled, distances: Ids) -> Ids:
-    """Return the row of `relative` for each distance, query less key."""
-    bucket = deberta_bucket(
-        distances, position_buckets=bias.buckets, max_relative_positions=bias.reach, arithmetic="parity"
-    )
-    return c2p_index(bucket, bias.span)
 
 
 def _disentangled(

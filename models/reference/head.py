@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.head_fitting import Head
-from models.reference.interpreter import ACTIVATIONS
+from models.recipes.output_head import OutputHead
+from models.reference.interpreter import ACTIVATIONS, rowwise
 
 BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB
 
@@ -15,7 +15,7 @@ Rows = NDArray[np.float64]
 Weights = Mapping[str, Any]
 
 
-def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+def logits(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Rows:
     """Return the logits of hidden states.
 
     Args:
@@ -29,11 +29,11 @@ def logits(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
     return np.concatenate(list(blocks(head, weights, hidden)), axis=1)
 
 
-def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
+def blocks(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]:
     """Yield the logits by columns, [N, some of the vocabulary], in order; arguments as for `logits`."""
     x = before_the_matrix(head, weights, hidden)  # (N, inner)
     matrix = weights[head.matrix]
-    bias = _vector(weights, head.bias)
+    bias = None if head.bias is None else np.asarray(weights[head.bias]).astype(np.float64).reshape(-1)
     step = max(1, BLOCK_VALUES // head.inner)
     for start in range(0, head.vocab_size, step):
         part = np.asarray(matrix[start : start + step]).astype(np.float64)
@@ -44,21 +44,10 @@ def blocks(head: Head, weights: Weights, hidden: NDArray[Any]) -> Iterator[Rows]
         yield values if head.cap is None else head.cap * np.tanh(values / head.cap)
 
 
-def before_the_matrix(head: Head, weights: Weights, hidden: NDArray[Any]) -> Rows:
+def before_the_matrix(head: OutputHead, weights: Weights, hidden: NDArray[Any]) -> Rows:
     """Return the rows that the matrix is multiplied with, float64 [N, inner]."""
     x = hidden.astype(np.float64)
-    if head.transform:
-        dense, norm = head.transform.dense, head.transform.norm
-        x = x @ np.asarray(weights[dense.weight]).astype(np.float64).T  # (N, inner)
-        if dense.bias:
-            x = x + _vector(weights, dense.bias)
-        x = ACTIVATIONS[head.transform.activation](x)
-        x = x - x.mean(axis=-1, keepdims=True)
-        x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + norm.eps) * _vector(weights, norm.weight)
-        if norm.bias:
-            x = x + _vector(weights, norm.bias)
+    if transform := head.transform:
+        x = ACTIVATIONS[transform.activation](rowwise(transform.dense, weights, x))  # (N, inner)
+        x = rowwise(transform.norm, weights, x)
     return x * head.before
-
-
-def _vector(weights: Weights, name: str | None) -> Any:
-    return None if name is None else np.asarray(weights[name]).astype(np.float64).reshape(-1)

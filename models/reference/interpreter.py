@@ -8,10 +8,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.extra_inputs import ATTENDED, MASKED, TASKS
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import (
+from models.positions import sinusoidal
+from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import (
     KEPT_IN_TRAINING,
+    LEAKY_SLOPE,
     Activation,
     Adapter,
     AddIndexed,
@@ -36,7 +38,6 @@ from models.families.recipe import (
     Step,
     TokenDropout,
 )
-from models.positions import sinusoidal
 from models.reference import attention
 
 Rows = NDArray[np.float64]
@@ -52,6 +53,11 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "silu": lambda x: x / (1.0 + np.exp(-x)),
     "quick_gelu": lambda x: x / (1.0 + np.exp(-1.702 * x)),
     "squared_relu": lambda x: np.maximum(x, 0.0) ** 2,
+    "identity": lambda x: x,
+    "tanh": np.tanh,
+    "leaky_relu": lambda x: np.where(x < 0, LEAKY_SLOPE * x, x),
+    "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0.0)), x),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 
 

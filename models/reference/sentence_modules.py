@@ -1,31 +1,17 @@
 """Computes the modules behind Pooling in numpy float64: the reference for modules.onnx."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import LayerNorm, Linear
-from models.families.sentence_modules import LEAKY_SLOPE, LEAST_LENGTH, Activation, Dense, Module, SentenceModules
-from models.reference.interpreter import ACTIVATIONS as COMMON
+from models.recipes.sentence_modules import LEAST_LENGTH, Dense, Module, SentenceModules
+from models.recipes.steps import LayerNorm
+from models.reference.interpreter import ACTIVATIONS, rowwise
 
 Rows = NDArray[np.float64]
 Weights = Mapping[str, Any]
-
-ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
-    "identity": lambda x: x,
-    "tanh": np.tanh,
-    "relu": COMMON["relu"],
-    "leaky_relu": lambda x: np.where(x < 0, LEAKY_SLOPE * x, x),
-    "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0.0)), x),
-    "gelu": COMMON["gelu"],
-    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "silu": COMMON["silu"],
-    "gelu_tanh": COMMON["gelu_tanh"],
-    "quick_gelu": COMMON["quick_gelu"],
-    "squared_relu": COMMON["squared_relu"],
-}
 
 
 def vectors(modules: SentenceModules, weights: Weights, pooled: NDArray[Any]) -> Rows:
@@ -50,22 +36,11 @@ def vectors(modules: SentenceModules, weights: Weights, pooled: NDArray[Any]) ->
 def _apply(step: Module, weights: Weights, x: Rows) -> Rows:
     match step:
         case Dense(linear, activation, residual):
-            y = ACTIVATIONS[activation](_linear(linear, weights, x))
+            y = ACTIVATIONS[activation](rowwise(linear, weights, x))
             if residual is None:
                 return y
-            return y + (x if residual == "input" else _linear(residual, weights, x))
-        case LayerNorm(str(weight), bias, eps):
-            x = x - x.mean(axis=-1, keepdims=True)
-            x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps) * _array(weights, weight)
-            return x + _array(weights, bias) if bias else x
+            return y + (x if residual == "input" else rowwise(residual, weights, x))
+        case LayerNorm():
+            return rowwise(step, weights, x)
         case _:
             return np.asarray(x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), LEAST_LENGTH))
-
-
-def _linear(linear: Linear, weights: Weights, x: Rows) -> Rows:
-    y = x @ _array(weights, linear.weight).T
-    return y + _array(weights, linear.bias) if linear.bias else y
-
-
-def _array(weights: Weights, name: str) -> Rows:
-    return np.asarray(weights[name]).astype(np.float64)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.static import StaticTable
+from models.recipes.static import StaticTable
 
 Floats = NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.reference.interpreter import ACTIVATIONS, encode, rowwise
 from models.vision.image_spec import Image
 from models.vision.resample import resized
@@ -128,7 +128,7 @@ def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, i
             case Convolve():
                 x = _convolved(step, weights, x)
             case LayerNorm() | RMSNorm():
-                x = _normed(step, weights, x)
+                x = rowwise(step, weights, x)
     outputs["input_embeddings"] = x
     return {name: rows[0] for name, rows in outputs.items()} if flat else outputs
 
@@ -164,14 +164,3 @@ def _convolved(step: Convolve, weights: Weights, x: Rows) -> Rows:
     windows = np.lib.stride_tricks.sliding_window_view(padded, 3, axis=1)[:, :: step.stride]  # (B, T, C, 3)
     flat = windows.reshape(*windows.shape[:2], -1)
     return ACTIVATIONS["gelu"](flat @ weight.reshape(len(weight), -1).T + _vector(weights, step.bias, 0.0))
-
-
-def _normed(step: LayerNorm | RMSNorm, weights: Weights, x: Rows) -> Rows:
-    if isinstance(step, LayerNorm):
-        x = x - x.mean(axis=-1, keepdims=True)
-        added = _vector(weights, step.bias, 0.0)
-    else:
-        added = 0.0
-    root = np.sqrt((x**2).mean(axis=-1, keepdims=True) + step.eps)
-    normed: Rows = x / root * _vector(weights, step.weight, 1.0) + added
-    return normed

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families import cost
-from models.families.recipe import Recipe, tensors
+from models.recipes import cost
+from models.recipes.steps import Recipe, tensors
 from models.tables.quantization import RowSource
 from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, never_cancel
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Attention, Experts, FeedForward, Linear, Recipe, layers
+from models.recipes.steps import Attention, Experts, FeedForward, Linear, Recipe, layers
 from models.tables.quantization import RowSource
 
 LARGEST = 127

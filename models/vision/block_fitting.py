@@ -8,9 +8,9 @@ from models.families.block_filling import block_steps, filled_feed_forward
 from models.families.config import Config
 from models.families.family import Family as BlockFamily
 from models.families.filling import fill_step, renamed
-from models.families.positional_encodings import Encodings
-from models.families.recipe import FeedForward, LayerNorm, Linear, Recipe
 from models.families.tensor_shapes import expected_shapes
+from models.recipes.positional_encodings import Encodings
+from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe
 from models.vision.families import Family
 from models.vision.steps import AttentionPool, VectorStep, VectorSteps, vector_tensors
 

@@ -7,17 +7,18 @@ A row names tensors as its base class does; the prefix that a file puts before t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from models.families import encoder_blocks
 from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
-from models.families.recipe import FeedForward, LayerNorm, RMSNorm
+from models.recipes.steps import FeedForward, LayerNorm, RMSNorm
 from models.vision.steps import (
     AddGrid,
     AddRows,
     AttentionPool,
     Convolve,
+    Feed,
     Insert,
     Patchify,
     Project,
@@ -27,7 +28,6 @@ from models.vision.steps import (
 )
 
 UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
-Feed = Literal["pixels", "patches", "features"]
 FROM_CONFIG = 0  # placeholder for a size in the config
 EPS = -1.0  # placeholder for the config's layer_norm_eps
 

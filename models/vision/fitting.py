@@ -8,9 +8,9 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.recipe import LayerNorm, Recipe, RMSNorm
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.positions.rope.frequencies import positive
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.vision import preprocessor_config, steps
-from models.vision.families import Feed
 from models.vision.preprocessor_config import Preprocessor
-from models.vision.steps import AddGrid, Patchify, Steps, VectorSteps
+from models.vision.steps import AddGrid, Feed, Patchify, Steps, VectorSteps
 
 
 @dataclass(frozen=True, slots=True)

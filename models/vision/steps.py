@@ -1,15 +1,18 @@
 """The steps from pixels to the rows before the first block, and from those behind the last to an image's vector.
 
-They are data that name the tensors they use; the blocks between are those of models/families/recipe.py. Rows x are
+They are data that name the tensors they use; the blocks between are those of models/recipes/steps.py. Rows x are
 [batch, rows, d]. models/reference/vision.py (numpy float64) and models/graphs/vision.py (ONNX) read them.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from models.families import recipe, recipe_json
-from models.families.recipe import FeedForward, LayerNorm, Linear, RMSNorm
+from models.recipes import recipe_json
+from models.recipes import steps as recipe
+from models.recipes.steps import FeedForward, LayerNorm, Linear, RMSNorm
+
+Feed = Literal["pixels", "patches", "features"]  # what a tower reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import MULTI_VECTOR, ONE_ROW, SPARSE
+from models.artifacts.card import MULTI_VECTOR, SPARSE
+from models.recipes.graph_names import ONE_ROW
 from service import machine
 from service.embedding import multi_vectors, reduction, sparse_vectors, validation
 from service.embedding.model import Model, Rows, Work

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadQuery
-from models.families.recipe import AddPosition, AddType
+from models.families.padding import padding_rows
 from models.positions.table import Output, Table
+from models.recipes.steps import AddPosition, AddType
+from models.reference.gradient import Packed, SparseRows, backward
 from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, output_side
-from models.tables.gradient import Packed, SparseRows, backward
-from models.tables.padding import padding_rows
 from models.tables.row_blocks import Check
 from service.embedding import validation
 from service.embedding.model import Model

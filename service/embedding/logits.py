@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD
-from models.families.head_fitting import Head
 from models.positions.table import Arithmetic, Output, Table
+from models.recipes.output_head import OutputHead
 from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, OutOfRange, WrongShape
@@ -25,7 +25,7 @@ OUTPUTS = ("logits", "probabilities", "log_probabilities")
 Rows = NDArray[np.float64]
 
 
-def head_of(model: Model) -> Head:
+def head_of(model: Model) -> OutputHead:
     """Return the output head of a served model; raise NotFound that says why it has none."""
     card = model.card
     if card.head is not None:
@@ -49,7 +49,7 @@ class HiddenStates:
     """
 
     model: Model
-    head: Head
+    head: OutputHead
     hidden: NDArray[np.float32]
     lead: tuple[int, ...]
     temperature: float

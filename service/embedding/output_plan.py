@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, ONE_ROW, SPARSE, TOKEN_CLASS_LOGITS, Card
+from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, TOKEN_CLASS_LOGITS, Card
+from models.recipes.graph_names import ONE_ROW
 from service.embedding.output_types import Making, check_outputs, ranges_of
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS, RANGED

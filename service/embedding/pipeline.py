@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from models.artifacts.card import MULTI_VECTOR, ONE_ROW, SPARSE, Card
+from models.artifacts.card import MULTI_VECTOR, SPARSE, Card
+from models.recipes.graph_names import ONE_ROW
 from service.embedding import late_chunking, limits, multi_vectors, sparse_vectors, validation
 from service.embedding.in_flight import works_of
 from service.embedding.model import Model, Models, Rows, Work

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.artifacts.card import Card
-from models.families.extra_inputs import TASKS, extra_values
 from models.positions import learned
+from models.recipes.extra_inputs import TASKS, extra_values
 from service.embedding.packing import Packed, join
 from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Direction, Ids, Int64s

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.families.recipe import Embed
+from models.recipes.steps import Embed
 from models.tables.quantization import RowSource
 from service.embedding.model import Model
 from service.embedding.tokenization import Tokenizer

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
-from models.artifacts.card import ONE_ROW, Card
+from models.artifacts.card import Card
 from models.errors import ModelError
+from models.recipes.graph_names import ONE_ROW
 from service.embedding import images, output_plan
 from service.embedding.model import Model, PlanMaker, Rows, Work
 from service.embedding.output_plan import ROW_OF_EACH, Plan

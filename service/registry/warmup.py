@@ -9,17 +9,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import (
-    CLASSIFIER,
-    HEAD,
-    IMAGE_VECTOR,
-    MODULES,
-    MULTI_VECTOR,
-    MULTI_VECTORS,
-    ONE_ROW,
-    SPARSE,
-    Card,
-)
+from models.artifacts.card import CLASSIFIER, HEAD, IMAGE_VECTOR, MODULES, MULTI_VECTOR, MULTI_VECTORS, SPARSE, Card
+from models.recipes.graph_names import ONE_ROW
 from models.vision.image_spec import Image
 from service.embedding import images, validation
 from service.embedding.model import Model, Work

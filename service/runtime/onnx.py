@@ -10,7 +10,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from models.artifacts.card import ONE_ROW, ONE_TYPE, Card, Graph
+from models.artifacts.card import Card, Graph
+from models.recipes.graph_names import ONE_ROW, ONE_TYPE
 from models.tables import int8_matrices
 from service.errors import StartError
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.checkpoints import safetensors
 from models.checkpoints.safetensors import DTYPES
-from models.families.recipe import tensors
+from models.recipes.steps import tensors
 from service.errors import StartError
 from service.runtime.engine import Engine, Precision
 from service.runtime.openvino_graph import blocks, is_known

@@ -12,17 +12,7 @@ import openvino
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from models.families.recipe import (
-    Activation,
-    Attention,
-    FeedForward,
-    LayerNorm,
-    Linear,
-    Norm,
-    Recipe,
-    Step,
-    has_adapters,
-)
+from models.recipes.steps import Activation, Attention, FeedForward, LayerNorm, Linear, Norm, Recipe, Step, has_adapters
 
 ACTIVATIONS: Mapping[Activation, Callable[[Any], Any]] = {
     "gelu": lambda x: ops.gelu(x, "erf"),

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from models.artifacts import weights
 from models.artifacts.card import CLASSIFIER, HEAD, MODULES, MULTI_VECTORS, SPARSE_LINEAR, Card
-from models.families.extra_inputs import TASKS
 from models.graphs import input_layer as graphs
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
+from models.recipes.extra_inputs import TASKS
 from models.reference import head as head_reference
 from models.reference import interpreter as reference
 from models.reference import sentence_modules as modules_reference

@@ -15,8 +15,8 @@ from safetensors.numpy import save
 
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_tensors
-from models.checkpoints.opening import opened
 from models.checkpoints.pickled import read_pickled
+from models.families.opening import opened
 from service.embedding.image_decoding import open_picture
 from service.protocols.inlay.torch_file import ALIGNMENT, VALUES, torch_file
 from tests import torch_files

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.artifacts.export import export
-from models.families.extra_inputs import TASKS
+from models.recipes.extra_inputs import TASKS
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import TOLERANCE, Encoder, expected, made, relative
 

@@ -15,8 +15,8 @@ from models.artifacts.export import export
 from models.families import FAMILIES
 from models.families.config import Config
 from models.families.encoder_decoders import ENCODER_DECODERS
-from models.families.extra_inputs import extra_values
 from models.positions.learned import positions
+from models.recipes.extra_inputs import extra_values
 from tests.parity.block_configs import CONFIGS
 from tests.parity.conftest import Ledger
 

@@ -17,8 +17,8 @@ from models.artifacts.export import export
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, Family, family_for_side
-from models.families.positional_encodings import EVERY_LAYER, Buckets, Mask
 from models.positions import alibi, buckets, masks
+from models.recipes.positional_encodings import EVERY_LAYER, Buckets, Mask
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import FSMT_NEEDS, TINY, Sample, sample
 

@@ -12,8 +12,8 @@ from transformers import CONFIG_MAPPING, LlamaModel
 
 from models.artifacts.export import export
 from models.families import FAMILIES
-from models.families.positional_encodings import EVERY_LAYER, RopeTable
 from models.positions.rope.table import tabulate
+from models.recipes.positional_encodings import EVERY_LAYER, RopeTable
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids
 from service.observability.metrics import Metrics

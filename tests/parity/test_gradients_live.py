@@ -14,11 +14,11 @@ from models.artifacts import weights as stored
 from models.artifacts.card import Card
 from models.artifacts.export import export
 from models.families import FAMILIES as KNOWN
-from models.families.recipe import Embed
+from models.families.padding import padding_rows
 from models.positions.learned import PositionRule, positions
+from models.recipes.steps import Embed
+from models.reference.gradient import Packed, SparseRows, backward
 from models.tables.cross_entropy import Rule, output_side
-from models.tables.gradient import Packed, SparseRows, backward
-from models.tables.padding import padding_rows
 from tests.parity.conftest import Ledger
 
 pytestmark = pytest.mark.parity

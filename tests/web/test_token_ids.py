@@ -112,7 +112,7 @@ def test_code_of_ids_gets_the_same(model: str, opened: Open, ids_server: Served)
     answer: Any = called(copied(page, "Vectors", "grpcurl"), ids_server)
     got = np.frombuffer(answer.outputs[0].tensor.data, np.float32)
     (sent,) = expected["outputs"].values()
-    np.testing.assert_allclose(got, np.ravel(sent), rtol=1e-6)
+    np.testing.assert_allclose(got, np.ravel(sent), rtol=1e-6, atol=1e-6)
 
 
 def test_card_of_a_model_of_ids_leads_to_try(opened: Open) -> None:

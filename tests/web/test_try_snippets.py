@@ -126,7 +126,7 @@ def test_openai_client_gets_the_same_vectors(options: str, opened: Open, web_ser
     for number, (line, row) in enumerate(zip(printed[1:], rows, strict=False)):
         index, values = line.split(" ", 1)
         assert int(index) == number
-        np.testing.assert_allclose(json.loads(values), row[:4], rtol=1e-6)
+        np.testing.assert_allclose(json.loads(values), row[:4], rtol=1e-6, atol=1e-6)
 
 
 def test_openai_client_gets_the_shown_cosines(opened: Open) -> None:
@@ -180,11 +180,13 @@ def test_grpcurl_messages_get_the_same_scores(opened: Open, web_server: Served) 
     answer: Any = called(copied(page, "Ranking", "grpcurl"), web_server)
     sent = web_server.http.post("/rerank", json=body_of(copied(page, "Ranking", "curl"))[1]).json()
     got = np.frombuffer(answer.raw_output_contents[0], np.float32)
-    np.testing.assert_allclose([got[each["index"]] for each in sent], [each["score"] for each in sent], rtol=1e-6)
+    np.testing.assert_allclose(
+        [got[each["index"]] for each in sent], [each["score"] for each in sent], rtol=1e-6, atol=1e-6
+    )
     answer = called(copied(page, "Labels", "grpcurl"), web_server)
     labels = web_server.http.post("/predict", json=body_of(copied(page, "Labels", "curl"))[1]).json()
     got = np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(len(TEXTS), -1)
-    np.testing.assert_allclose(got.max(axis=1), [each[0]["score"] for each in labels], rtol=1e-6)
+    np.testing.assert_allclose(got.max(axis=1), [each[0]["score"] for each in labels], rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("ranker", [RERANKER, SEVERAL])

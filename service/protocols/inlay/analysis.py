@@ -10,9 +10,9 @@ from functools import partial
 from math import prod
 from typing import Any, get_args
 
-from models.families.head_fitting import Head
 from models.plots.canvas import Format
 from models.plots.word_table import draw_table
+from models.recipes.output_head import OutputHead
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check
@@ -131,7 +131,7 @@ def _components(model: Model) -> dict[str, Any]:
     return components
 
 
-def _head(head: Head, counted: set[str], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> Any:
+def _head(head: OutputHead, counted: set[str], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> Any:
     """Return the output head; a table that it shares with the input layer counts there."""
     own = [name for name in head.tensors if name not in counted]
     return {

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import PlainValidator, WithJsonSchema
 
-from models.families.extra_inputs import SENT
+from models.recipes.extra_inputs import SENT
 from models.tables.cross_entropy import IGNORED
 from service.context import ServiceContext
 from service.embedding import validation

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import FILE_NAME, Card
-from models.families.multi_vector import MultiVector
-from models.families.positional_encodings import Encodings, RopeTable
+from models.recipes.multi_vector import MultiVector
+from models.recipes.positional_encodings import Encodings, RopeTable
 from service import machine
 from service.context import ServiceContext
 from service.embedding.late_interaction import function_of

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from models.families.classifiers import ScoreActivation
+from models.recipes.classifier import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import classifying, limits, ranking

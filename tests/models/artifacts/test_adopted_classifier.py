@@ -67,7 +67,7 @@ async def test_logits_of_texts_are_the_graphs(known: bool, tmp_path: Path) -> No
     assert verify(tmp_path / "store/own")["class_logits"] < 1e-5
     ids = [np.array(each) for each in ([5, 6], [7], [8, 9, 10, 11])]
     for row, own in zip(await logits(tmp_path, [Ids(each) for each in ids]), ids, strict=True):
-        np.testing.assert_allclose(row, TABLE[own[:1]] @ head(3), rtol=1e-5)
+        np.testing.assert_allclose(row, TABLE[own[:1]] @ head(3), rtol=1e-5, atol=1e-5)
 
 
 async def test_logits_of_tokens_are_the_graphs(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_logits_of_tokens_are_the_graphs(tmp_path: Path) -> None:
     assert card.default_output == "token_class_logits"
     ids = [np.array(each) for each in ([5, 6], [7], [8, 9, 10, 11])]
     for rows, own in zip(await logits(tmp_path, [Ids(each) for each in ids]), ids, strict=True):
-        np.testing.assert_allclose(rows, TABLE[own] @ head(2), rtol=1e-5)
+        np.testing.assert_allclose(rows, TABLE[own] @ head(2), rtol=1e-5, atol=1e-5)
 
 
 async def test_a_graph_of_one_label_ranks(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_a_graph_of_one_label_ranks(tmp_path: Path) -> None:
     service = Service(tmp_path / "store")
     ranks = await rank(service.pipeline, service.registry.get(None), "a", ["b", "c d"], RequestContext())
     score = 1 / (1 + np.exp(-float((TABLE[2] @ head(1))[0])))  # of [CLS]
-    np.testing.assert_allclose(ranks.scores, score, rtol=1e-6)
+    np.testing.assert_allclose(ranks.scores, score, rtol=1e-6, atol=1e-6)
 
 
 def test_rejects_logits_of_another_shape(tmp_path: Path) -> None:

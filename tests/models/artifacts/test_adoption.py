@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -16,6 +15,7 @@ from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
 from models.errors import BadCheckpoint, ModelError
 from tests.golden_cases import write_json, write_sentence_files, write_tokenizer
+from tests.onnx_sessions import open_session
 
 WIDTH, WORDS = 8, 27
 TABLE = np.random.default_rng(3).normal(size=(WORDS, WIDTH)).astype(np.float32)
@@ -100,7 +100,7 @@ def test_adopt_copies_graph_bytes_and_graph_runs(tmp_path: Path) -> None:
     )
     assert (card.types, card.type_rows, card.max_tokens, card.hidden_size) == ("none", 0, 40, WIDTH)
     ids = np.array([[2, 5, 3]])
-    session = onnxruntime.InferenceSession(tmp_path / "out" / graph.file)
+    session = open_session(tmp_path / "out" / graph.file)
     hidden = session.run(list(graph.outputs), {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]
     np.testing.assert_array_equal(hidden, TABLE[ids])
 

@@ -15,10 +15,10 @@ from models.artifacts import export as exporting
 from models.artifacts.card import Card
 from models.artifacts.description import describe
 from models.artifacts.export import export
-from models.checkpoints import opening
 from models.checkpoints.sentence_transformers import read_pooling
 from models.errors import BadCheckpoint
-from models.families.multi_vector import Expansion, Side
+from models.families import opening
+from models.recipes.multi_vector import Expansion, Side
 from tests.golden_cases import write_json
 from tests.hub_server import serving
 from tests.late_interaction import (

@@ -13,7 +13,7 @@ from models.artifacts.export import export
 from models.artifacts.rerankers import QWEN3, WEIGHT
 from models.artifacts.weights import tensors as stored
 from models.errors import BadCheckpoint, ModelError
-from models.families.classifiers import PairTemplate
+from models.recipes.classifier import PairTemplate
 from tests.classifier_models import tensors
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.reranker_models import IDS, TEMPLATE, configure_modules, write_reranker

@@ -14,7 +14,7 @@ from models.artifacts.export import export
 from models.checkpoints.checkpoint import open_checkpoint, read_tensors
 from models.errors import BadCheckpoint, ModelError, UnknownFamily
 from models.families.fitting import plan
-from models.families.recipe import tensors
+from models.recipes.steps import tensors
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder, write_json
 
 Weights = dict[str, NDArray[Any]]

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from models.artifacts.export import export
-from models.checkpoints import gguf_blocks, gguf_tensors, opening, safetensors, sentence_modules, sentence_transformers
+from models.checkpoints import gguf_blocks, safetensors, sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
-from models.checkpoints.gguf_config import ARCHITECTURES
 from models.errors import BadCheckpoint
-from models.families import FAMILIES
-from models.families.recipe import Attention, layers
+from models.families import FAMILIES, gguf_tensors, opening
+from models.families.gguf_config import ARCHITECTURES
+from models.recipes.steps import Attention, layers
 from tests.gguf_files import random_blocks, write_gguf
 from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
 from tests.minilm_golden import checkpoint

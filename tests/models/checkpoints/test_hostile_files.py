@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from models.artifacts.export import export
-from models.checkpoints import opening
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
 from models.errors import BadCheckpoint, ModelError
+from models.families import opening
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf
 from tests.golden_cases import case, write_checkpoint, write_json
 

@@ -19,9 +19,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from models.artifacts import export as exporting
-from models.checkpoints import opening, safetensors
+from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import read_tensors
 from models.errors import BadCheckpoint
+from models.families import opening
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_json, write_tiny_bert
 from tests.hub_server import COMMIT, Hub, serving
 from tests.sentence_chains import dense, write_chain

@@ -14,8 +14,8 @@ from models.artifacts.export import export
 from models.checkpoints.sentence_modules import ACTIVATIONS, layer_mean, read_modules
 from models.checkpoints.sentence_transformers import read, read_pooling
 from models.errors import BadCheckpoint
-from models.families.recipe import Collect, LayerNorm, Linear
-from models.families.sentence_modules import Dense, Normalize
+from models.recipes.sentence_modules import Dense, Normalize
+from models.recipes.steps import Collect, LayerNorm, Linear
 from tests.golden_cases import write_json
 from tests.sentence_chains import (
     DROPOUT,

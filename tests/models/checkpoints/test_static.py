@@ -18,8 +18,8 @@ from models.artifacts.verification import verify
 from models.checkpoints.safetensors import tensors_of
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCheckpoint, ModelError
-from models.families.static import StaticTable
 from models.positions.learned import PositionRule
+from models.recipes.static import StaticTable
 from tests.golden_cases import write_json
 from tests.static_golden import static_case
 

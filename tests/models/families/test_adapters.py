@@ -11,7 +11,7 @@ import pytest
 from models.artifacts.export import export
 from models.artifacts.weights import tensors
 from models.errors import BadCheckpoint
-from models.families.recipe import Attention, Embed
+from models.recipes.steps import Attention, Embed
 from tests.golden_cases import write_folder
 from tests.task_models import ADAPTED, ALPHA, CONFIG, HIDDEN, RANK, TASKS, Tensors, adapted, draw, write
 

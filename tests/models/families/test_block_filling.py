@@ -8,7 +8,7 @@ from models.errors import BadCheckpoint
 from models.families import config_of, family_of
 from models.families.block_filling import block_steps, uncomputed, with_layer_mean
 from models.families.encoding_fitting import fit_encodings
-from models.families.recipe import Attention, Collect, DistanceBias, Experts, Recipe, layers
+from models.recipes.steps import Attention, Collect, DistanceBias, Experts, Recipe, layers
 
 # The types that ModernBERT's config class gives the layers where config.json lists none (transformers 5.23).
 WINDOWS = {

@@ -8,8 +8,8 @@ import pytest
 
 from models.artifacts.export import export
 from models.errors import BadCheckpoint
-from models.families.recipe import Attention
 from models.positions.rope.frequencies import frequencies
+from models.recipes.steps import Attention
 from tests.golden_cases import case, write_checkpoint, write_folder
 from tests.whole_models import write_whole
 

@@ -16,14 +16,10 @@ from models.checkpoints.checkpoint import open_checkpoint
 from models.checkpoints.safetensors import read_header
 from models.errors import BadCheckpoint
 from models.families import FAMILIES
-from models.families.head_fitting import (
-    Head,
-    Transform,
-    fit_head,
-    from_json,
-)
+from models.families.head_fitting import fit_head
 from models.families.heads import HEADS
-from models.families.recipe import LayerNorm, Linear
+from models.recipes.output_head import OutputHead, Transform, from_json
+from models.recipes.steps import LayerNorm, Linear
 from models.reference import head as head_reference
 from tests.golden_cases import case, write_folder
 
@@ -36,7 +32,9 @@ def array(*shape: int) -> NDArray[np.float32]:
     return RANDOM.normal(size=shape).astype(np.float32)
 
 
-def fitted(folder: Path, model_type: str, names: dict[str, tuple[int, ...]], **config: Any) -> tuple[Head | None, str]:
+def fitted(
+    folder: Path, model_type: str, names: dict[str, tuple[int, ...]], **config: Any
+) -> tuple[OutputHead | None, str]:
     """Return the head of a file with tensors of these names and shapes, the first the input table."""
     tensors = {name: array(*shape) for name, shape in names.items()}
     checkpoint = open_checkpoint(write_folder(folder, {"model_type": model_type, **config}, tensors))
@@ -268,6 +266,6 @@ def test_logits_row_does_not_depend_on_other_rows(tmp_path: Path) -> None:
 
 def test_head_survives_card() -> None:
     transform = Transform(Linear("d.weight", None), "gelu", LayerNorm("n.weight", None, 1e-5))
-    head = Head(8, 4, 100, "m", True, "b", transform, 0.5, 2.0, 30.0)
+    head = OutputHead(8, 4, 100, "m", True, "b", transform, 0.5, 2.0, 30.0)
     assert from_json(asdict(head)) == head
     assert from_json(None) is None

@@ -20,21 +20,15 @@ from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.random_checkpoint import create
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, positional_encodings
-from models.families.positional_encodings import (
-    EVERY_LAYER,
-    Alibi,
-    Buckets,
-    Encodings,
-    Mask,
-    RopeTable,
-)
+from models.families import FAMILIES
 from models.positions import alibi
 from models.positions.rope.config import LayerRope, read
 from models.positions.rope.conventions import CONVENTIONS, NO_ROPE
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.presets import PRESETS
 from models.positions.rope.rotation import LAYOUTS
+from models.recipes import positional_encodings
+from models.recipes.positional_encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 from service.cli.main import main
 from service.errors import NotFound
 from service.protocols.inlay.positions.model_schemes import CardAndWeights, available, check_has

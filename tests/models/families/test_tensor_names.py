@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from models.errors import BadCheckpoint, UnknownFamily
-from models.families.recipe import tensors
+from models.recipes.steps import tensors
 from service.cli.main import main
 from tests.golden_cases import case, write_folder
 

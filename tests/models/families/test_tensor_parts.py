@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from models.artifacts.export import export
-from models.checkpoints import opening
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_tensors
 from models.errors import BadCheckpoint
+from models.families import opening
 from models.families.config import Config
 from models.families.fitting import plan
 from models.families.tensor_parts import Part, by_heads, equal, stored_part

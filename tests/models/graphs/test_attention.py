@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -13,6 +12,7 @@ from models.artifacts.int8_encoder import Int8Options
 from models.graphs import attention, row_layout
 from models.graphs.row_layout import MOST_ONE_BY_ONE, SHORT
 from tests.golden_cases import WORDS, case, write_folder, write_tiny_bert
+from tests.onnx_sessions import open_session
 from tests.sweeps import sampled
 
 Float32s = NDArray[np.float32]
@@ -24,9 +24,7 @@ class Encoder:
     """The encoder of an exported model, and texts that it was run on alone."""
 
     def __init__(self, folder: Path) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        self.session = onnxruntime.InferenceSession(folder / "encoder.onnx", options)
+        self.session = open_session(folder / "encoder.onnx")
         self.random = np.random.default_rng(11)
         self.texts = [
             self.random.integers(0, VOCABULARY, length) for length in [*range(1, LONGEST), *range(1, LONGEST)]

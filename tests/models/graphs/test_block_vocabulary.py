@@ -9,17 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.comparison import Session
-from models.families.recipe import (
-    Attention,
-    Disentangled,
-    DistanceBias,
-    Experts,
-    FeedForward,
-    Recipe,
-    ScoreBias,
-    layers,
-)
 from models.graphs.row_layout import MOST_ONE_BY_ONE
+from models.recipes.steps import Attention, Disentangled, DistanceBias, Experts, FeedForward, Recipe, ScoreBias, layers
 from models.reference import interpreter as reference
 from tests.block_recipes import CASES, ROPES, TABLE, TASK_COUNT, VOCABULARY, made, write_graph
 from tests.sweeps import sampled

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from models.artifacts.comparison import Session
 from models.artifacts.export import export
 from models.checkpoints import safetensors
-from models.families.recipe import Recipe
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.graphs.projections import Recorded
+from models.recipes.steps import Recipe
 from tests.golden_cases import case, write_checkpoint
 
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
@@ -14,21 +13,17 @@ from models.checkpoints import safetensors
 from models.errors import ReferenceMismatch
 from models.families import FAMILIES, family_for_side
 from models.families.config import Config
-from models.families.extra_inputs import Extra
 from models.families.filling import input_layer
-from models.families.recipe import (
-    LayerNorm,
-    Recipe,
-    RMSNorm,
-    Scale,
-)
-from models.families.recipe_json import from_json, to_json
 from models.families.tensor_shapes import expected_shapes, per_layer_shapes
 from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
+from models.recipes.extra_inputs import Extra
+from models.recipes.recipe_json import from_json, to_json
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm, Scale
 from models.reference import interpreter as reference
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
+from tests.onnx_sessions import open_session
 from tests.parity.block_configs import CONFIGS
 from tests.sweeps import sampled
 
@@ -39,7 +34,7 @@ ARANGE: Arrays = {"positions": np.arange(40)}
 def run(folder: Path, card: Card, graph: str, feeds: Arrays) -> Arrays:
     """Return the outputs of one graph of an export; feeds it does not read are dropped."""
     entry = card.graphs[graph]
-    session = onnxruntime.InferenceSession(folder / entry.file, providers=["CPUExecutionProvider"])
+    session = open_session(folder / entry.file)
     values = session.run(list(entry.outputs), {name: feeds[name] for name in entry.inputs})
     return dict(zip(entry.outputs, values, strict=True))
 
@@ -334,9 +329,9 @@ def rms(x: NDArray[np.float64]) -> NDArray[np.float64]:
     "steps", [(Scale(3.0),), (RMSNorm("g", 1e-6),), (Scale(0.5), RMSNorm("g", 1e-6), LayerNorm("g", None, 1e-5))]
 )
 def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> None:
-    from models.families.recipe import Embed
     from models.graphs import input_layer as graphs
     from models.graphs.builder import GraphBuilder, save
+    from models.recipes.steps import Embed
 
     random = np.random.default_rng(0)
     table, gain = random.normal(size=(9, 8)).astype(np.float32), random.normal(1, 0.1, 8).astype(np.float32)
@@ -351,7 +346,7 @@ def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> N
     ids = np.array([0, 8, 3])
     expected = reference.run(recipe, {"t": table, "g": gain}, ids, ids, None)
     for file, output in (("embedding", "input_embeddings"), ("components", "token_embeddings")):
-        rows = onnxruntime.InferenceSession(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
+        rows = open_session(tmp_path / f"{file}.onnx").run([output], {"ids": ids})[0]
         np.testing.assert_allclose(rows, expected[output], rtol=1e-5, atol=1e-6)
     by_hand = table[ids].astype(np.float64)
     for step in steps:

@@ -6,7 +6,6 @@ from typing import Any
 import ml_dtypes
 import mpmath
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ from models.errors import BadEncoding
 from models.graphs.positions.alibi import alibi
 from models.positions.alibi import FORMS, slopes, tabulate
 from tests.golden_cases import Case, cases
+from tests.onnx_sessions import open_session
 
 ARITHMETICS = ("exact", "parity")
 HEADS = st.integers(1, 128)
@@ -35,7 +35,7 @@ def whole(heads: int, **arguments: Any) -> NDArray[Any]:
 
 
 def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     (bias,) = session.run(["bias"], inputs)
     return np.asarray(bias)
 
@@ -50,10 +50,10 @@ def test_slopes_and_bias_match_transformers(case: Case, arithmetic: Any) -> None
     inputs = {"key_positions": np.arange(keys)[None]} if mask is None else {"attention_mask": mask}
     for bias in (table.outputs["bias"].whole(), run(graph, **inputs)):
         rtol = case.tolerance["bias"]["rtol"]
-        np.testing.assert_allclose(bias.reshape(case.arrays["bias"].shape), case.arrays["bias"], rtol=rtol)
+        np.testing.assert_allclose(bias.reshape(case.arrays["bias"].shape), case.arrays["bias"], rtol=rtol, atol=1e-9)
     if "slopes" in case.arrays:
         rtol = case.tolerance["slopes"]["rtol"]
-        np.testing.assert_allclose(table.outputs["slopes"].whole(), case.arrays["slopes"], rtol=rtol)
+        np.testing.assert_allclose(table.outputs["slopes"].whole(), case.arrays["slopes"], rtol=rtol, atol=1e-9)
 
 
 @pytest.mark.parametrize("max_bias", [8.0, 16.0, 6.5])
@@ -64,13 +64,13 @@ def test_exact_slopes_match_the_paper_in_40_digits(heads: int, max_bias: float) 
         exponents = [mpmath.mpf(max_bias) * (h + 1) / power for h in range(power)]
         exponents += [mpmath.mpf(max_bias) / 2 * (2 * h + 1) / power for h in range(heads - power)]
         expected = [float(mpmath.mpf(2) ** -exponent) for exponent in exponents]
-    np.testing.assert_allclose(slopes(heads, max_bias), expected, rtol=1e-15)
+    np.testing.assert_allclose(slopes(heads, max_bias), expected, rtol=1e-15, atol=1e-18)
 
 
 @given(st.integers(0, 8).map(lambda bits: 2**bits), st.floats(0.5, 64))
 def test_slopes_of_power_of_two_heads_are_geometric(heads: int, max_bias: float) -> None:
     actual = slopes(heads, max_bias)
-    np.testing.assert_allclose(actual[1:] / actual[:-1], actual[0], rtol=1e-13)
+    np.testing.assert_allclose(actual[1:] / actual[:-1], actual[0], rtol=1e-13, atol=1e-13)
     assert actual[-1] == pytest.approx(2.0**-max_bias, rel=1e-13)
 
 
@@ -79,7 +79,7 @@ def test_extra_heads_take_every_other_slope(heads: int, arithmetic: Any, form: s
     power = 2 ** (heads.bit_length() - 1)
     first, twice = (slopes(count, arithmetic=arithmetic, form=form) for count in (power, 2 * power))
     expected = np.concatenate([first, twice[::2][: heads - power]])
-    np.testing.assert_allclose(slopes(heads, arithmetic=arithmetic, form=form), expected, rtol=1e-6)
+    np.testing.assert_allclose(slopes(heads, arithmetic=arithmetic, form=form), expected, rtol=1e-6, atol=1e-12)
 
 
 def softmax(scores: NDArray[Any]) -> NDArray[Any]:
@@ -166,7 +166,7 @@ def test_graph_reads_positions_of_each_sequence() -> None:
     positions = np.array([[0, 1, 2, 3], [5, 5, 0, 9]])
     bias = run(alibi(4), query_positions=positions[:, :2], key_positions=positions)
     distance = np.abs(positions[:, None, :2, None] - positions[:, None, None, :])
-    np.testing.assert_allclose(bias, -slopes(4)[:, None, None] * distance, rtol=1e-7)
+    np.testing.assert_allclose(bias, -slopes(4)[:, None, None] * distance, rtol=1e-7, atol=1e-13)
 
 
 @pytest.mark.parametrize("form", FORMS)

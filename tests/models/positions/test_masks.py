@@ -17,6 +17,7 @@ from models.graphs.positions.masks import mask as mask_graph
 from models.positions.masks import allowed, tabulate
 from models.positions.table import DTYPES, Output, rounded
 from tests.golden_cases import Case, cases
+from tests.onnx_sessions import open_session
 
 
 @st.composite
@@ -76,7 +77,7 @@ def spelt_out(
 
 
 def run(model: Any, chosen: dict[str, Any]) -> Any:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     feeds = {
         "query_positions": np.arange(chosen["query_length"]) + chosen.get("past", 0),
         "key_positions": np.arange(chosen["key_length"]),

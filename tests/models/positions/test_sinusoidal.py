@@ -5,7 +5,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from models.errors import BadEncoding
 from models.graphs.positions import sinusoidal as graphs
 from models.positions.sinusoidal import SINUSOIDS, tabulate, tabulate_grid
 from tests.golden_cases import Case, cases
+from tests.onnx_sessions import open_session
 
 ARITHMETICS = ("exact", "parity")
 EVEN = st.integers(2, 40).map(lambda half: 2 * half)
@@ -39,7 +39,7 @@ def rows(kind: str, dim: int, positions: Any, **arguments: Any) -> NDArray[Any]:
 
 
 def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString())
     (table,) = session.run(["table"], inputs)
     return np.asarray(table)
 

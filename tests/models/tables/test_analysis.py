@@ -14,9 +14,9 @@ from models.artifacts.export import export
 from models.artifacts.random_checkpoint import INITS, create
 from models.checkpoints.safetensors import tensors_of
 from models.errors import ModelError
-from models.families.recipe import AddPosition, Embed, LayerNorm
 from models.plots.picture import LinePanel
 from models.plots.word_table import draw_table, picture
+from models.recipes.steps import AddPosition, Embed, LayerNorm
 from models.tables import analysis, row_blocks
 from models.tables.analysis import components, effective_rank, row_facts, spectrum
 from tests.golden_cases import write_tiny_bert
@@ -40,10 +40,12 @@ def test_row_facts_match_float64(dtype: Any, monkeypatch: pytest.MonkeyPatch) ->
     actual, rows = row_facts(table, bins=7), table.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1)
     counts, edges = np.histogram(lengths, 7)
-    np.testing.assert_allclose(actual.edges, edges, rtol=1e-12)
+    np.testing.assert_allclose(actual.edges, edges, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(actual.counts, counts)
     numbers = (actual.least, actual.mean, actual.most, actual.deviation)
-    np.testing.assert_allclose(numbers, (lengths.min(), lengths.mean(), lengths.max(), lengths.std()), rtol=1e-12)
+    np.testing.assert_allclose(
+        numbers, (lengths.min(), lengths.mean(), lengths.max(), lengths.std()), rtol=1e-12, atol=1e-12
+    )
     assert (actual.zero_rows, actual.zero_ids) == (2, (4, 250))
     assert (actual.duplicate_groups, actual.duplicate_rows) == (2, 6)
     assert actual.duplicate_ids == ((3, 7, 90, 200), (98, 99))
@@ -70,7 +72,7 @@ def test_singular_values_match_lapack(dtype: Any, rows: int, monkeypatch: pytest
     expected = np.linalg.svd(table.astype(np.float64), compute_uv=False)
     assert len(actual.singular_values) == min(table.shape)
     above = expected > actual.reliable_above
-    np.testing.assert_allclose(np.array(actual.singular_values)[above], expected[above], rtol=1e-6)
+    np.testing.assert_allclose(np.array(actual.singular_values)[above], expected[above], rtol=1e-6, atol=1e-6)
     assert (np.array(actual.singular_values)[~above] <= actual.reliable_above * 1.01).all()
     shares = expected / expected.sum()
     shares = shares[shares > 0]

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
-from models.families.recipe import FeedForward, Linear
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.projections import Int8
+from models.recipes.steps import FeedForward, Linear
 from models.tables.int8_matrices import products, quantized, session_entries, view
+from tests.onnx_sessions import open_session
 
 STEP = FeedForward(Linear("up", "bias"), Linear("down", None), "gelu")
 UP, DOWN = products((STEP,))
@@ -54,9 +55,6 @@ def product_graph(
     folder: Path, tensors: dict[str, Any], largest: NDArray[np.float32], entries: dict[str, str] | None = None
 ) -> onnxruntime.InferenceSession:
     """Return a session that computes up(x) in int8; `entries`: its configuration, None: that for this processor."""
-    options = onnxruntime.SessionOptions()
-    for key, value in (session_entries() if entries is None else entries).items():
-        options.add_session_config_entry(key, value)
     stored = quantized(tensors, (STEP,), {UP.smoothing: largest})
     sources = [
         TensorSource(name, safetensors.NAMES[np.dtype(array.dtype)], array.shape, [array[:]])
@@ -67,7 +65,7 @@ def product_graph(
     (y,) = Int8().emit(builder, UP, "x")
     model = builder.model("up", {"x": ("FLOAT", ("n", WIDTH))}, {"y": (y, "FLOAT", ("n", INNER))})
     save(model, folder / "up.onnx")
-    return onnxruntime.InferenceSession(folder / "up.onnx", options)
+    return open_session(folder / "up.onnx", entries)
 
 
 def test_product_is_within_its_quantization_error(

@@ -9,7 +9,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +29,7 @@ from models.tables import quantization
 from models.tables.quantization import Kind
 from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
+from tests.onnx_sessions import open_session
 from tests.served import serving
 from tests.sweeps import sampled
 
@@ -139,7 +139,7 @@ def test_card_error_equals_served_error(name: str, dtype: str, tmp_path: Path) -
     feeds = {"ids": np.arange(card.vocab_size)}
     graph = card.graphs["components"]
     feeds |= {key: np.zeros(card.vocab_size, np.int64) for key in graph.inputs if key != "ids"}
-    session = onnxruntime.InferenceSession(tmp_path / "out" / graph.file, providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "out" / graph.file)
     [rows] = session.run(["token_embeddings"], {key: feeds[key] for key in graph.inputs})
     difference = np.abs(rows.astype(np.float64) - golden.weights[table])
     assert difference.max() == pytest.approx(card.tables[table].largest_error, rel=1e-3, abs=1e-7)
@@ -189,7 +189,7 @@ def test_product_with_table_equals_product_with_rows(
         {"logits": (builder.product("hidden", "table"), "FLOAT", ("tokens", 101))},
     )
     save(model, tmp_path / "product.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "product.onnx", providers=["CPUExecutionProvider"])
+    session = open_session(tmp_path / "product.onnx")
     rows = quantization.view(load_file(tmp_path / "weights.safetensors"))["table"].astype(np.float64)
     for count in (7, 1, 0):
         [logits] = session.run(["logits"], {"hidden": hidden[:count]})

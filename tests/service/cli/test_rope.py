@@ -6,7 +6,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from safetensors import safe_open
 
@@ -14,6 +13,7 @@ from service.cli.main import main
 from service.cli.rope import rope_options
 from service.protocols.inlay.positions.parameters import RopeParameters
 from tests.golden_cases import case
+from tests.onnx_sessions import open_session
 from tests.service.cli.conftest import Run
 
 LLAMA31 = case("rope_llama3_f8_31")
@@ -81,9 +81,7 @@ def test_a_json_file_holds_facts_and_values(config: str, tmp_path: Path) -> None
 def test_an_onnx_file_computes_the_same_table(config: str, tmp_path: Path) -> None:
     out = tmp_path / "table.onnx"
     assert main(["rope", "--config", config, "--length", "3", "-o", str(out)]) == 0
-    for rows, expected in zip(
-        onnxruntime.InferenceSession(out).run(None, {"positions": ROWS}), golden(SMALL), strict=True
-    ):
+    for rows, expected in zip(open_session(out).run(None, {"positions": ROWS}), golden(SMALL), strict=True):
         np.testing.assert_allclose(rows, expected, atol=3e-7 + 5e-7 * 8192)
 
 

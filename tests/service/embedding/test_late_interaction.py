@@ -20,7 +20,7 @@ def defined(query: np.ndarray, document: np.ndarray) -> float:
 def test_maxsim_is_the_sum_of_largest_products(mean: bool) -> None:
     for query in QUERIES:
         expected = [defined(query, document) / (len(query) if mean else 1) for document in DOCUMENTS]
-        np.testing.assert_allclose(maxsim(query, DOCUMENTS, mean), expected, rtol=1e-5)
+        np.testing.assert_allclose(maxsim(query, DOCUMENTS, mean), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_score_does_not_depend_on_other_documents() -> None:
@@ -34,7 +34,7 @@ def test_blocks_give_the_score_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> 
     whole = maxsim(QUERIES[2], DOCUMENTS)
     monkeypatch.setattr(late_interaction, "BLOCK_PRODUCTS", 300)
     monkeypatch.setattr(late_interaction, "BLOCK_ROWS", 5)
-    np.testing.assert_allclose(maxsim(QUERIES[2], DOCUMENTS), whole, rtol=1e-6)
+    np.testing.assert_allclose(maxsim(QUERIES[2], DOCUMENTS), whole, rtol=1e-6, atol=1e-6)
 
 
 def test_a_document_without_vectors_is_last() -> None:
@@ -54,7 +54,9 @@ ONE = {
 def test_functions_of_single_vectors(name: late_interaction.Function) -> None:
     one, other = np.float64(QUERIES[1]), np.float64(DOCUMENTS[0])
     expected = [[ONE[name](a, b) for b in other] for a in one]
-    np.testing.assert_allclose(score([*QUERIES[1]], [*DOCUMENTS[0]], name, lambda: None), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        score([*QUERIES[1]], [*DOCUMENTS[0]], name, lambda: None), expected, rtol=1e-12, atol=1e-12
+    )
 
 
 def test_a_vector_of_zeros_has_the_cosine_zero() -> None:

@@ -21,12 +21,12 @@ COUNTED = np.array([False, True, True, True, False])  # masked on both sides
     ],
 )
 def test_modes_pool_the_counted_rows(mode, expected):
-    np.testing.assert_allclose(pool(mode, ROWS, COUNTED), expected, rtol=1e-6)
+    np.testing.assert_allclose(pool(mode, ROWS, COUNTED), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_normalize_gives_unit_length_and_keeps_zeros():
     vectors = normalize(np.array([[3, 4], [0, 0]], np.float32))
-    np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]], rtol=1e-7)
+    np.testing.assert_allclose(vectors, [[0.6, 0.8], [0, 0]], rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_normalize_gives_unit_length_and_keeps_zeros():
 def test_excluded_prompt_keeps_the_weights_of_positions(mode: str, expected: list[float], pads: int) -> None:
     rows = np.array([[9.0]] * pads + [[1.0], [2.0], [3.0], [7.0]], np.float32)
     attended = np.arange(len(rows)) >= pads
-    np.testing.assert_allclose(pool(mode, rows, attended, prompt_tokens=2), expected, rtol=1e-6)
+    np.testing.assert_allclose(pool(mode, rows, attended, prompt_tokens=2), expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

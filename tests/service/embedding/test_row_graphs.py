@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from models.artifacts import card as cards
-from models.artifacts.card import ONE_ROW
 from models.artifacts.export import export
+from models.recipes.graph_names import ONE_ROW
 from service.embedding import validation
 from service.embedding.model import Work
 from service.embedding.output_plan import HIDDEN, POOLED

@@ -92,7 +92,7 @@ async def test_ranks_are_sigmoids_of_the_logits_best_first(tmp_path: Path) -> No
     logits = np.concatenate(await output(service, "class_logits", texts(*TEXTS)))[:, 0].astype(np.float64)
     own = service.registry.get(None)
     ranks = await rank(service.pipeline, own, "a c e", TEXTS, RequestContext())
-    np.testing.assert_allclose(ranks.scores, 1 / (1 + np.exp(-logits)), rtol=1e-12)
+    np.testing.assert_allclose(ranks.scores, 1 / (1 + np.exp(-logits)), rtol=1e-12, atol=1e-12)
     assert [number for number, _ in ranks.best_first()] == np.argsort(-logits, kind="stable").tolist()
     raw = await rank(service.pipeline, own, "a c e", TEXTS, RequestContext(), activation="identity")
     np.testing.assert_array_equal(raw.scores, logits)

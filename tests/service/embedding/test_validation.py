@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.artifacts.card import Card
-from models.families.positional_encodings import Encodings
 from models.positions.learned import PositionRule
+from models.recipes.positional_encodings import Encodings
 from service.embedding import validation as sequences
 from service.embedding.requests import Ids
 from service.errors import BadInput, InlayError, OutOfRange

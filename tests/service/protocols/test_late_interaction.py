@@ -154,14 +154,14 @@ def test_rerank_answers_with_maxsim(served: Served, raw_scores: bool) -> None:
     body = {"query": "hello world", "texts": TEXTS, "truncate": True, "raw_scores": raw_scores}
     ranks = post(served, "/rerank", body).json()
     assert [rank["index"] for rank in ranks] == sorted(range(len(TEXTS)), key=lambda index: -scores[index])
-    np.testing.assert_allclose([rank["score"] for rank in ranks], sorted(scores, reverse=True), rtol=1e-6)
+    np.testing.assert_allclose([rank["score"] for rank in ranks], sorted(scores, reverse=True), rtol=1e-6, atol=1e-6)
 
 
 def test_similarity_of_texts_is_maxsim(served: Served) -> None:
     (query,) = vectors(served, ["hello world"], input_type="query")
     body = {"inputs": {"source_sentence": "hello world", "sentences": TEXTS}, "parameters": {"truncate": True}}
     np.testing.assert_allclose(
-        post(served, "/similarity", body).json(), [maxsim(query, own) for own in vectors(served)], rtol=1e-6
+        post(served, "/similarity", body).json(), [maxsim(query, own) for own in vectors(served)], rtol=1e-6, atol=1e-6
     )
 
 
@@ -178,7 +178,7 @@ def test_similarity_of_vectors_is_that_of_their_texts(served: Served) -> None:
     scores = post(served, "/similarity", body).json()
     texts = {"inputs": {"source_sentence": "a b", "sentences": TEXTS}, "parameters": {"truncate": True}}
     assert scores[1] == post(served, "/similarity", texts).json()
-    np.testing.assert_allclose(scores[0], [maxsim(queries[0], own) for own in documents], rtol=1e-6)
+    np.testing.assert_allclose(scores[0], [maxsim(queries[0], own) for own in documents], rtol=1e-6, atol=1e-6)
 
 
 def test_vectors_may_be_sent_as_embed_answers_them(served: Served) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx as onnx_format
-import onnxruntime
 import pytest
 
 from models.artifacts import card as cards
@@ -13,6 +12,7 @@ from service.errors import StartError
 from service.runtime import onnx
 from service.runtime.onnx import OnnxEngine
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.onnx_sessions import open_session
 
 ROWS = 1100  # two chunks and a rest
 
@@ -71,7 +71,7 @@ def test_one_type_for_all_rows_gives_the_same_bytes(rows: int, one_type: bool, f
         types.type.tensor_type.shape.dim[0].dim_param = "tokens"
     path = folder / f"bert/embedding-{one_type}.onnx"
     onnx_format.save(graph, path)
-    session = onnxruntime.InferenceSession(path)
+    session = open_session(path)
     engine = OnnxEngine("cpu", {"embedding": session}, card.graphs)
     draw = np.random.default_rng(2)
     feeds = {"ids": draw.integers(0, card.vocab_size, rows), "positions": np.arange(rows) % 24}

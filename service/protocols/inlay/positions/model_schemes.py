@@ -9,12 +9,12 @@ from typing import Any, Generic
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from models.families.positional_encodings import RopeTable
-from models.families.recipe import AddPosition, AddSinusoid
 from models.positions import alibi, buckets, learned, masks, sinusoidal
 from models.positions.rope import axial
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import AddPosition, AddSinusoid
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import NotFound

@@ -5,7 +5,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from models.positions.rope.frequencies import Frequencies, Rope, frequencies
 from models.positions.rope.table import tabulate
 from tests.golden_cases import Case, cases
 from tests.models.positions.rope.test_scalings import rope_of
+from tests.onnx_sessions import open_session
 
 PLAIN = Rope(10000.0, 128)
 LAST = 10_485_759
@@ -69,9 +69,7 @@ def test_exact_tables_and_graph_match_sixty_digits(case: Case, tmp_path: Path) -
 
 def run(actual: Frequencies, positions: np.ndarray[Any, Any], folder: Path) -> list[np.ndarray[Any, Any]]:
     save(rope_graph(actual), folder / "rope.onnx")
-    values: list[np.ndarray[Any, Any]] = onnxruntime.InferenceSession(folder / "rope.onnx").run(
-        None, {"positions": positions}
-    )
+    values: list[np.ndarray[Any, Any]] = open_session(folder / "rope.onnx").run(None, {"positions": positions})
     return values
 
 
@@ -144,7 +142,7 @@ def test_pair_norm_equals_the_attention_factor(positions: list[int]) -> None:
     rope = Rope.of(10000.0, 64, "yarn", {"factor": 40.0, "original_max_position_embeddings": 4096})
     actual = frequencies(rope)
     cos, sin = cos_sin(actual, np.array(positions))
-    np.testing.assert_allclose(np.hypot(cos, sin), actual.attention_factor, rtol=1e-15)
+    np.testing.assert_allclose(np.hypot(cos, sin), actual.attention_factor, rtol=1e-15, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["cos", "sin"])

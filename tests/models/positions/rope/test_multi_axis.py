@@ -5,7 +5,6 @@ from typing import Any
 
 import mpmath
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +19,7 @@ from models.positions.rope.rotation import duplicate
 from models.positions.rope.table import tabulate
 from models.positions.table import Arithmetic, Table
 from tests.golden_cases import Case, case, cases
+from tests.onnx_sessions import open_session
 
 Array = NDArray[Any]
 ARITHMETICS: tuple[Arithmetic, ...] = ("exact", "parity")
@@ -28,7 +28,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def graph(model: Any, **inputs: Array) -> list[Array]:
-    actual: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    actual: list[Array] = open_session(model.SerializeToString()).run(None, inputs)
     return actual
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,12 +12,12 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.graphs.positions.rope import rope
-from models.graphs.positions.rotation import rotation
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.rotation import LAYOUTS, convert_rows, duplicate, permutation, rotate, sin_cos
 from models.positions.table import Arithmetic
 from tests.golden_cases import Case, case, cases
+from tests.onnx_sessions import open_session
 
 Array = NDArray[Any]
 ARITHMETICS: tuple[Arithmetic, ...] = ("exact", "parity")
@@ -28,7 +27,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def graph(model: Any, **inputs: Array) -> list[Array]:
-    actual: list[Array] = onnxruntime.InferenceSession(model.SerializeToString()).run(None, inputs)
+    actual: list[Array] = open_session(model.SerializeToString()).run(None, inputs)
     return actual
 
 
@@ -49,21 +48,6 @@ def test_rotation_matches_transformers(case: Case, arithmetic: Arithmetic) -> No
         np.testing.assert_allclose(turned, case.arrays[f"{name}_out"], rtol=0, **case.tolerance[f"{name}_out"])
 
 
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@pytest.mark.parametrize("case", cases("rope_apply"), ids=str)
-def test_rotation_graph_matches_transformers(case: Case, arithmetic: Arithmetic) -> None:
-    layout, skip = SKIPPED.get(case.params["variant"], (case.params["variant"], 0))
-    cos, sin = angles_of(case, skip)
-    sizes, axes = (case.params["head_dim"], case.params["rotary_dim"]), ("batch", "heads", "tokens")
-    forward = rotation(layout, *sizes, skip=skip, arithmetic=arithmetic, axes=axes)
-    backward = rotation(layout, *sizes, skip=skip, arithmetic=arithmetic, axes=axes, inverse=True)
-    for name in "qk":
-        [turned] = graph(forward, x=case.arrays[name], cos=cos, sin=sin)
-        np.testing.assert_allclose(turned, case.arrays[f"{name}_out"], rtol=0, **case.tolerance[f"{name}_out"])
-        [back] = graph(backward, x=turned, cos=cos, sin=sin)
-        np.testing.assert_allclose(back, case.arrays[name], rtol=0, atol=2e-6)
-
-
 @pytest.mark.parametrize("case", cases("rope_apply_bf16"), ids=str)
 def test_bfloat16_parity_rounds_three_times_as_transformers(case: Case) -> None:
     cos, sin = angles_of(case)
@@ -81,13 +65,6 @@ def test_exact_bfloat16_is_the_nearest_value(case: Case) -> None:
     np.testing.assert_allclose(turned, case.arrays["q_out"], rtol=0, atol=atol)
     truth = rotate(q.astype(np.float64), cos, sin, "half")
     assert (np.abs(turned - truth) <= np.abs(truth) * 2.0**-8).all()  # of 8 significant bits, half a step
-    half = graph(
-        rotation("half", 16, 16, axes=("batch", "heads", "tokens")),
-        x=case.arrays["q"],
-        cos=cos.astype(np.float32),
-        sin=sin.astype(np.float32),
-    )
-    np.testing.assert_allclose(half[0], case.arrays["q_out"], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(("name", "arithmetic"), [("gptj", "parity"), ("roformer", "exact")])
@@ -144,7 +121,7 @@ def test_rotation_keeps_pair_norms_and_unrotated_channels(layout: str, seed: int
     written = permutation(drawn.head_dim, drawn.rotary_dim, target, "half")
     before, after, half = drawn.q[..., source], turned[..., written], drawn.rotary_dim // 2
     lengths = (np.hypot(each[..., :half], each[..., half : 2 * half]) for each in (before, after))
-    np.testing.assert_allclose(*lengths, rtol=1e-13)
+    np.testing.assert_allclose(*lengths, rtol=1e-13, atol=1e-13)
     np.testing.assert_array_equal(before[..., 2 * half :], after[..., 2 * half :])
 
 
@@ -155,20 +132,6 @@ def test_inverse_undoes_rotation_for_any_attention_factor(layout: str, seed: int
     turned = rotate(drawn.q, cos, sin, layout)
     back = rotate(turned, cos, sin, layout, inverse=True, attention_factor=factor)
     np.testing.assert_allclose(back, drawn.q, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("arithmetic", ARITHMETICS)
-def test_graph_undoes_rotation_for_any_attention_factor(layout: str, arithmetic: Arithmetic) -> None:
-    drawn = Drawn(layout, 5, partial=True)
-    x = drawn.q.swapaxes(0, 1).astype(np.float32)  # [tokens, heads, D]
-    cos, sin = (1.5 * values.astype(np.float32) for values in (drawn.cos, drawn.sin))
-    sizes = (drawn.head_dim, drawn.rotary_dim)
-    [turned] = graph(rotation(layout, *sizes, arithmetic=arithmetic), x=x, cos=cos, sin=sin)
-    expected = rotate(x.swapaxes(0, 1), cos, sin, layout, arithmetic=arithmetic).swapaxes(0, 1)
-    np.testing.assert_allclose(turned, expected, rtol=0, atol=1e-6)
-    undo = rotation(layout, *sizes, arithmetic=arithmetic, inverse=True, attention_factor=1.5)
-    np.testing.assert_allclose(graph(undo, x=turned, cos=cos, sin=sin)[0], x, rtol=0, atol=2e-6)
 
 
 @given(NAMES, SEEDS, st.booleans(), st.integers(0, 10_000_000))
@@ -238,10 +201,6 @@ def test_batch_rows_have_their_own_angles_for_all_heads() -> None:
     cos, sin = cos_sin(frequencies(Rope(10000.0, 8)), positions)
     alone = [rotate(x[row], cos[row], sin[row], "half") for row in range(2)]
     np.testing.assert_array_equal(rotate(x, cos, sin, "half"), alone)
-    batched = rotation("half", 8, 8, axes=("batch", "heads", "tokens"), table_axes=("batch", "tokens"))
-    singles = (each.astype(np.float32) for each in (x, cos, sin))
-    [turned] = graph(batched, **dict(zip(("x", "cos", "sin"), singles, strict=True)))
-    np.testing.assert_allclose(turned, alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -307,8 +266,3 @@ def test_rejects_weights_without_whole_heads(rows: int, head_dim: int, rotary_di
     with pytest.raises(BadEncoding) as caught:
         convert_rows(np.zeros((rows, 3)), head_dim, rotary_dim, "half", "interleaved")
     assert said in str(caught.value)
-
-
-def test_rejects_graph_with_unknown_table_axes() -> None:
-    with pytest.raises(BadEncoding, match="they must be some of x's"):
-        rotation("half", 8, 8, table_axes=("batch", "tokens"))

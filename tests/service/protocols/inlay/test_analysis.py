@@ -23,9 +23,11 @@ def test_analysis_matches_numpy(served: Served, tiny_store: Path) -> None:
     assert (analysis["table"]["name"], analysis["table"]["shape"]) == (name, list(table.shape))
     assert analysis["table"]["bytes"] == table.nbytes
     norms = [analysis["norms"][key] for key in ("min", "mean", "max", "std")]
-    np.testing.assert_allclose(norms, [lengths.min(), lengths.mean(), lengths.max(), lengths.std()], rtol=1e-12)
+    np.testing.assert_allclose(
+        norms, [lengths.min(), lengths.mean(), lengths.max(), lengths.std()], rtol=1e-12, atol=1e-12
+    )
     assert sum(analysis["norms"]["histogram"]["counts"]) == len(table)
-    np.testing.assert_allclose(analysis["spectrum"]["singular_values"], values, rtol=1e-6)
+    np.testing.assert_allclose(analysis["spectrum"]["singular_values"], values, rtol=1e-6, atol=1e-6)
     shares = values / values.sum()
     assert analysis["spectrum"]["effective_rank"] == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-6)
     assert analysis["zero_rows"]["count"] == int((lengths == 0).sum())

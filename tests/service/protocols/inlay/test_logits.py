@@ -114,9 +114,9 @@ def test_probabilities_are_the_softmax_of_scaled_logits(heads: Served, temperatu
     np.testing.assert_allclose(own, LOGITS / temperature, atol=1e-5 / temperature)
     shares = np.array(logits_of(heads, **body, output="probabilities")["probabilities"])
     logs = np.array(logits_of(heads, **body, output="log_probabilities")["log_probabilities"])
-    np.testing.assert_allclose(shares.sum(axis=-1), 1.0, rtol=1e-14)
-    np.testing.assert_allclose(shares, softmax(own), rtol=1e-13)
-    np.testing.assert_allclose(np.exp(logs), shares, rtol=1e-13)
+    np.testing.assert_allclose(shares.sum(axis=-1), 1.0, rtol=1e-14, atol=1e-14)
+    np.testing.assert_allclose(shares, softmax(own), rtol=1e-13, atol=1e-20)
+    np.testing.assert_allclose(np.exp(logs), shares, rtol=1e-13, atol=1e-20)
 
 
 @pytest.mark.parametrize("top_k", [1, 5, V])
@@ -127,7 +127,7 @@ def test_top_k_are_the_first_of_all_sorted(heads: Served, small_blocks: None, to
     order = np.argsort(-whole["logits"], axis=-1, kind="stable")[..., :top_k]
     np.testing.assert_array_equal(best["ids"], order)
     for name, values in whole.items():
-        np.testing.assert_allclose(best[name], np.take_along_axis(values, order, -1), rtol=1e-13)
+        np.testing.assert_allclose(best[name], np.take_along_axis(values, order, -1), rtol=1e-13, atol=1e-20)
     assert (best["top_k"], best["temperature"]) == (top_k, 0.7)
 
 
@@ -226,7 +226,7 @@ def test_softmax_is_computed_in_float64() -> None:
     mp.dps = 40
     total = sum(mp.e ** (mpf(float(value)) / mpf("0.5")) for value in values[:200])
     exact = [float(mp.e ** (mpf(float(value)) / mpf("0.5")) / total) for value in values[:200]]
-    np.testing.assert_allclose(logits.TRANSFORMS["probabilities"](values[:200], 0.5), exact, rtol=1e-12)
+    np.testing.assert_allclose(logits.TRANSFORMS["probabilities"](values[:200], 0.5), exact, rtol=1e-12, atol=1e-20)
     assert abs(np.exp(logits.TRANSFORMS["log_probabilities"](values, 0.5)).sum() - 1) < 1e-12
 
 

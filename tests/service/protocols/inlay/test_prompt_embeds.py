@@ -112,7 +112,7 @@ def test_leaves_positions_and_norms_to_the_receiver(others: Served, name: str) -
     answer = handed(others, "input_embeds", golden.ids.tolist(), model=name)
     np.testing.assert_array_equal(np.float32(answer["input_embeds"]), table[golden.ids])
     scaled = rows_of(others, golden.ids.tolist(), "token_embeddings", name)
-    np.testing.assert_allclose(scaled, table[golden.ids] * np.sqrt(table.shape[1]), rtol=1e-6)
+    np.testing.assert_allclose(scaled, table[golden.ids] * np.sqrt(table.shape[1]), rtol=1e-6, atol=1e-6)
 
 
 def test_input_embeds_nest_as_sglang_reads_them(served: Served) -> None:

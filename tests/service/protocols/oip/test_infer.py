@@ -68,7 +68,7 @@ def test_types_and_positions_lose_the_same_padding(served: Served) -> None:
         one = {"input_ids": row, "token_type_ids": [1] * len(row), "position_ids": list(range(3, 3 + len(row)))}
         answer = served.post({"inputs": one, "outputs": "input_embeddings"}).json()
         expected = np.array(answer["outputs"]["input_embeddings"][0], np.float32)
-        np.testing.assert_allclose(rows[index, -len(row) :], expected, rtol=1e-6)
+        np.testing.assert_allclose(rows[index, -len(row) :], expected, rtol=1e-6, atol=1e-6)
 
 
 def test_flat_ids_give_the_same_rows_one_below_the_other(served: Served) -> None:

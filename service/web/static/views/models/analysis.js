@@ -61,7 +61,7 @@ function Summary({ found }) {
   </dl>`;
 }
 
-// What the steps of a recipe do, in the order of models/families/recipe.py; others are shown by their name.
+// What the steps of a recipe do, in the order of models/recipes/steps.py; others are shown by their name.
 const STEPS = {
   Embed: "rows of the word table",
   AddType: "add the rows of token_type_ids",

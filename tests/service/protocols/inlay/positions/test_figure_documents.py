@@ -30,7 +30,7 @@ def grid(panel: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 def test_spectrum_holds_the_inverse_frequencies(served: Served) -> None:
     (curve,) = curves(figure(served, "/positions/rope.json", plot="spectrum", **ROPE))
-    np.testing.assert_allclose(curve["y"], 500_000.0 ** (-np.arange(32) / 32), rtol=1e-12)
+    np.testing.assert_allclose(curve["y"], 500_000.0 ** (-np.arange(32) / 32), rtol=1e-12, atol=1e-18)
 
 
 def test_grid_equals_the_table(served: Served) -> None:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 
+from tests.onnx_sessions import open_session
 from tests.served import Served
 
 QUERIES, KEYS = np.arange(5), np.arange(9)
@@ -51,9 +51,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict
 
 
 def run(file: bytes, feeds: dict[str, NDArray[Any]], names: list[str]) -> list[NDArray[Any]]:
-    arrays: list[NDArray[Any]] = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).run(
-        names, feeds
-    )
+    arrays: list[NDArray[Any]] = open_session(file).run(names, feeds)
     return arrays
 
 

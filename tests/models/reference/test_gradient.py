@@ -7,8 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models.errors import BadQuery
-from models.families.extra_inputs import ATTENDED, MASKED
-from models.families.recipe import (
+from models.families.padding import padding_rows
+from models.positions.learned import PositionRule
+from models.recipes.extra_inputs import ATTENDED, MASKED
+from models.recipes.steps import (
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -24,12 +26,10 @@ from models.families.recipe import (
     Scale,
     TokenDropout,
 )
-from models.positions.learned import PositionRule
 from models.reference import interpreter as reference
+from models.reference.gradient import Packed, backward, sum_by_index
 from models.tables import cross_entropy
 from models.tables.cross_entropy import IGNORED, Rule, output_side
-from models.tables.gradient import Packed, backward, sum_by_index
-from models.tables.padding import padding_rows
 from tests.golden_cases import case
 
 Arrays = dict[str, NDArray[Any]]

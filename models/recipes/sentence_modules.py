@@ -7,23 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from models.families.recipe import LayerNorm, Linear
+from models.recipes.steps import Activation, LayerNorm, Linear
 
-Activation = Literal[
-    "identity",
-    "tanh",
-    "relu",
-    "leaky_relu",
-    "elu",
-    "gelu",
-    "sigmoid",
-    "silu",
-    "gelu_tanh",
-    "quick_gelu",
-    "squared_relu",
-]
 LEAST_LENGTH = 1e-12  # that a vector is divided by: torch.nn.functional.normalize
-LEAKY_SLOPE = 0.01  # torch.nn.LeakyReLU's
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ import numpy as np
 
 from models.checkpoints.gguf import Gguf
 from models.checkpoints.gguf_rope import is_size, rope_config
-from models.checkpoints.gguf_tensors import arranged, block_names, input_names, unread
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families import FAMILIES, Family
 from models.families.config import Config as FamilyConfig
+from models.families.gguf_tensors import arranged, block_names, input_names, unread
 
 Config = dict[str, Any]
 _SIZES = {  # after the architecture's name -> the usual key of config.json

@@ -2,48 +2,20 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import (
-    gguf_config,
-    gguf_tokenizer,
-    hub,
-    hub_files,
-    sentence_transformers,
-)
+from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Repository
-from models.checkpoints.sentence_modules import Fetch, on_disk
-from models.errors import ModelError
+from models.checkpoints.located import LocatedCheckpoint, renamed_in_errors
+from models.families import FAMILIES, gguf_config
 from models.progress import Progress, no_progress
 
 GGUF = ".gguf"
-
-
-@dataclass(frozen=True, slots=True)
-class LocatedCheckpoint:
-    """Where a checkpoint is, and how to open it.
-
-    Attributes:
-        folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
-        name: its name in cards: a folder's or a file's name, or org/name@commit.
-        temporary: the folder is deleted when the context ends: no export may link to it.
-        checkpoint: opens config and tensors; raises BadCheckpoint.
-        repository: where other files can be fetched from; None: it is on this machine.
-        fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
-    """
-
-    folder: Path
-    name: str
-    temporary: bool
-    checkpoint: Callable[[], Checkpoint]
-    repository: Repository | None = None
-    fetch_module: Fetch = on_disk
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
@@ -101,7 +73,8 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     file = read_gguf(path)
     config, tensors, blockless = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    gguf_tokenizer.write(folder, file, config["model_type"])
+    family = FAMILIES.get(config["model_type"])
+    gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, blockless=blockless, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
@@ -137,22 +110,3 @@ def _temporary(label: str, repository: Repository | None = None) -> Iterator[Pat
         paths = (folder / hub_files.PARTIAL, folder)
         with renamed_in_errors(paths, lambda: repository.label if repository else label):
             yield folder
-
-
-@contextmanager
-def renamed_in_errors(paths: Sequence[Path], shown: Callable[[], str]) -> Iterator[None]:
-    """Raise a ModelError that names a temporary path again, with a name that the operator knows.
-
-    Args:
-        paths: the temporary paths, inner ones first.
-        shown: returns the name that replaces them; called for an error.
-    """
-    try:
-        yield
-    except ModelError as error:
-        if not any(str(path) in str(error) for path in paths):
-            raise
-        message = str(error)
-        for path in paths:
-            message = message.replace(str(path), shown())
-        raise type(error)(message) from error

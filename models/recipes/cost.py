@@ -6,7 +6,7 @@ none.
 
 from collections.abc import Mapping
 
-from models.families.recipe import (
+from models.recipes.steps import (
     AddIndexed,
     AddPosition,
     AddSinusoid,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from models.families.recipe import (
+from models.recipes.recipe_json import from_json, to_json
+from models.recipes.steps import (
     PARTS,
     STEPS,
     Adapter,
@@ -37,7 +38,6 @@ from models.families.recipe import (
     layers,
     tensors,
 )
-from models.families.recipe_json import from_json, to_json
 from tests.block_recipes import CASES, made
 
 NORM, RMS, LINEAR = LayerNorm("n.weight", "n.bias", 1e-5), RMSNorm("r", 1e-6, 1.0), Linear("l.weight", None)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from models.families import sentence_modules
-from models.families.sentence_modules import SentenceModules
+from models.recipes import sentence_modules
+from models.recipes.sentence_modules import SentenceModules
 
 
 @dataclass(frozen=True, slots=True)

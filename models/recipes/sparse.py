@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from models.families import sentence_modules
-from models.families.sentence_modules import SentenceModules
+from models.recipes import sentence_modules
+from models.recipes.sentence_modules import SentenceModules
 
 SpladePooling = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadQuery
-from models.families.extra_inputs import ATTENDED, MASKED
-from models.families.recipe import (
+from models.recipes.extra_inputs import ATTENDED, MASKED
+from models.recipes.steps import (
     KEPT_IN_TRAINING,
     AddIndexed,
     AddPosition,
@@ -58,7 +58,7 @@ class Packed:
         positions: int64 [N].
         types: int64 [N]; None: the model reads none.
         mask: bool [N]; None: no token is masked.
-        extras: the inputs that models/families/extra_inputs.py fills, by name.
+        extras: the inputs that models/recipes/extra_inputs.py fills, by name.
     """
 
     ids: Ids

@@ -1,7 +1,7 @@
 """Which row of each table is the padding row: zero at initialisation, and without gradient."""
 
-from models.families.recipe import AddPosition, Embed, Recipe
 from models.positions.learned import PositionRule
+from models.recipes.steps import AddPosition, Embed, Recipe
 
 # Families whose word table has no padding row, even with a pad_token_id (transformers 5.23 builds their nn.Embedding
 # without padding_idx). Every other text family has one.

@@ -3,7 +3,7 @@
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from models.families.recipe import PARTS, STEPS, Recipe
+from models.recipes.steps import PARTS, STEPS, Recipe
 
 
 def to_json(recipe: Recipe) -> list[dict[str, Any]]:

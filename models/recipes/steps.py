@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "quick_gelu", "squared_relu"]
+Activation = Literal[
+    "identity",
+    "tanh",
+    "relu",
+    "leaky_relu",
+    "elu",
+    "gelu",
+    "gelu_tanh",
+    "quick_gelu",
+    "squared_relu",
+    "sigmoid",
+    "silu",
+]
+LEAKY_SLOPE = 0.01  # of leaky_relu: torch.nn.LeakyReLU's
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of embeddings that ESM's masked language modelling keeps
 
 

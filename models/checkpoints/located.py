@@ -1,0 +1,51 @@
+"""`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how it is opened."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.hub import Repository
+from models.checkpoints.sentence_modules import Fetch, on_disk
+from models.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedCheckpoint:
+    """Where a checkpoint is, and how to open it.
+
+    Attributes:
+        folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
+        name: its name in cards: a folder's or a file's name, or org/name@commit.
+        temporary: the folder is deleted when the context ends: no export may link to it.
+        checkpoint: opens config and tensors; raises BadCheckpoint.
+        repository: where other files can be fetched from; None: it is on this machine.
+        fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
+    """
+
+    folder: Path
+    name: str
+    temporary: bool
+    checkpoint: Callable[[], Checkpoint]
+    repository: Repository | None = None
+    fetch_module: Fetch = on_disk
+
+
+@contextmanager
+def renamed_in_errors(paths: Sequence[Path], shown: Callable[[], str]) -> Iterator[None]:
+    """Raise a ModelError that names a temporary path again, with a name that the operator knows.
+
+    Args:
+        paths: the temporary paths, inner ones first.
+        shown: returns the name that replaces them; called for an error.
+    """
+    try:
+        yield
+    except ModelError as error:
+        if not any(str(path) in str(error) for path in paths):
+            raise
+        message = str(error)
+        for path in paths:
+            message = message.replace(str(path), shown())
+        raise type(error)(message) from error

@@ -1,0 +1,7 @@
+"""Names inside exported graphs that both their emitters and their callers use."""
+
+ONE_ROW = "pooled_hidden_state"
+"""The output of graphs that compute one row of each sequence behind the last attention."""
+
+ONE_TYPE = "types"
+"""The name of the dimension of `types` in graphs that take one type for all rows; elsewhere it is "tokens"."""
