@@ -337,14 +337,14 @@ def test_recognizes_llama3_factors(tmp_path: Path) -> None:
     factors = llama3_factors(5e5, 128, 8.0)
     rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
     assert rope.rope.rope_type == "llama3"
-    np.testing.assert_allclose(rope.inverse_frequency, golden.arrays["inv_freq"], rtol=3e-7)
+    np.testing.assert_allclose(rope.inverse_frequency, golden.arrays["inv_freq"], rtol=3e-7, atol=3e-13)
 
 
 def test_other_factors_divide_each_channel(tmp_path: Path) -> None:
     factors = np.linspace(1, 3, 64, dtype=np.float32)
     rope = rope_card(tmp_path, "llama", ROPE, {"rope_freqs.weight": factors}).encodings.ropes["all"]
     expected = 5e5 ** (-np.arange(64) / 64) / factors
-    np.testing.assert_allclose(rope.inverse_frequency, expected, rtol=1e-6)
+    np.testing.assert_allclose(rope.inverse_frequency, expected, rtol=1e-6, atol=1e-12)
     assert rope.attention_factor == 1
 
 
@@ -358,14 +358,16 @@ def test_reads_longrope_lists_and_attention_factor(tmp_path: Path) -> None:
                        "rope.scaling.attn_factor": float(np.sqrt(1 + np.log(32) / np.log(4096)))}  # fmt: skip
     tensors = {"rope_factors_short.weight": short, "rope_factors_long.weight": long}
     rope = rope_card(tmp_path, "phi3", metadata, tensors).encodings.ropes["all"]
-    np.testing.assert_allclose(rope.inverse_frequency, 1e4 ** (-np.arange(len(short)) / len(short)) / short, rtol=1e-6)
+    np.testing.assert_allclose(
+        rope.inverse_frequency, 1e4 ** (-np.arange(len(short)) / len(short)) / short, rtol=1e-6, atol=1e-12
+    )
     assert rope.attention_factor == pytest.approx(np.sqrt(1 + np.log(32) / np.log(4096)), rel=1e-6)
 
 
 def test_reads_linear_and_yarn_scalings(tmp_path: Path) -> None:
     linear = ROPE | {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
     rope = rope_card(tmp_path / "a", "llama", linear).encodings.ropes["all"]
-    np.testing.assert_allclose(rope.inverse_frequency, 5e5 ** (-np.arange(64) / 64) / 4, rtol=1e-6)
+    np.testing.assert_allclose(rope.inverse_frequency, 5e5 ** (-np.arange(64) / 64) / 4, rtol=1e-6, atol=1e-12)
     yarn = ROPE | {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": 4.0,
@@ -387,8 +389,8 @@ def test_gemma3_has_rope_table_per_layer_type(tmp_path: Path) -> None:
                        "block_count": 6, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}  # fmt: skip
     ropes = rope_card(tmp_path, "gemma3", metadata).encodings.ropes
     plain = np.arange(64) / 64
-    np.testing.assert_allclose(ropes["full_attention"].inverse_frequency, 1e6**-plain / 8, rtol=1e-6)
-    np.testing.assert_allclose(ropes["sliding_attention"].inverse_frequency, 1e4**-plain, rtol=1e-6)
+    np.testing.assert_allclose(ropes["full_attention"].inverse_frequency, 1e6**-plain / 8, rtol=1e-6, atol=1e-12)
+    np.testing.assert_allclose(ropes["sliding_attention"].inverse_frequency, 1e4**-plain, rtol=1e-6, atol=1e-12)
 
 
 def test_partial_rotary_factor_gives_exact_channels() -> None:
