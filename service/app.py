@@ -5,7 +5,7 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -60,32 +60,27 @@ ASGIApplication = Callable[[Any, Any, Any], Awaitable[None]]
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Application:
     """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
 
     Attributes:
+        api: the FastAPI application: the lifespan and the documentation pages.
         pipeline: serves HTTP requests.
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
-        heads: parsed request heads, cached by their bytes.
         context: the parts of the service, for handlers.
-        api: the FastAPI application: the lifespan and the documentation pages.
+        heads: parsed request heads, cached by their bytes.
     """
 
-    def __init__(
-        self,
-        api: ASGIApplication,
-        pipeline: Pipeline,
-        rpc: RpcServer,
-        connections: ConnectionSettings,
-        intake: Intake,
-        context: ServiceContext,
-    ) -> None:
-        self.api, self.rpc = api, rpc
-        self.pipeline, self.connections, self.intake = pipeline, connections, intake
-        self.heads: dict[bytes, Head] = {}
-        self.context = context
+    api: ASGIApplication
+    pipeline: Pipeline
+    rpc: RpcServer
+    connections: ConnectionSettings
+    intake: Intake
+    context: ServiceContext
+    heads: dict[bytes, Head] = field(default_factory=dict)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
@@ -118,8 +113,26 @@ def create_app(
     context = _open_context(settings, metrics)
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
+    rpc = _rpc_server(context, plane, keys)
+    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
+    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
+    api, router = _documented(groups if management is None else _with(groups, management=False), context, keys)
+
+    def application(router: Router) -> Application:
+        return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
+
+    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    if management is not None:
+        managed = application(Router(_with(groups, management=True)))
+        beside = partial(serving_beside, managed, management, settings)
+    api.router.lifespan_context = partial(_lifespan, context, rpc, ready, beside, listens)
+    return application(router)
+
+
+def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Keys | None) -> tuple[Any, Router]:
+    """Return FastAPI's application, which has the documentation pages, and a router of the groups and these pages."""
     # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
-    names_models = keys is None or settings.management_port is None
+    names_models = keys is None or context.settings.management_port is None
 
     def loaded() -> LoadedModels:
         models, default = dict(context.registry.models), context.registry.default
@@ -131,21 +144,8 @@ def create_app(
         loaded if names_models else LoadedModels,
     )
     api = docs_application(VERSION, document)
-    public = groups if management is None else _with(groups, management=False)
-    router = Router([public[0]._replace(routes=[*public[0].routes, *docs_routes(api, document)]), *public[1:]])
-    connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
-    intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
-    rpc = _rpc_server(context, plane, keys)
-
-    def application(router: Router) -> Application:
-        return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
-
-    beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
-    if management is not None:
-        managed = application(Router(_with(groups, management=True)))
-        beside = partial(serving_beside, managed, management, settings)
-    api.router.lifespan_context = _lifespan(context, rpc, ready, beside, listens)
-    return application(router)
+    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(api, document)]), *groups[1:]])
+    return api, router
 
 
 def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:
@@ -236,40 +236,46 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
     ]
 
 
-def _lifespan(
+@asynccontextmanager
+async def _lifespan(
     context: ServiceContext,
     server: RpcServer,
     ready: Ready | None,
     beside: Callable[[], AbstractAsyncContextManager[None]],
     listens: bool,
-) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[None]:
-        port = await server.start() if listens else server.open()
-        stop = asyncio.Event()
-        stopping = asyncio.create_task(_stop_after(stop, context, server))
-        signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
-        if listens:
-            signals.install()
-        watchdog = Watchdog(context.settings.stuck_seconds)
-        watchdog.start()
+    api: Any,
+) -> AsyncIterator[None]:
+    """Serve gRPC and run what runs beside requests, while uvicorn serves HTTP."""
+    port = await server.start() if listens else server.open()
+    async with _stopping_in_order(context, server, listens):
         context.lifecycle.started = True
         if ready:
             ready(context, port)
-        try:
-            health = server.follow(context.check_ready)
-            async with beside(), background_tasks(context, health):
-                yield
-        finally:
-            stop.set()
-            await stopping
-            signals.restore()
-            watchdog.stop()
-            if context.tracing:
-                await asyncio.to_thread(context.tracing.close)
-            log.info("stopped")
+        health = server.follow(context.check_ready)
+        async with beside(), background_tasks(context, health):
+            yield
 
-    return lifespan
+
+@asynccontextmanager
+async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens: bool) -> AsyncIterator[None]:
+    """Watch the event loop and the stop signals; at the end of the block stop gRPC, then tracing."""
+    stop = asyncio.Event()
+    stopping = asyncio.create_task(_stop_after(stop, context, server))
+    signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
+    if listens:
+        signals.install()
+    watchdog = Watchdog(context.settings.stuck_seconds)
+    watchdog.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        await stopping
+        signals.restore()
+        watchdog.stop()
+        if context.tracing:
+            await asyncio.to_thread(context.tracing.close)
+        log.info("stopped")
 
 
 def _drain(context: ServiceContext, server: RpcServer) -> None:

@@ -1,45 +1,17 @@
-"""The errors a caller can meet, as data that each protocol renders in its own format.
+"""The errors that a caller can get, as data that each protocol renders in its own format.
 
 InlayError
-├── BadRequest                a request that cannot be served
-│   ├── BadParameters         a positional encoding with a missing, unknown or impossible parameter
-│   ├── UnknownField          a field, parameter or tensor that is not known
-│   ├── MissingField          a field that is needed
-│   │   └── ModelRequired     no model is named, and there is no default
-│   ├── ConflictingFields     fields that do not go together, or one sent twice
-│   ├── WrongType             a value of another type, or that cannot be read as its own
-│   ├── WrongShape            a tensor or list of another size
-│   ├── OutOfRange            a number outside its range
-│   ├── UnknownValue          a value other than those allowed
-│   ├── EmptyRequest          no inputs at all
-│   ├── Malformed             a body that is not what its content type says
-│   │   └── InvalidJson       a body that is not JSON
-│   └── TooLarge              more than this server takes in one request
-│       ├── TooManyInputs     more inputs
-│       ├── TooManyTokens     more tokens
-│       ├── TooManyCharacters more characters
-│       ├── BodyTooLarge      more bytes
-│       └── HeadTooLarge      a request line, headers or trailers larger than this server reads
-├── RangeNotSatisfiable       a byte range that begins after the last byte
-├── BadInput                  one input that cannot be read
-│   ├── EmptyInput            without a token
-│   └── TooLong               longer than the model reads
-├── WrongModelKind            a model that does not do what the route is for
-├── Unsupported               a part of a protocol that this server does not have
-├── Unauthorized              no key, or an unknown one
-├── NotFound                  no such table, head or version
-│   ├── UnknownModel          no such model
-│   └── NoSuchPath            no such path
-├── TooSlow                   a client that takes too long to send its request
-├── MethodNotAllowed          a verb that this path does not answer
-├── NotAcceptable             no format that the client accepts
-├── UnsupportedMedia          a body of a type that this route does not read
-│   └── UnsupportedCoding     a body under a content coding that this server does not decode
-├── Overloaded                no room in the queue
-│   └── KeyLimited            one key asks for more than it may have
-├── DeadlineExceeded          the caller's deadline has passed, or would pass before the work is done
-├── Unavailable               the service is stopping or not ready
-└── EngineFailure             the engine failed on this request alone
+├── BadRequest                a request that cannot be served, and below it
+│   ├── BadParameters, UnknownField, ConflictingFields, WrongType, WrongShape, OutOfRange, UnknownValue, EmptyRequest
+│   ├── MissingField          ModelRequired
+│   ├── Malformed             InvalidJson
+│   └── TooLarge              TooManyInputs, TooManyTokens, TooManyCharacters, BodyTooLarge, HeadTooLarge
+├── BadInput                  one input that cannot be read: EmptyInput, TooLong
+├── NotFound                  UnknownModel, NoSuchPath
+├── UnsupportedMedia          UnsupportedCoding
+├── Overloaded                KeyLimited
+└── RangeNotSatisfiable, WrongModelKind, Unsupported, Unauthorized, TooSlow, MethodNotAllowed, NotAcceptable,
+    DeadlineExceeded, Unavailable, EngineFailure
 
 `service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
 operator, not for a caller.
@@ -97,6 +69,11 @@ class InlayError(Exception):
 
     code = "error"
 
+    def __init_subclass__(cls, code: str = "") -> None:
+        """Give a class its stable code; without one it has that of its parent."""
+        if code:
+            cls.code = code
+
     def __init__(
         self,
         received: str,
@@ -136,246 +113,172 @@ class InlayError(Exception):
         return self.with_traceback(None)
 
 
-class BadRequest(InlayError):
+class BadRequest(InlayError, code="bad_request"):
     """A request that cannot be served, for a reason that no code of its own names."""
 
-    code = "bad_request"
 
-
-class BadParameters(BadRequest):
+class BadParameters(BadRequest, code="bad_parameters"):
     """A positional encoding with a missing, unknown or impossible parameter."""
 
-    code = "bad_parameters"
 
-
-class UnknownField(BadRequest):
+class UnknownField(BadRequest, code="unknown_field"):
     """A field, parameter or tensor that is not known here."""
 
-    code = "unknown_field"
 
-
-class MissingField(BadRequest):
+class MissingField(BadRequest, code="missing_field"):
     """A field that is needed and was not sent."""
 
-    code = "missing_field"
 
-
-class ModelRequired(MissingField):
+class ModelRequired(MissingField, code="model_required"):
     """No model is named, and there is no default."""
 
-    code = "model_required"
 
-
-class ConflictingFields(BadRequest):
+class ConflictingFields(BadRequest, code="conflicting_fields"):
     """Fields that do not go together, or one that was sent twice."""
 
-    code = "conflicting_fields"
 
-
-class WrongType(BadRequest):
+class WrongType(BadRequest, code="wrong_type"):
     """A value of another type, or that cannot be read as its own."""
 
-    code = "wrong_type"
 
-
-class WrongShape(BadRequest):
+class WrongShape(BadRequest, code="wrong_shape"):
     """A tensor or list of another size than what it belongs to."""
 
-    code = "wrong_shape"
 
-
-class OutOfRange(BadRequest):
+class OutOfRange(BadRequest, code="out_of_range"):
     """A number outside its range."""
 
-    code = "out_of_range"
 
-
-class UnknownValue(BadRequest):
+class UnknownValue(BadRequest, code="unknown_value"):
     """A value other than those allowed, e.g. the name of an output that the model does not have."""
 
-    code = "unknown_value"
 
-
-class EmptyRequest(BadRequest):
+class EmptyRequest(BadRequest, code="empty"):
     """A request without inputs."""
 
-    code = "empty"
 
-
-class Malformed(BadRequest):
+class Malformed(BadRequest, code="malformed"):
     """A body that is not what its content type says."""
 
-    code = "malformed"
 
-
-class InvalidJson(Malformed):
+class InvalidJson(Malformed, code="invalid_json"):
     """A body that is not JSON."""
 
-    code = "invalid_json"
 
-
-class TooLarge(BadRequest):
+class TooLarge(BadRequest, code="too_large"):
     """More than this server takes in one request."""
 
-    code = "too_large"
 
-
-class TooManyInputs(TooLarge):
+class TooManyInputs(TooLarge, code="too_many_inputs"):
     """More inputs than this server takes in one request."""
 
-    code = "too_many_inputs"
 
-
-class TooManyTokens(TooLarge):
+class TooManyTokens(TooLarge, code="too_many_tokens"):
     """More tokens than this server takes in one request."""
 
-    code = "too_many_tokens"
 
-
-class TooManyCharacters(TooLarge):
+class TooManyCharacters(TooLarge, code="too_many_characters"):
     """More characters than this server takes in one request."""
 
-    code = "too_many_characters"
 
-
-class BodyTooLarge(TooLarge):
+class BodyTooLarge(TooLarge, code="body_too_large"):
     """More bytes than this server takes in one request."""
 
-    code = "body_too_large"
 
-
-class HeadTooLarge(TooLarge):
+class HeadTooLarge(TooLarge, code="head_too_large"):
     """A request line, headers or trailers larger than this server reads."""
 
-    code = "head_too_large"
 
-
-class RangeNotSatisfiable(InlayError):
+class RangeNotSatisfiable(InlayError, code="range_not_satisfiable"):
     """A byte range that begins after the last of `size` bytes."""
-
-    code = "range_not_satisfiable"
 
     def __init__(self, received: str, size: int) -> None:
         super().__init__(received)
         self.size = size
 
 
-class BadInput(InlayError):
+class BadInput(InlayError, code="bad_input"):
     """An input that cannot be read; `index` is its number."""
 
-    code = "bad_input"
 
-
-class EmptyInput(BadInput):
+class EmptyInput(BadInput, code="empty_input"):
     """An input without a token."""
 
-    code = "empty_input"
 
-
-class TooLong(BadInput):
+class TooLong(BadInput, code="too_long"):
     """An input that is longer than the model reads."""
 
-    code = "too_long"
 
-
-class WrongModelKind(InlayError):
+class WrongModelKind(InlayError, code="wrong_model_kind"):
     """A model that does not do what this route is for, such as ranking or classifying."""
 
-    code = "wrong_model_kind"
 
-
-class Unsupported(InlayError):
+class Unsupported(InlayError, code="unsupported"):
     """A part of a protocol that this server does not have, or that its operator has not enabled."""
 
-    code = "unsupported"
 
-
-class Unauthorized(InlayError):
+class Unauthorized(InlayError, code="unauthorized"):
     """No key, or an unknown one."""
 
-    code = "unauthorized"
 
-
-class NotFound(InlayError):
+class NotFound(InlayError, code="not_found"):
     """No such table, output head or version."""
 
-    code = "not_found"
 
-
-class UnknownModel(NotFound):
+class UnknownModel(NotFound, code="unknown_model"):
     """No such model."""
-
-    code = "unknown_model"
 
 
 class NoSuchPath(NotFound):
     """A path that no protocol has."""
 
 
-class TooSlow(InlayError):
+class TooSlow(InlayError, code="too_slow"):
     """A client that takes too long to send its request."""
 
-    code = "too_slow"
 
-
-class MethodNotAllowed(InlayError):
+class MethodNotAllowed(InlayError, code="method_not_allowed"):
     """A verb that this path does not answer; `verbs` are those it does."""
-
-    code = "method_not_allowed"
 
     def __init__(self, received: str, verbs: tuple[str, ...] = ()) -> None:
         super().__init__(received)
         self.verbs = verbs
 
 
-class NotAcceptable(InlayError):
+class NotAcceptable(InlayError, code="not_acceptable"):
     """None of the formats that the client accepts can carry this answer."""
 
-    code = "not_acceptable"
 
-
-class UnsupportedMedia(InlayError):
+class UnsupportedMedia(InlayError, code="unsupported_media"):
     """A body of a type that this route does not read."""
-
-    code = "unsupported_media"
 
 
 class UnsupportedCoding(UnsupportedMedia):
     """A body under a content coding that this server does not decode."""
 
 
-class Overloaded(InlayError):
+class Overloaded(InlayError, code="overloaded"):
     """No room in the queue; `retry_after` is when there should be room, in seconds (None: not known)."""
-
-    code = "overloaded"
 
     def __init__(self, received: str, retry_after: float | None = None, *, allowed: str = "", remedy: str = "") -> None:
         super().__init__(received, allowed=allowed, remedy=remedy)
         self.retry_after = retry_after
 
 
-class KeyLimited(Overloaded):
+class KeyLimited(Overloaded, code="key_limited"):
     """A key that asks for more than it may have; there may be room for other callers."""
 
-    code = "key_limited"
 
-
-class DeadlineExceeded(InlayError):
+class DeadlineExceeded(InlayError, code="deadline_exceeded"):
     """The caller's deadline has passed, or would pass before the work is done."""
 
-    code = "deadline_exceeded"
 
-
-class Unavailable(InlayError):
+class Unavailable(InlayError, code="unavailable"):
     """The service is stopping or not ready."""
 
-    code = "unavailable"
 
-
-class EngineFailure(InlayError):
+class EngineFailure(InlayError, code="engine_failure"):
     """The engine failed on this request alone."""
-
-    code = "engine_failure"
 
 
 class StartError(Exception):

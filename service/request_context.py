@@ -1,4 +1,4 @@
-"""What belongs to one call, over HTTP or gRPC: its id, deadline and caller, and the times of its stages."""
+"""What belongs to one call, over HTTP or gRPC: its id, caller, trace and deadline, and the times of its stages."""
 
 import os
 import re
@@ -7,15 +7,6 @@ from contextvars import ContextVar
 from itertools import count
 from time import perf_counter
 from typing import NamedTuple
-
-REQUEST_ID: ContextVar[bytes] = ContextVar("request_id", default=b"-")
-"""The id of the request that the running task serves; b"-" outside a request."""
-
-KEY_NAME: ContextVar[str] = ContextVar("key_name", default="")
-"""The name of the API key that the caller of the running task showed; empty without keys."""
-
-TRACE_ID: ContextVar[str] = ContextVar("trace_id", default="")
-"""The id of the trace that the running task adds to, in hexadecimal; empty where nothing is traced."""
 
 _OWN_ID = re.compile(rb"[!-~]{1,128}")
 # a random start and a counter: unique like a random id, at an eighth of its cost; workers are spawned, so each draws
@@ -46,9 +37,14 @@ class Pass(NamedTuple):
 
 
 class RequestContext:
-    """What the embedding pipeline needs to know of a call. One is made for every call, so its defaults are the class's.
+    """Who calls and what the embedding pipeline needs to know of the call. One is made for every call, so its defaults
+    are the class's.
 
     Attributes:
+        request_id: the x-request-id; b"-" outside a request.
+        key_name: the name of the API key that the caller showed, which no run and no cached vector is shared beyond;
+            empty without keys.
+        trace_id: the id of the trace that the call adds to, in hexadecimal; empty where nothing is traced.
         deadline: when the caller stops waiting, on `time.perf_counter`; None: it did not say.
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
@@ -59,6 +55,9 @@ class RequestContext:
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
 
+    request_id: bytes = b"-"
+    key_name: str = ""
+    trace_id: str = ""
     deadline: float | None = None
     caller: str = ""
     staggered: bool = False
@@ -67,6 +66,16 @@ class RequestContext:
     encoding: tuple[Callable[[float], None], float] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None
+
+    def show_key(self, name: str) -> None:
+        """Note the name of the key that the caller has shown."""
+        self.key_name = self.caller = name
+
+    def log_fields(self) -> dict[str, str]:
+        """Return what log lines show of a call: its request id, trace and key, without the empty ones."""
+        request_id = "" if self.request_id == b"-" else self.request_id.decode("latin-1")
+        named = {"request_id": request_id, "trace_id": self.trace_id, "key": self.key_name}
+        return {name: value for name, value in named.items() if value}
 
     def within(self, deadline: float) -> "RequestContext":
         """Shorten the deadline; return the context."""
@@ -85,3 +94,8 @@ class RequestContext:
         reservations, self.reservations = self.reservations, None
         for give_back, size in reservations or ():
             give_back(size)
+
+
+NO_CALL = RequestContext()
+CURRENT_CALL: ContextVar[RequestContext] = ContextVar("current_call", default=NO_CALL)
+"""The call that the running task serves: for log lines and for errors that show their request's id."""

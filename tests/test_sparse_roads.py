@@ -225,25 +225,15 @@ def test_tei_refuses_a_text_that_is_not_there(roads: Roads) -> None:
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_vocabulary_that_varints_of_every_length_index() -> None:
-    from service.protocols.tei.sparse_answers import messages
-
-    indices = np.array([0, 1, 127, 128, 16383, 16384, 250001, (1 << 21) - 1, 1 << 21, (1 << 31) - 1], np.int32)
-    values = np.arange(1, len(indices) + 1, dtype=np.float32) / 3
-    entries = [tei.SparseValue(index=int(index), value=value) for index, value in zip(indices, values, strict=True)]
-    assert messages(indices, values) == tei.EmbedSparseResponse(sparse_embeddings=entries).SerializeToString()
-    assert messages(indices[:0], values[:0]) == b""
-
-
 def test_large_answers_come_in_pieces_of_json() -> None:
     from service.embedding.requests import EmbedResult, Output
-    from service.protocols.tei import sparse_answers
+    from service.protocols.tei import answers
 
     lengths = (50_000, 0, 3)
     indices = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
     values = np.linspace(0.1, 3, len(indices), dtype=np.float32)[:, None]
     result = EmbedResult("m", (Output(OUTPUT, values, lengths, False, indices),), 3, True)
-    _, body = sparse_answers.json(result)
+    _, body = answers.sparse_json(result)
     vectors = json.loads(b"".join(body))  # type: ignore[arg-type]
     assert [len(vector) for vector in vectors] == list(lengths)
     assert np.float32(vectors[0][49_999]["value"]) == values[49_999, 0]

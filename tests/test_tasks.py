@@ -17,7 +17,8 @@ from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json
 from tests.roads import Roads, embed, exactly, first, own_request, own_vector, raw, roads_to, tensor
 from tests.served import serving
@@ -154,7 +155,7 @@ async def test_tasks_that_share_a_batch_keep_their_bits(store: Path) -> None:
     wanted = [(text, task) for text in texts for task in (None, *TASKS)]
 
     async def vector(service: Service, text: Text, task: str | None) -> bytes:
-        result = await service.pipeline.embed(EmbedRequest([text], NAME, task=task))
+        result = await service.pipeline.embed(embed_request([text], NAME, task=task))
         return result.outputs[0].rows.tobytes()
 
     for cached in (0, 1 << 20):
@@ -169,7 +170,7 @@ async def test_tasks_that_share_a_batch_keep_their_bits(store: Path) -> None:
 async def test_the_reference_engine_computes_adapters(store: Path) -> None:
     inputs = [Ids(np.array([5, 6, 7])), Text(TEXT)]
     names = ("sentence_embedding", "input_embeddings", "token_embeddings")
-    request = EmbedRequest(inputs, NAME, outputs=names, task="clustering")
+    request = embed_request(inputs, NAME, outputs=names, task="clustering")
     got, expected = [
         await Service(store, engine=engine, models=(NAME,)).pipeline.embed(request) for engine in ("onnx", "reference")
     ]
@@ -241,7 +242,7 @@ async def test_files_name_the_task_of_requests_without_one(
     assert export(folder, tmp_path / "store" / NAME).default_task == "query"
 
     async def vector(**fields: Any) -> bytes:
-        result = await Service(tmp_path / "store").pipeline.embed(EmbedRequest([Text(TEXT)], NAME, **fields))
+        result = await Service(tmp_path / "store").pipeline.embed(embed_request([Text(TEXT)], NAME, **fields))
         return result.outputs[0].rows.tobytes()
 
     assert await vector() == await vector(task="query") == await vector(prompt_name="query")

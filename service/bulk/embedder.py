@@ -18,7 +18,7 @@ from service.embedding.packing import Packed
 from service.embedding.pair_templates import texts_of
 from service.embedding.prompts import prompt_of, task_of
 from service.embedding.ranking import ACTIVATIONS
-from service.embedding.requests import EmbedRequest, Ids, InputType, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, InputType, Text
 from service.embedding.sentence_modules import run_modules
 from service.embedding.task_heads import CLASSIFIER_OUTPUTS, logits_of_parts, reduced
 from service.embedding.tokenization import Cut
@@ -61,7 +61,7 @@ class TextError(Exception):
 
 
 class Chosen(NamedTuple):
-    """What of a model is computed, and how it reads texts; the fields are those of EmbedRequest."""
+    """What of a model is computed, and how it reads texts; the fields are those of EmbedOptions."""
 
     output: str | None = None
     pooling: str | None = None
@@ -106,7 +106,7 @@ class Embedder:
         if tokenizer is None:
             raise StartError(f"{model.card.name} was exported without a tokenizer, so it reads no texts")
         self._several = MULTI_VECTOR in plan.heads
-        self._request = EmbedRequest((), input_type=input_type)
+        self._request = EmbedRequest((), options=EmbedOptions(input_type=input_type))
         longest = multi_vectors.longest(model.card, self._request) if self._several else None
         self.model, self.plan = model, plan
         self._cut = Cut(truncate, special_tokens=special_tokens, longest=longest)
@@ -281,17 +281,18 @@ def open_embedder(chosen: Chosen, folder: Path, settings: Settings) -> Embedder:
     named = (output,) if output else ()
     try:
         plan = model.plan(named, chosen.pooling, chosen.normalize, chosen.dimensions, "float32")
-        request = EmbedRequest((), prompt_name=chosen.prompt_name, task=chosen.task, input_type=chosen.input_type)
+        options = EmbedOptions(prompt_name=chosen.prompt_name, task=chosen.task, input_type=chosen.input_type)
+        request = EmbedRequest((), options=options)
         if MULTI_VECTOR in plan.heads:
             request = multi_vectors.as_read(model.card, request)
         request, plan = sparse_vectors.route(model.card, request, plan)
-        prompt = prompt_of(model.card, request.prompt_name, chosen.task, chosen.input_type)
+        prompt = prompt_of(model.card, request.options.prompt_name, chosen.task, chosen.input_type)
         task = task_of(model.card, chosen.task, chosen.prompt_name, chosen.input_type)
     except InlayError as error:
         raise StartError(error.message) from error
     runs = threads if plan.whole else model.engine.runs
     batch = settings.max_batch_tokens or loading.encoder_tokens(model.engine, model.choice)
-    special = request.special_tokens
+    special = request.options.special_tokens
     if plan.outputs[0] in CLASSIFIER_OUTPUTS and model.card.classifier:
         special = model.card.classifier.template is None
     return Embedder(model, plan, prompt, task, chosen.truncate, runs, batch, special, chosen.input_type, scored)

@@ -6,13 +6,13 @@ Options made from pydantic models are added only to the command that runs, so th
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
-from inspect import Parameter, Signature, signature
-from typing import Any
+from inspect import Parameter
 
 import typer
 
 from service.cli import bulk, models, rope, serving
 from service.cli.console import MISUSED, nearest
+from service.cli.flat_options import flattened
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serving.serve,
@@ -63,29 +63,13 @@ def application(generated: Collection[str]) -> typer.Typer:
         pretty_exceptions_enable=False,  # they show local variables, which hold what callers sent
     )
     for name, command in COMMANDS.items():
-        if name in GENERATED:
-            command = _with_options(command, _options(name) if name in generated else [])
+        options = _generated(name) if name in generated else []
         leaves = {"allow_extra_args": True, "ignore_unknown_options": True} if name in CONTAINS_KEYS else None
-        app.command(name, context_settings=leaves)(command)
+        app.command(name, context_settings=leaves)(flattened(command, options))
     return app
 
 
-def _options(command: str) -> list[Parameter]:
+def _generated(command: str) -> list[Parameter]:
     from service.cli.options import settings_options
 
     return rope.rope_options() if command == "rope" else settings_options()
-
-
-def _with_options(command: Callable[..., None], options: Sequence[Parameter]) -> Callable[..., None]:
-    """Return the command with more options, whose values it gets as text by name in its parameter `values`."""
-    own = [parameter for name, parameter in signature(command).parameters.items() if name != "values"]
-    names = {option.name for option in options}
-
-    def run(**arguments: Any) -> None:
-        values = {name: arguments[name] for name in names if arguments[name] is not None}
-        command(**{name: arguments[name] for name in arguments.keys() - names}, values=values)
-
-    run.__signature__ = Signature([*own, *options])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *options)}
-    run.__doc__ = command.__doc__
-    return run

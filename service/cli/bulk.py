@@ -1,95 +1,99 @@
-"""`inlay embed`: the vectors of whole corpora."""
+"""`inlay embed` and `inlay calibrate`: the vectors of whole corpora, and the ranges of their values."""
+# ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from typer import Argument, Option
+from typing import TYPE_CHECKING, Literal
 
 from service.cli.console import STOPPED, fail, reporting, stoppable
+from service.cli.flat_options import argument, option
 
 if TYPE_CHECKING:
+    from service.bulk.plan import Options
     from service.bulk.run import Progress
     from service.settings import Settings
 
 REPORT_SECONDS = 10.0  # between lines where stderr is no terminal
 FEW_TEXTS = 100  # below which a note says that ranges may be too narrow, as sentence-transformers warns
-InputUse = Annotated[
-    Literal["query", "document", "classification", "clustering"] | None,
-    Option(help="what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"),
-]
+InputType = Literal["query", "document", "classification", "clustering"]
+INPUT_TYPE = partial(
+    option, "what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"
+)
+PROMPT_NAME = partial(option, "prompt put before each text; unset: the model's default", "NAME")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EmbedOptions:
+    """Arguments and options of `inlay embed`."""
+
+    source: str = argument(
+        "INPUT",
+        "file, folder or quoted glob of .parquet, .arrow, .csv, .tsv, .jsonl or .txt (the last four also .gz, "
+        ".bz2, .zst)",
+    )
+    output: Path = argument(
+        "OUTPUT", "folder of parquet files, or one file: NAME.parquet, NAME.npy or NAME.safetensors"
+    )
+    model: str | None = option("of the store, or a checkpoint: folder, .gguf or hub id; unset: the only one", "NAME")
+    column: str | None = option("of the texts; unset: text, or the only one that holds texts", "NAME")
+    pair_column: str | None = option("of the second texts of pairs, for rerankers; unset: none", "NAME")
+    keep: str = option("columns to copy to the output, separated by commas, or * for all", "NAMES", default="")
+    output_name: str | None = option(
+        "of the model's outputs, or scores of its logits; unset: its default", "NAME", flags=["--output"]
+    )
+    dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"] = option(
+        "of the vectors; int8, uint8: by the ranges of `inlay calibrate`, else of the first 4096 rows; "
+        "binary, ubinary: signs, eight to a byte",
+        default="float32",
+    )
+    prompt_name: str | None = PROMPT_NAME()
+    input_type: InputType | None = INPUT_TYPE()
+    task: str | None = option("one of the model's tasks (Jina v3); unset: that of the prompt, or its default", "NAME")
+    pooling: str | None = option("unset: the model's own", "MODE")
+    normalize: bool | None = option("unset: as the model's files say", show_default=False)
+    dimensions: int | None = option("leading values to keep; unset: all", "N")
+    truncate: bool = option("cut texts that are too long; else they are an error", default=True)
+    part_rows: int = option(
+        "rows of one part, which a run that is started again may have to repeat", "N", min=1, default=32768
+    )
+    ray: str | None = option("Ray cluster that computes: auto, HOST:PORT, or local for a new one", "ADDRESS")
+    ray_actors: int = option(
+        "engines on the cluster; 0: one for each core or INLAY_THREADS of them", "N", min=0, default=0
+    )
+
+    def computed(self, folder: Path) -> "Options":
+        """Return what the vectors of a run depend on, of the model in a folder."""
+        from service.bulk.plan import Options
+        from service.registry.store import export_version
+
+        return Options(
+            model=folder.name,
+            version=export_version(folder),
+            column=self.column or "",
+            pair=self.pair_column or "",
+            keep=tuple(filter(None, self.keep.split(","))),
+            output=self.output_name,
+            dtype=self.dtype,
+            prompt_name=self.prompt_name,
+            task=self.task,
+            input_type=self.input_type,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            dimensions=self.dimensions,
+            truncate=self.truncate,
+            part_rows=self.part_rows,
+        )
 
 
 @reporting
-def embed(
-    source: Annotated[
-        str,
-        Argument(
-            metavar="INPUT",
-            help="file, folder or quoted glob of .parquet, .arrow, .csv, .tsv, .jsonl or .txt (the last four also .gz, "
-            ".bz2, .zst)",
-            show_default=False,
-        ),
-    ],
-    output: Annotated[
-        Path,
-        Argument(
-            metavar="OUTPUT",
-            help="folder of parquet files, or one file: NAME.parquet, NAME.npy or NAME.safetensors",
-            show_default=False,
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        Option(metavar="NAME", help="of the store, or a checkpoint: folder, .gguf or hub id; unset: the only one"),
-    ] = None,
-    column: Annotated[
-        str | None, Option(metavar="NAME", help="of the texts; unset: text, or the only one that holds texts")
-    ] = None,
-    pair_column: Annotated[
-        str | None,
-        Option(metavar="NAME", help="of the second texts of pairs, for rerankers; unset: none"),
-    ] = None,
-    keep: Annotated[
-        str, Option(metavar="NAMES", help="columns to copy to the output, separated by commas, or * for all")
-    ] = "",
-    output_name: Annotated[
-        str | None,
-        Option("--output", metavar="NAME", help="of the model's outputs, or scores of its logits; unset: its default"),
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"],
-        Option(
-            help="of the vectors; int8, uint8: by the ranges of `inlay calibrate`, else of the first 4096 rows; "
-            "binary, ubinary: signs, eight to a byte"
-        ),
-    ] = "float32",
-    prompt_name: Annotated[
-        str | None, Option(metavar="NAME", help="prompt put before each text; unset: the model's default")
-    ] = None,
-    input_type: InputUse = None,
-    task: Annotated[
-        str | None,
-        Option(metavar="NAME", help="one of the model's tasks (Jina v3); unset: that of the prompt, or its default"),
-    ] = None,
-    pooling: Annotated[str | None, Option(metavar="MODE", help="unset: the model's own")] = None,
-    normalize: Annotated[bool | None, Option(help="unset: as the model's files say", show_default=False)] = None,
-    dimensions: Annotated[int | None, Option(metavar="N", help="leading values to keep; unset: all")] = None,
-    truncate: Annotated[bool, Option(help="cut texts that are too long; else they are an error")] = True,
-    part_rows: Annotated[
-        int, Option(metavar="N", min=1, help="rows of one part, which a run that is started again may have to repeat")
-    ] = 32768,
-    ray: Annotated[
-        str | None, Option(metavar="ADDRESS", help="Ray cluster that computes: auto, HOST:PORT, or local for a new one")
-    ] = None,
-    ray_actors: Annotated[
-        int, Option(metavar="N", min=0, help="engines on the cluster; 0: one for each core or INLAY_THREADS of them")
-    ] = 0,
-) -> None:
+def embed(options: EmbedOptions) -> None:
     """Embed the texts of files, on all cores; started again after an interruption it does only what is missing.
 
     Variables of `inlay serve` such as INLAY_STORE, INLAY_DEVICE, INLAY_ENGINE and INLAY_THREADS count here too.
@@ -98,63 +102,36 @@ def embed(
         from service.bulk.run import run
     except ModuleNotFoundError as error:
         fail(f"inlay embed needs {error.name}, which is not installed: install requirements/bulk.txt")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the threads tokenize: a quarter more texts a second
-    if ray is not None:
-        _check_ray()
-    from service.bulk.plan import Options
-    from service.registry.store import export_version
-
-    folder, settings = _model(model)
-    options = Options(
-        model=folder.name,
-        version=export_version(folder),
-        column=column or "",
-        pair=pair_column or "",
-        keep=tuple(filter(None, keep.split(","))),
-        output=output_name,
-        dtype=dtype,
-        prompt_name=prompt_name,
-        task=task,
-        input_type=input_type,
-        pooling=pooling,
-        normalize=normalize,
-        dimensions=dimensions,
-        truncate=truncate,
-        part_rows=part_rows,
-    )
+    _tokenize_by_threads()
+    if options.ray is not None and find_spec("ray") is None:
+        fail("--ray needs ray, which is not installed: install requirements/ray.txt")
+    folder, settings = _model(options.model)
+    cluster = None if options.ray is None else (options.ray, options.ray_actors)
     started = time.monotonic()
     try:
         with _progress() as progress:
-            cluster = None if ray is None else (ray, ray_actors)
-            rows, found = run(source, output, options, folder, settings, progress, cluster)
+            computed = options.computed(folder)
+            rows, there = run(options.source, options.output, computed, folder, settings, progress, cluster)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on with what is missing", STOPPED)
     seconds = time.monotonic() - started
-    speed = f", {(rows - found) / seconds:,.0f} rows/s" if rows > found else ""
-    print(f"{output}: {rows:,} vectors, {found:,} of them there already; {seconds:.0f} s{speed}")
+    speed = f", {(rows - there) / seconds:,.0f} rows/s" if rows > there else ""
+    print(f"{options.output}: {rows:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrateOptions:
+    """Arguments and options of `inlay calibrate`."""
+
+    model: Path = argument("MODEL", "name of a model of the store, or its folder")
+    texts: str = argument("TEXTS", "texts like those it will get: a file of lines, or what `inlay embed` reads")
+    column: str | None = option("of the texts, in a table; unset: as `inlay embed`", "NAME")
+    prompt_name: str | None = PROMPT_NAME()
+    input_type: InputType | None = INPUT_TYPE()
 
 
 @reporting
-def calibrate(
-    model: Annotated[
-        Path, Argument(metavar="MODEL", help="name of a model of the store, or its folder", show_default=False)
-    ],
-    texts: Annotated[
-        str,
-        Argument(
-            metavar="TEXTS",
-            help="texts like those it will get: a file of lines, or what `inlay embed` reads",
-            show_default=False,
-        ),
-    ],
-    column: Annotated[
-        str | None, Option(metavar="NAME", help="of the texts, in a table; unset: as `inlay embed`")
-    ] = None,
-    prompt_name: Annotated[
-        str | None, Option(metavar="NAME", help="prompt put before each text; unset: the model's default")
-    ] = None,
-    input_type: InputUse = None,
-) -> None:
+def calibrate(options: CalibrateOptions) -> None:
     """Find the ranges of a model's sentence vectors, which int8 and uint8 vectors need, and keep them in its card.
 
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
@@ -165,14 +142,19 @@ def calibrate(
     from service.cli.models import model_of_store
     from service.cli.options import read_settings
 
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    folder = model_of_store(model)
-    chosen = Chosen(prompt_name=prompt_name, input_type=input_type)
+    _tokenize_by_threads()
+    folder = model_of_store(options.model)
+    chosen = Chosen(prompt_name=options.prompt_name, input_type=options.input_type)
     with keeping_origin(folder):
-        calibration = calibrated(folder, texts, column, chosen, read_settings({}))
+        calibration = calibrated(folder, options.texts, options.column, chosen, read_settings({}))
     print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")
     if calibration.texts < FEW_TEXTS:
         print(f"note: ranges of fewer than {FEW_TEXTS} texts may be narrower than those of others", file=sys.stderr)
+
+
+def _tokenize_by_threads() -> None:
+    """Tell tokenizers to start no threads of its own: those of a run tokenize, a quarter more texts a second."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _model(name: str | None) -> "tuple[Path, Settings]":
@@ -192,13 +174,6 @@ def _model(name: str | None) -> "tuple[Path, Settings]":
         held = ", ".join(folders) or "none; `inlay export` puts one there"
         fail(f"which model? name one with --model; {settings.store} holds {held}")
     return folders[name], settings
-
-
-def _check_ray() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("ray") is None:
-        fail("--ray needs ray, which is not installed: install requirements/ray.txt")
 
 
 @contextmanager

@@ -1,155 +1,157 @@
 """`inlay export`, `adopt`, `verify`, `list`, `describe` and `create`: exported models and their checkpoints."""
+# ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
 import sys
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, BadParameter, Option
 
-from service.cli.console import progress_bars, reporting
+from service.cli.console import fail, progress_bars, reporting
+from service.cli.flat_options import argument, option
 
 if TYPE_CHECKING:
     from models.artifacts.card import Card
     from models.artifacts.int8_encoder import Int8Options
 
 SOURCE = "folder, .gguf file, or hub id, org/name or org/name@revision"
-Checkpoint = Annotated[str, Argument(metavar="CHECKPOINT", help=SOURCE, show_default=False)]
-Out = Annotated[
-    Path | None,
-    Argument(metavar="OUT", help="folder to write; unset: NAME in the store, INLAY_STORE; an older export is replaced"),
-]
-Name = Annotated[str | None, Option(metavar="NAME", help="what the model is called; unset: the name of its folder")]
-Pooling = Annotated[
-    str | None,
-    Option(
-        metavar="MODE",
-        help="a sentence-transformers mode, splade (sparse vectors of a masked language model) or none, instead of "
-        "what the files say",
-    ),
-]
-Force = Annotated[bool, Option("--force", help="replace an older export even where other files lie beside its own")]
+OUT = partial(
+    argument,
+    "OUT",
+    "folder to write; unset: NAME in the store, INLAY_STORE; an older export is replaced",
+    default=None,
+)
+NAME = partial(option, "what the model is called; unset: the name of its folder", "NAME")
+FORCE = partial(
+    option, "replace an older export even where other files lie beside its own", default=False, flags=["--force"]
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportOptions:
+    """Arguments and options of `inlay export`."""
+
+    checkpoint: str = argument("CHECKPOINT", SOURCE)
+    out: Path | None = OUT()
+    name: str | None = NAME()
+    pooling: str | None = option(
+        "a sentence-transformers mode, splade (sparse vectors of a masked language model) or none, instead of what "
+        "the files say",
+        "MODE",
+    )
+    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = option(
+        "of the tables; keep: the checkpoint's own", default="keep"
+    )
+    side: Literal["text", "vision", "encoder", "decoder"] | None = option(
+        "which half of a checkpoint with two input layers (CLIP: text, vision; Whisper: encoder, decoder)"
+    )
+    assume: bool = option(
+        "take an unknown model_type for a plain decoder, where its files fit one", default=False, flags=["--assume"]
+    )
+    link: bool = option(
+        "serve the tables in place, from the checkpoint's file, by a hard link", default=False, flags=["--link"]
+    )
+    encoder: Literal["none", "float32", "int8"] | None = option(
+        "of the blocks; none: input layer alone; int8: about three times as fast on CPU, see --min-cosine. "
+        "unset: float32 where they are known and, of a decoder, where it pools"
+    )
+    attention: Literal["causal", "bidirectional"] | None = option(
+        "of a decoder exported whole: how it attends, instead of what config.json says"
+    )
+    calibration: Path | None = option(
+        "of --encoder int8: texts like those it will get, one a line; unset: built-in texts", "FILE"
+    )
+    min_cosine: float | None = option(
+        "of --encoder int8 to float32, over built-in texts; below it: refused. unset: 0.99", "NUMBER"
+    )
+    reranker: str | None = option(
+        "of a causal reranker whose files do not say so (Qwen3-Reranker): the two tokens whose logits make a score, "
+        "here: yes,no",
+        "YES,NO",
+    )
+    force: bool = FORCE()
+
+    def int8(self) -> "Int8Options | None":
+        """Return the options of an int8 encoder; None for any other; end the command for options it does not have."""
+        from models.artifacts.int8_encoder import MIN_COSINE, Int8Options
+
+        if self.encoder == "int8":
+            return Int8Options(self.calibration, MIN_COSINE if self.min_cosine is None else self.min_cosine)
+        if self.calibration is not None or self.min_cosine is not None:
+            fail("--calibration and --min-cosine are of --encoder int8: add it, or leave them out")
+        return None
 
 
 @reporting
-def export(
-    checkpoint: Checkpoint,
-    out: Out = None,
-    name: Name = None,
-    pooling: Pooling = None,
-    dtype: Annotated[
-        Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"],
-        Option(help="of the tables; keep: the checkpoint's own"),
-    ] = "keep",
-    side: Annotated[
-        Literal["text", "vision", "encoder", "decoder"] | None,
-        Option(help="which half of a checkpoint with two input layers (CLIP: text, vision; Whisper: encoder, decoder)"),
-    ] = None,
-    assume: Annotated[
-        bool, Option("--assume", help="take an unknown model_type for a plain decoder, where its files fit one")
-    ] = False,
-    link: Annotated[
-        bool, Option("--link", help="serve the tables in place, from the checkpoint's file, by a hard link")
-    ] = False,
-    encoder: Annotated[
-        Literal["none", "float32", "int8"] | None,
-        Option(
-            help="of the blocks; none: input layer alone; int8: about three times as fast on CPU, see --min-cosine. "
-            "unset: float32 where they are known and, of a decoder, where it pools"
-        ),
-    ] = None,
-    attention: Annotated[
-        Literal["causal", "bidirectional"] | None,
-        Option(help="of a decoder exported whole: how it attends, instead of what config.json says"),
-    ] = None,
-    calibration: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE", help="of --encoder int8: texts like those it will get, one a line; unset: built-in texts"
-        ),
-    ] = None,
-    min_cosine: Annotated[
-        float | None,
-        Option(
-            metavar="NUMBER", help="of --encoder int8 to float32, over built-in texts; below it: refused. unset: 0.99"
-        ),
-    ] = None,
-    reranker: Annotated[
-        str | None,
-        Option(
-            metavar="YES,NO",
-            help="of a causal reranker whose files do not say so (Qwen3-Reranker): the two tokens whose logits make a "
-            "score, here: yes,no",
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
+def export(options: ExportOptions) -> None:
     """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
     from models.artifacts.export import export
 
-    out = out or _in_store(checkpoint, name)
+    out = options.out or _in_store(options.checkpoint, options.name)
     with progress_bars() as progress:
         card = export(
-            checkpoint,
+            options.checkpoint,
             out,
-            name=name,
-            pooling=pooling,
-            dtype=dtype,
-            link=link,
-            side=side,
-            assume=assume,
-            encoder={"none": False, "float32": True}.get(encoder or ""),
-            attention=attention,
-            int8=_int8(encoder, calibration, min_cosine),
-            reranker=reranker,
-            force=force,
+            name=options.name,
+            pooling=options.pooling,
+            dtype=options.dtype,
+            link=options.link,
+            side=options.side,
+            assume=options.assume,
+            encoder={"none": False, "float32": True}.get(options.encoder or ""),
+            attention=options.attention,
+            int8=options.int8(),
+            reranker=options.reranker,
+            force=options.force,
             progress=progress,
         )
     _report(card, out)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdoptOptions:
+    """Arguments and options of `inlay adopt`."""
+
+    source: str = argument(
+        "SOURCE",
+        "folder or hub id, org/name or org/name@revision, with onnx/model.onnx or model.onnx, config.json and "
+        "tokenizer files; of a hub repository no other file is fetched",
+    )
+    out: Path | None = OUT()
+    name: str | None = NAME()
+    file: str | None = option("another ONNX file of SOURCE, such as onnx/model_quantized.onnx", "PATH")
+    pooling: str | None = option(
+        "a sentence-transformers mode, none, or graph (its sentence_embedding is the output of every module), "
+        "instead of what the files say",
+        "MODE",
+    )
+    compare: bool | None = option(
+        "state the cosine to the float32 weights beside the file, ONNX or safetensors; unset: of folders alone, since "
+        "the hub's would have to be fetched",
+        show_default=False,
+    )
+    force: bool = FORCE()
+
+
 @reporting
-def adopt(
-    source: Annotated[
-        str,
-        Argument(
-            metavar="SOURCE",
-            help="folder or hub id, org/name or org/name@revision, with onnx/model.onnx or model.onnx, config.json and "
-            "tokenizer files; of a hub repository no other file is fetched",
-            show_default=False,
-        ),
-    ],
-    out: Out = None,
-    name: Name = None,
-    file: Annotated[
-        str | None,
-        Option(metavar="PATH", help="another ONNX file of SOURCE, such as onnx/model_quantized.onnx"),
-    ] = None,
-    pooling: Annotated[
-        str | None,
-        Option(
-            metavar="MODE",
-            help="a sentence-transformers mode, none, or graph (its sentence_embedding is the output of every module), "
-            "instead of what the files say",
-        ),
-    ] = None,
-    compare: Annotated[
-        bool | None,
-        Option(
-            help="state the cosine to the float32 weights beside the file, ONNX or safetensors; unset: of folders "
-            "alone, since the hub's would have to be fetched",
-            show_default=False,
-        ),
-    ] = None,
-    force: Force = False,
-) -> None:
+def adopt(options: AdoptOptions) -> None:
     """Make an exported model of ONNX that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
-    out = out or _in_store(source, name)
+    out = options.out or _in_store(options.source, options.name)
     with progress_bars() as progress:
         card = adopt(
-            source, out, name=name, file=file, pooling=pooling, compare=compare, force=force, progress=progress
+            options.source,
+            out,
+            name=options.name,
+            file=options.file,
+            pooling=options.pooling,
+            compare=options.compare,
+            force=options.force,
+            progress=progress,
         )
     _report(card, out)
 
@@ -208,96 +210,79 @@ def describe(
         print(describe(what))
 
 
-@reporting
-def create(
-    checkpoint: Annotated[Path, Argument(metavar="CHECKPOINT", help="folder to write; a new or an empty one")],
-    model_type: Annotated[
-        str | None, Option(metavar="NAME", help="one that `inlay list` names, such as bert; unset: that of --config")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        Option(
-            metavar="FILE",
-            help="a config.json, or a part of one: its keys replace the family's defaults, others are kept",
-        ),
-    ] = None,
-    whole: Annotated[
-        bool,
-        Option(
-            "--whole", help="the blocks too, as published files hold them; poolers and output heads are not written"
-        ),
-    ] = False,
-    vocab_size: Annotated[
-        int | None, Option(metavar="N", help="rows of the word table; unset: as --config says, else the family's")
-    ] = None,
-    hidden_size: Annotated[
-        int | None, Option(metavar="N", help="its columns; unset: as --config says, else the family's")
-    ] = None,
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None,
-        Option(help="of the weights; unset: as --config says, else float32", show_default=False),
-    ] = None,
-    init: Annotated[
-        str,
-        Option(metavar="NAME", help="normal, scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero"),
-    ] = "normal",
-    std: Annotated[
-        float | None, Option(metavar="NUMBER", help="standard deviation of --init normal; unset: 0.02")
-    ] = None,
-    seed: Annotated[int, Option(metavar="N", help="the same numbers for the same seed")] = 0,
-    labels: Annotated[
-        int | None,
-        Option(
-            metavar="N",
-            help="of a classification head behind the blocks; 1: a reranker. unset: the head that --config names",
-        ),
-    ] = None,
-    base: Annotated[
-        Path | None,
-        Option(
-            metavar="FOLDER", help="a checkpoint that is copied, its weights too: the head of --labels alone is random"
-        ),
-    ] = None,
-) -> None:
-    """Write a checkpoint of random weights, for measuring: a family's input layer, a whole model, or a head."""
-    from models.artifacts.random_checkpoint import add_head, create
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CreateOptions:
+    """Arguments and options of `inlay create`."""
 
-    if base is not None:
-        if labels is None or model_type or config or whole or vocab_size or hidden_size or dtype:
-            raise BadParameter("--base goes with --labels, --init, --std and --seed alone")
-        add_head(checkpoint, base, labels, init=init, std=std, seed=seed)
-        print(f"{checkpoint}: {base} with a head of random weights; next: inlay serve --model {checkpoint}")
-        return
-    if model_type is None and config is None:
+    checkpoint: Path = argument("CHECKPOINT", "folder to write; a new or an empty one")
+    model_type: str | None = option("one that `inlay list` names, such as bert; unset: that of --config", "NAME")
+    config: Path | None = option(
+        "a config.json, or a part of one: its keys replace the family's defaults, others are kept", "FILE"
+    )
+    whole: bool = option(
+        "the blocks too, as published files hold them; poolers and output heads are not written",
+        default=False,
+        flags=["--whole"],
+    )
+    vocab_size: int | None = option("rows of the word table; unset: as --config says, else the family's", "N")
+    hidden_size: int | None = option("its columns; unset: as --config says, else the family's", "N")
+    dtype: Literal["float32", "float16", "bfloat16"] | None = option(
+        "of the weights; unset: as --config says, else float32", show_default=False
+    )
+    init: str = option("normal, scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero", "NAME", default="normal")
+    std: float | None = option("standard deviation of --init normal; unset: 0.02", "NUMBER")
+    seed: int = option("the same numbers for the same seed", "N", default=0)
+    labels: int | None = option(
+        "of a classification head behind the blocks; 1: a reranker. unset: the head that --config names", "N"
+    )
+    base: Path | None = option(
+        "a checkpoint that is copied, its weights too: the head of --labels alone is random", "FOLDER"
+    )
+
+
+@reporting
+def create(options: CreateOptions) -> None:
+    """Write a checkpoint of random weights, for measuring: a family's input layer, a whole model, or a head."""
+    if options.base is not None:
+        made = _with_head(options, options.base)
+    elif options.model_type is None and options.config is None:
         raise BadParameter("give --model-type NAME, or --config FILE whose config names one")
+    else:
+        made = _random_weights(options)
+    print(f"{options.checkpoint}: {made}; next: inlay serve --model {options.checkpoint}")
+
+
+def _with_head(options: CreateOptions, base: Path) -> str:
+    """Write a copy of a checkpoint with a random head; return what it is."""
+    from models.artifacts.random_checkpoint import add_head
+
+    weights = (options.model_type, options.config, options.whole, options.vocab_size, options.hidden_size)
+    if options.labels is None or any((*weights, options.dtype)):
+        raise BadParameter("--base goes with --labels, --init, --std and --seed alone")
+    add_head(options.checkpoint, base, options.labels, init=options.init, std=options.std, seed=options.seed)
+    return f"{base} with a head of random weights"
+
+
+def _random_weights(options: CreateOptions) -> str:
+    """Write a checkpoint of random weights; return what it is."""
+    from models.artifacts.random_checkpoint import create
+
     with progress_bars() as progress:
         create(
-            checkpoint,
-            model_type=model_type,
-            config=config,
-            whole=whole,
-            vocab_size=vocab_size,
-            hidden_size=hidden_size,
-            dtype=dtype,
-            init=init,
-            std=std,
-            seed=seed,
-            labels=labels,
+            options.checkpoint,
+            model_type=options.model_type,
+            config=options.config,
+            whole=options.whole,
+            vocab_size=options.vocab_size,
+            hidden_size=options.hidden_size,
+            dtype=options.dtype,
+            init=options.init,
+            std=options.std,
+            seed=options.seed,
+            labels=options.labels,
             progress=progress,
         )
-    print(f"{checkpoint}: random weights; next: inlay serve --model {checkpoint}")
-
-
-def _int8(encoder: str | None, calibration: Path | None, min_cosine: float | None) -> "Int8Options | None":
-    """Return the options of an int8 encoder; None for any other. ModelError for options it does not have."""
-    from models.artifacts.int8_encoder import MIN_COSINE, Int8Options
-    from models.errors import ModelError
-
-    if encoder == "int8":
-        return Int8Options(calibration, MIN_COSINE if min_cosine is None else min_cosine)
-    if calibration is not None or min_cosine is not None:
-        raise ModelError("--calibration and --min-cosine are of --encoder int8: add it, or leave them out")
-    return None
+    return "random weights"
 
 
 def _store() -> Path:

@@ -2,16 +2,17 @@
 
 Its options are the parameters of GET /positions/rope, checked by the same pydantic model.
 """
+# ruff: noqa: RUF009 (`option` makes fields of dataclasses)
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from service.cli.console import MISUSED, fail, progress_bars, reporting
+from service.cli.flat_options import option
 
 if TYPE_CHECKING:
     from models.positions.rope.config import LayerRope
@@ -33,48 +34,44 @@ def rope_options() -> list[Parameter]:
     return options_of({name: schema for name, schema in properties.items() if name not in RESPONSE})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RopeOptions:
+    """Options of `inlay rope` that are no parameters of GET /positions/rope."""
+
+    out: Path | None = option(
+        "file to write: .npy, .safetensors, .json, .onnx, .png, .svg", "FILE", flags=("--out", "-o")
+    )
+    plot: str | None = option("for .png and .svg: heatmap, spectrum, decay or error", "NAME")
+    compare: list[str] | None = option(
+        "for pictures: a preset, or 'rope_type=yarn&factor=4', to show beside it; repeatable", "ENCODING"
+    )
+
+
 @reporting
-def rope(
-    values: Mapping[str, str],
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="file to write: .npy, .safetensors, .json, .onnx, .png, .svg"),
-    ] = None,
-    plot: Annotated[
-        str | None, typer.Option(metavar="NAME", help="for .png and .svg: heatmap, spectrum, decay or error")
-    ] = None,
-    compare: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="ENCODING",
-            help="for pictures: a preset, or 'rope_type=yarn&factor=4', to show beside it; repeatable",
-        ),
-    ] = None,
-) -> None:
+def rope(values: Mapping[str, Any], options: RopeOptions) -> None:
     """Write the RoPE cos and sin of a preset, a config.json or parameters; without --out, print what they are made of.
 
     Each option is a parameter of GET /positions/rope. --config also takes a file; --preset list names the presets.
     """
-    from models.positions.rope.presets import PRESETS
     from service.cli.options import read_options
     from service.protocols.inlay.positions.parameters import RopeParameters
 
     if values.get("preset") == "list":
-        print("\n".join(f"{name:<28}{preset.title} ({preset.source})" for name, preset in PRESETS.items()))
+        _print_presets()
         return
-    config = {"config": _config(values["config"])} if "config" in values else {}
-    query = read_options(RopeParameters, {**values, **config})
-    layer = _layer(query)
-    positions = _positions(query, layer)
-    table = _tabulated(query, layer, positions)
-    compared = [_compared({**values, **config}, each) for each in compare or []]
-    if compared and (out is None or out.suffix not in PICTURES):
+    if "config" in values:
+        values = {**values, "config": _config(values["config"])}
+    query = read_options(RopeParameters, values)
+    positions = _positions(query, _layer(query))
+    table = _table(query, positions)
+    compared = [_compared(values, each) for each in options.compare or []]
+    if compared and (options.out is None or options.out.suffix not in PICTURES):
         fail(f"--compare needs a picture: give --out a name that ends in {' or '.join(PICTURES)}", MISUSED)
-    if out is None:
+    if options.out is None:
         _print(table)
     else:
-        _write(query, out, plot, layer, table, positions, compared)
-        print(f"{out}: {out.stat().st_size:,} bytes, {query.arithmetic}")
+        _write(options.out, table, query, positions, options.plot, compared)
+        print(f"{options.out}: {options.out.stat().st_size:,} bytes, {query.arithmetic}")
     for note in table.notes:
         print(f"note: {note}")
 
@@ -134,12 +131,12 @@ def _positions(query: "RopeParameters", layer: "LayerRope") -> "Positions":
     return range(query.start, stop)
 
 
-def _tabulated(query: "RopeParameters", layer: "LayerRope", positions: "Positions") -> "Table":
+def _table(query: "RopeParameters", positions: "Positions") -> "Table":
     from models.positions.rope.table import tabulate
 
-    layout = query.layout or layer.layout
+    layer = _layer(query)
     options: dict[str, Any] = {"seq_len": query.seq_len, "table": query.table, "notes": layer.notes}
-    return tabulate(layer.rope, positions, arithmetic=query.arithmetic, layout=layout, **options)
+    return tabulate(layer.rope, positions, arithmetic=query.arithmetic, layout=query.layout or layer.layout, **options)
 
 
 def _compared(values: Mapping[str, Any], encoding: str) -> tuple[str, "RopeParameters"]:
@@ -158,14 +155,14 @@ def _compared(values: Mapping[str, Any], encoding: str) -> tuple[str, "RopeParam
 
 
 def _write(
-    query: "RopeParameters",
     out: Path,
-    plot: str | None,
-    layer: "LayerRope",
     table: "Table",
+    query: "RopeParameters",
     positions: "Positions",
+    plot: str | None,
     compared: Sequence[tuple[str, "RopeParameters"]],
 ) -> None:
+    """Write a table in the form that the suffix of `out` stands for."""
     from models.artifacts.table_files import FORMATS, write
     from models.errors import BadEncoding
 
@@ -176,10 +173,9 @@ def _write(
         from models.graphs.positions.rope import rope as graph
         from models.positions.rope.frequencies import frequencies
 
-        save(graph(frequencies(layer.rope, query.arithmetic, query.seq_len)), out)
+        save(graph(frequencies(_layer(query).rope, query.arithmetic, query.seq_len)), out)
     elif out.suffix in PICTURES:
-        encodings = [(query.preset or "", query), *compared]
-        out.write_bytes(_drawn(encodings, out, plot, positions))
+        out.write_bytes(_picture([(query.preset or "", query), *compared], positions, plot, out.suffix))
     elif out.suffix in FORMATS:
         with progress_bars() as progress:
             write(table, out, query.dtype, progress)
@@ -188,19 +184,24 @@ def _write(
         raise BadEncoding(f"{out} ends in {out.suffix or 'nothing'!r}; allowed: {allowed}")
 
 
-def _drawn(
-    encodings: Sequence[tuple[str, "RopeParameters"]], out: Path, plot: str | None, positions: "Positions"
+def _picture(
+    encodings: Sequence[tuple[str, "RopeParameters"]], positions: "Positions", plot: str | None, suffix: str
 ) -> bytes:
+    """Return a picture of named encodings, each with its table in the other arithmetic beside it."""
     from models.plots import Subject, draw
 
     subjects = []
     for name, query in encodings:
-        layer = _layer(query)
-        twin = query.model_copy(update={"arithmetic": "parity" if query.arithmetic == "exact" else "exact"})
-        tables = (_tabulated(each, layer, positions) for each in (query, twin))
-        subjects.append(Subject(next(tables), name, positions, next(tables)))
-    suffix: Any = out.suffix.removeprefix(".")
-    return draw(plot, subjects, format=suffix)
+        other = query.model_copy(update={"arithmetic": "parity" if query.arithmetic == "exact" else "exact"})
+        subjects.append(Subject(_table(query, positions), name, positions, _table(other, positions)))
+    picture: Any = suffix.removeprefix(".")
+    return draw(plot, subjects, format=picture)
+
+
+def _print_presets() -> None:
+    from models.positions.rope.presets import PRESETS
+
+    print("\n".join(f"{name:<28}{preset.title} ({preset.source})" for name, preset in PRESETS.items()))
 
 
 def _print(table: "Table") -> None:

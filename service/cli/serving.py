@@ -1,17 +1,20 @@
 """`inlay serve`, `check`, `settings` and `health`."""
+# ruff: noqa: RUF009 (`option` makes fields of dataclasses)
 
 import logging
 import os
 import re
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from service.cli.console import MISUSED, fail, interrupt, nearest, print_failure, reporting
+from service.cli.flat_options import option
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -32,23 +35,22 @@ def _tell(message: str, options: Mapping[str, Any]) -> None:
     logging.getLogger("inlay").error("%s", message)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeOptions:
+    """Options of `inlay serve` that are no settings."""
+
+    model: list[str] | None = option(
+        "Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported into the "
+        "store once, and again when it has changed. Repeat it for several.",
+        "CHECKPOINT",
+    )
+    model_name: str | None = option(
+        "Serve the only --model under this name, also where it is exported already.", "NAME"
+    )
+
+
 @partial(reporting, tell=_tell)
-def serve(
-    context: typer.Context,
-    values: Mapping[str, str],
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CHECKPOINT",
-            help="Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported "
-            "into the store once, and again when it has changed. Repeat it for several.",
-        ),
-    ] = None,
-    model_name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Serve the only --model under this name, also where it is exported already."),
-    ] = None,
-) -> None:
+def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptions) -> None:
     """Serve models over REST and gRPC.
 
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
@@ -57,7 +59,7 @@ def serve(
     before = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
-        settings = _prepared(values, model or [], model_name)
+        settings = _prepared(values, options)
         from service.cli.startup import listen
 
         code = listen(settings)  # which has its own handlers
@@ -77,7 +79,7 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
     interrupt(number, frame)
 
 
-def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str | None) -> "Settings":
+def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
     """Return the settings, after logging was started and the checkpoints were exported."""
     from service.cli.options import ignored_variables, read_settings
 
@@ -87,11 +89,11 @@ def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
-    if not checkpoints and model_name is None:
+    if not options.model and options.model_name is None:
         return settings
     from service.cli.checkpoints import exported
 
-    return exported(settings, checkpoints, model_name)
+    return exported(settings, options.model or [], options.model_name)
 
 
 @reporting
@@ -123,23 +125,21 @@ def settings() -> None:
             print(f"    {' '.join(paragraph.split())}")
 
 
-def health(
-    url: Annotated[
-        str | None, typer.Option(help="The service's URL; unset: the one that `inlay serve` runs on this machine.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="This machine's port; unset: as `inlay serve` was started, INLAY_PORT, 8080."),
-    ] = None,
-    cert: Annotated[
-        str | None, typer.Option(metavar="PATH", help="PEM file for mutual TLS; unset: the service's own.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(metavar="PATH", help="Its private key, PEM.")] = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthOptions:
+    """Options of `inlay health`."""
+
+    url: str | None = option("The service's URL; unset: the one that `inlay serve` runs on this machine.")
+    port: int | None = option("This machine's port; unset: as `inlay serve` was started, INLAY_PORT, 8080.", "N")
+    cert: str | None = option("PEM file for mutual TLS; unset: the service's own.", "PATH")
+    key: str | None = option("Its private key, PEM.", "PATH")
+
+
+def health(options: HealthOptions) -> None:
     """Ask a running service whether it is ready; exit code 0 or 1."""
     from service.cli import health
 
-    raise typer.Exit(health.check(url, port, cert, key))
+    raise typer.Exit(health.check(options.url, options.port, options.cert, options.key))
 
 
 def _refuse_unknown(context: typer.Context) -> None:
@@ -157,10 +157,8 @@ def misused(command: str, words: Sequence[str]) -> str:
     name = next((name for name in names if re.fullmatch("--[a-z-]+", name)), None)
     if name is None:
         return f"{len(words)} of the words belong to no option: one value follows each, lists have commas and no spaces"
-    options = [flag(field) for field in Settings.model_fields] + (
-        ["--model", "--model-name"] if command == "serve" else []
-    )
-    return f"{name} is not an option of {command}{nearest(name, options)}"
+    known = [*Settings.model_fields, *([each.name for each in fields(ServeOptions)] if command == "serve" else [])]
+    return f"{name} is not an option of {command}{nearest(name, map(flag, known))}"
 
 
 def _open_security(settings: "Settings") -> None:

@@ -11,7 +11,7 @@ from models.recipes.classifier import Classifier, ScoreActivation
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.ranking import ACTIVATIONS
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.errors import WrongModelKind
 from service.request_context import RequestContext
 
@@ -62,8 +62,8 @@ async def classify(
 
     Args:
         activation: of the logits; None: `label_activation`.
-        max_tokens: as of EmbedRequest.
-        special_tokens: as of EmbedRequest.
+        max_tokens: as of EmbedOptions.
+        special_tokens: as of EmbedOptions.
 
     Raises:
         WrongModelKind: the model gives a text no labels.
@@ -76,16 +76,8 @@ async def classify(
         raise WrongModelKind(
             "Model is not a classifier model", remedy=f"{card.name} reads pairs in a template: /rerank"
         )
-    request = EmbedRequest(
-        inputs,
-        card.name,
-        (CLASS_LOGITS,),
-        truncate,
-        direction,
-        max_tokens=max_tokens,
-        special_tokens=special_tokens,
-    )
-    result = await embedder.embed(request, context)
+    options = EmbedOptions((CLASS_LOGITS,), truncate, direction, max_tokens=max_tokens, special_tokens=special_tokens)
+    result = await embedder.embed(EmbedRequest(inputs, card.name, options), context)
     logits = result.outputs[0].rows.astype(np.float64)
     return Labelled(ACTIVATIONS[activation or label_activation(classifier)](logits), classifier.labels, result)
 

@@ -6,12 +6,17 @@ from hashlib import sha256
 from service.embedding.model import Model, Work
 from service.embedding.output_plan import Plan
 from service.embedding.packing import Packed
-from service.request_context import KEY_NAME
 from service.scheduling.shared_runs import SharedRun
 
 
 def works_of(
-    model: Model, plan: Plan, graph: str, outputs: tuple[str, ...], parts: Mapping[int, Packed], numbers: Sequence[int]
+    model: Model,
+    plan: Plan,
+    graph: str,
+    outputs: tuple[str, ...],
+    parts: Mapping[int, Packed],
+    numbers: Sequence[int],
+    key_name: str,
 ) -> tuple[list[Work], list[int]]:
     """Return the works of some parts of a request on one graph, equal ones once, and which of them is each part's.
 
@@ -24,7 +29,7 @@ def works_of(
     places: dict[Hashable, int] = {}
     answered: list[int] = []
     for number in numbers:
-        key = _key(graph, outputs, parts[number])
+        key = _key(key_name, graph, outputs, parts[number])
         if key not in places:
             places[key] = len(works)
             shared = model.shared_runs.setdefault(key, SharedRun())
@@ -33,9 +38,9 @@ def works_of(
     return works, answered
 
 
-def _key(graph: str, outputs: tuple[str, ...], part: Packed) -> Hashable:
+def _key(key_name: str, graph: str, outputs: tuple[str, ...], part: Packed) -> Hashable:
     """Return all that the rows of a sequence follow from, its arrays as a hash, and the API key of its caller."""
     ids, positions, types, mask, _, extras = part
     arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
     digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
-    return KEY_NAME.get(), graph, outputs, types is None, mask is None, *(extras or ()), digest
+    return key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest

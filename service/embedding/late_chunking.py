@@ -153,7 +153,7 @@ def _placed(
     prompts: PromptTokens,
     settings: Settings,
 ) -> tuple[Chunks, ...]:
-    left = request.truncation_direction == "left"
+    left = request.options.truncation_direction == "left"
     chunks: list[Chunks] = []
     ends = np.cumsum(request.spans.counts).tolist() if isinstance(request.spans, Spans) else ()
     count = tokens = 0

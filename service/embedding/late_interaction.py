@@ -21,7 +21,7 @@ from models.recipes.multi_vector import MultiVector
 from service.embedding.model import Model
 from service.embedding.packing import split
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.request_context import RequestContext
 
 Function = Literal["maxsim", "meanmaxsim", "cosine", "dot", "euclidean", "manhattan"]
@@ -53,10 +53,11 @@ async def rank(
     """
     multi_vector = model.card.multi_vector
     assert multi_vector is not None
-    request = EmbedRequest((), model.card.name, (MULTI_VECTOR,), truncate, direction, prompt_name=prompt_name)
-    asked = await embedder.embed(request._replace(inputs=[Text(query)], input_type="query"), context)
-    documents_request = request._replace(inputs=[*map(Text, texts)], input_type="document", max_tokens=max_tokens)
-    result = await embedder.embed(documents_request, context)
+    name, outputs = model.card.name, (MULTI_VECTOR,)
+    of_query = EmbedOptions(outputs, truncate, direction, prompt_name=prompt_name, input_type="query")
+    of_documents = of_query._replace(input_type="document", max_tokens=max_tokens)
+    asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
+    result = await embedder.embed(EmbedRequest([*map(Text, texts)], name, of_documents), context)
     own, documents = asked.outputs[0].rows, result.outputs[0]
     scores = await asyncio.to_thread(maxsim, own, split(documents.rows, documents.lengths), multi_vector.mean)
     whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)

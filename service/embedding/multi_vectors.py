@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 def side_of(multi_vector: MultiVector, request: EmbedRequest) -> Side:
     """Return how the texts of a request are read; they are documents unless it says otherwise."""
-    return multi_vector.query if request.input_type == "query" else multi_vector.document
+    return multi_vector.query if request.options.input_type == "query" else multi_vector.document
 
 
 def longest(card: Card, request: EmbedRequest) -> int | None:
@@ -37,9 +37,10 @@ def longest(card: Card, request: EmbedRequest) -> int | None:
 
 def as_read(card: Card, request: EmbedRequest) -> EmbedRequest:
     """Return a request for several vectors a text, with the prompt of its kind of text if it names none."""
-    if card.multi_vector is None or request.prompt_name is not None or request.task is not None:
+    if card.multi_vector is None or request.options.prompt_name is not None or request.options.task is not None:
         return request
-    return request._replace(prompt_name=side_of(card.multi_vector, request).prompt)
+    prompt = side_of(card.multi_vector, request).prompt
+    return request._replace(options=request.options._replace(prompt_name=prompt))
 
 
 async def marked(card: Card, request: EmbedRequest, ids: Sequence[Ids]) -> list[Ids]:
@@ -53,7 +54,7 @@ def marked_now(card: Card, request: EmbedRequest, ids: Sequence[Ids]) -> list[Id
     """Run `marked` on the calling thread."""
     multi_vector = card.multi_vector
     assert multi_vector is not None
-    if multi_vector.expansion and request.input_type == "query":
+    if multi_vector.expansion and request.options.input_type == "query":
         texts = [isinstance(item, Text) for item in request.inputs]
         ids = [_expanded(multi_vector.expansion, own) if text else own for own, text in zip(ids, texts, strict=True)]
     return _with_vectors(ids, side_of(multi_vector, request).skipped, multi_vector.first)

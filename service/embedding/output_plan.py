@@ -84,7 +84,7 @@ def make(
     dimensions: int | None,
     dtype: str,
 ) -> Plan:
-    """Return the plan of a request; the arguments are fields of EmbedRequest.
+    """Return the plan of a request; the arguments are fields of EmbedOptions.
 
     Raises:
         BadRequest: the model cannot serve a field's value.

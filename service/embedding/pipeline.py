@@ -80,7 +80,7 @@ class EmbeddingPipeline:
         self._settings = settings
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
-        """Return one request's outputs, in the order of `request.outputs`.
+        """Return one request's outputs, in the order of `request.options.outputs`.
 
         Args:
             context: of the call, for which the memory of the vectors is reserved; None: nothing is reserved.
@@ -96,7 +96,7 @@ class EmbeddingPipeline:
         several = MULTI_VECTOR in plan.heads
         if several:
             request = multi_vectors.as_read(model.card, request)
-        hashing = model, plan, request, ids
+        hashing = model, plan, request, ids, context.key_name
         keys = self._keys(*hashing) if characters <= HASHED_INLINE else await asyncio.to_thread(self._keys, *hashing)
         if keys:
             ids = [kept or own for kept, own in zip(self._cache.find(model, keys), ids, strict=True)]
@@ -120,7 +120,7 @@ class EmbeddingPipeline:
             self._budget.reserve(copies * size, context)
         times = ItemTimes(context.caller)
         if plan.typed:
-            task = task_of(model.card, request.task, request.prompt_name, request.input_type)
+            task = task_of(model.card, request.options.task, request.options.prompt_name, request.options.input_type)
             parts = _parts(model.card, plan, ids, task)
             rows = await _run(model, plan, ids, parts, prompts, chunks, times, context, admitted)
         else:
@@ -130,7 +130,7 @@ class EmbeddingPipeline:
                 self._cache.keep(model, key, Kept(own[POOLED], sequence.tokens, sequence.cut))
         outputs = tuple([_select(name, plan, rows, lengths, chunks) for name in plan.outputs if name != SPARSE])
         if SPARSE in plan.outputs:
-            sparse = await asyncio.to_thread(sparse_vectors.output, rows, plan.dtype, request.max_active_dims)
+            sparse = await asyncio.to_thread(sparse_vectors.output, rows, plan.dtype, request.options.max_active_dims)
             place = plan.outputs.index(SPARSE)
             outputs = (*outputs[:place], sparse, *outputs[place:])
         quantized = await in_precisions(outputs[0].rows, precisions) if precisions else {}
@@ -138,7 +138,7 @@ class EmbeddingPipeline:
             outputs = (outputs[0]._replace(rows=quantized[plan.dtype]),)
         spent = StageTimes(tokenizing, times.queued / (times.items or 1), times.ran / (times.items or 1))
         self._count(model.card.name, tokens, spent, len(truncated), times.joined, context)
-        picked = bool(request.outputs)
+        picked = bool(request.options.outputs)
         return EmbedResult(
             model.card.name, outputs, tokens, picked, lengths, characters, spent, truncated, chunks, quantized
         )
@@ -155,20 +155,20 @@ class EmbeddingPipeline:
     def check(self, request: EmbedRequest, context: RequestContext) -> None:
         """Raise what `embed` would raise now before it tokenized the texts of a request."""
         request, model, plan, ids, _ = self._validated(request)
-        if keys := self._keys(model, plan, request, ids):
+        if keys := self._keys(model, plan, request, ids, context.key_name):
             kept = self._cache.find(model, keys, counted=False)
             ids = [found or own for found, own in zip(kept, ids, strict=True)]
         if None in ids:
             self._check_room(model, plan, request, ids, context)
 
-    def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any]) -> Sequence[bytes]:
+    def _keys(self, model: Model, plan: Plan, request: EmbedRequest, ids: list[Any], key_name: str) -> Sequence[bytes]:
         """Return the keys of the inputs in the cache; none where it does not keep the vectors of the plan."""
         if not self._cache.max_bytes or plan.whole or plan.outputs != (POOLED,) or request.spans is not None:
             return ()
-        named = request.prompt_name, request.task, request.input_type
+        named = request.options.prompt_name, request.options.task, request.options.input_type
         prompt = prompt_of(model.card, *named) if None in ids else ""
-        task = task_of(model.card, request.task, request.prompt_name, request.input_type)
-        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task)
+        task = task_of(model.card, request.options.task, request.options.prompt_name, request.options.input_type)
+        return keys_of(request.inputs, ids, plan.mode, prompt, self._cut(request), task, key_name)
 
     def _validated(self, request: EmbedRequest) -> tuple[EmbedRequest, Model, Plan, list[Any], int]:
         """Return a request with the model's own choices, its model and plan, its inputs as `_validate` does, and the
@@ -180,9 +180,15 @@ class EmbeddingPipeline:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
+        plan = model.plan(
+            request.options.outputs,
+            request.options.pooling,
+            request.options.normalize,
+            request.options.dimensions,
+            request.options.dtype,
+        )
         request, plan = sparse_vectors.route(card, request, plan)
-        task_of(card, request.task, request.prompt_name, request.input_type)
+        task_of(card, request.options.task, request.options.prompt_name, request.options.input_type)
         if request.spans is not None:
             late_chunking.check(card, plan, request, self._settings)
         ids = self._validate(card, request)
@@ -193,7 +199,11 @@ class EmbeddingPipeline:
         """Return the caller's token ids, checked; None in the place of a text."""
         inputs = request.inputs
         limits.check_count(inputs, self._settings)
-        truncate, direction, most = self._truncates(request), request.truncation_direction, request.max_tokens
+        truncate, direction, most = (
+            self._truncates(request),
+            request.options.truncation_direction,
+            request.options.max_tokens,
+        )
         if self._settings.max_input_tokens:
             most = limits.least(self._settings.max_input_tokens, most)
             if not truncate:
@@ -229,7 +239,7 @@ class EmbeddingPipeline:
             The queues, the tokens that these are estimated to have, and the characters of the texts.
         """
         texts = [item for item, sequence in zip(request.inputs, ids, strict=True) if sequence is None]
-        longest = limits.least(model.card.max_tokens, request.max_tokens)
+        longest = limits.least(model.card.max_tokens, request.options.max_tokens)
         sizes = [len(text.text) + len(text.pair or "") for text in texts if isinstance(text, Text)]
         cost = self._estimator.estimate(model.card.name, sizes, longest)
         cost += sum([sequence.tokens for sequence in ids if type(sequence) is Ids])
@@ -246,7 +256,7 @@ class EmbeddingPipeline:
         if tokenizer is None:
             remedy = "send token ids instead of text, or name another model"
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
-        prompt = prompt_of(card, request.prompt_name, request.task, request.input_type)
+        prompt = prompt_of(card, request.options.prompt_name, request.options.task, request.options.input_type)
         texts = {
             index: Text(prompt + item.text, item.pair) if prompt else item
             for index, item in enumerate(request.inputs)
@@ -264,7 +274,13 @@ class EmbeddingPipeline:
 
     def _cut(self, request: EmbedRequest, longest: int | None = None) -> Cut:
         truncates = self._truncates(request)
-        return Cut(truncates, request.truncation_direction, request.max_tokens, request.special_tokens, longest)
+        return Cut(
+            truncates,
+            request.options.truncation_direction,
+            request.options.max_tokens,
+            request.options.special_tokens,
+            longest,
+        )
 
     @staticmethod
     def _longest(model: Model, plan: Plan, request: EmbedRequest) -> int | None:
@@ -272,7 +288,7 @@ class EmbeddingPipeline:
         return multi_vectors.longest(model.card, request) if MULTI_VECTOR in plan.heads else None
 
     def _truncates(self, request: EmbedRequest) -> bool:
-        return self._settings.auto_truncate if request.truncate is None else request.truncate
+        return self._settings.auto_truncate if request.options.truncate is None else request.options.truncate
 
 
 def _precisions(model: Model, request: EmbedRequest) -> Ranges:
@@ -281,8 +297,12 @@ def _precisions(model: Model, request: EmbedRequest) -> Ranges:
     Raises:
         BadRequest: the model cannot give one.
     """
-    names = (request.dtype, *request.precisions) if request.dtype in PRECISIONS else request.precisions
-    options = request.outputs, request.pooling, request.normalize, request.dimensions
+    names = (
+        (request.options.dtype, *request.options.precisions)
+        if request.options.dtype in PRECISIONS
+        else request.options.precisions
+    )
+    options = request.options.outputs, request.options.pooling, request.options.normalize, request.options.dimensions
     return {name: model.plan(*options, name).ranges for name in names}
 
 
@@ -336,7 +356,7 @@ def _schedule(
     try:
         for graphs, indices in _by_graphs(model.card, plan, parts):
             for graph, outputs in graphs.items():
-                works, answered = works_of(model, plan, graph, outputs, parts, indices)
+                works, answered = works_of(model, plan, graph, outputs, parts, indices, context.key_name)
                 costs = [work.packed.tokens for work in works]
                 futures = model.batchers[graph].submit(
                     works, costs, times, context.deadline, admitted, context.staggered

@@ -13,7 +13,7 @@ from service.embedding import late_interaction
 from service.embedding.model import Model
 from service.embedding.pair_templates import texts_of
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.errors import ConflictingFields, WrongModelKind
 from service.request_context import RequestContext
 
@@ -100,16 +100,8 @@ async def score_pairs(
         inline = sum([len(pair.text) + len(pair.pair or "") for pair in pairs]) <= COPIED_INLINE
         making = template, model.tokenizer, pairs, instruction
         pairs = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
-    request = EmbedRequest(
-        pairs,
-        model.card.name,
-        (CLASS_LOGITS,),
-        truncate,
-        direction,
-        max_tokens=max_tokens,
-        special_tokens=template is None,
-    )
-    result = await embedder.embed(request, context)
+    options = EmbedOptions((CLASS_LOGITS,), truncate, direction, max_tokens=max_tokens, special_tokens=template is None)
+    result = await embedder.embed(EmbedRequest(pairs, model.card.name, options), context)
     logits = result.outputs[0].rows.astype(np.float64)
     return Ranks(ACTIVATIONS[activation](logits)[:, 0], result)
 

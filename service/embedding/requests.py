@@ -100,11 +100,12 @@ class Chunks(NamedTuple):
     characters: Int64s | None
 
 
-class EmbedRequest(NamedTuple):
-    """What to compute. None leaves the choice to the model or the server's settings.
+class EmbedOptions(NamedTuple):
+    """What is computed of the inputs of a request, and how these are read.
+
+    None leaves the choice to the model or the server's settings. Requests with equal options share a plan.
 
     Args:
-        model: its name; None: the default model.
         outputs: names of the model's outputs; empty: its default output.
         truncate: cut inputs that are too long instead of raising.
         truncation_direction: the side to keep.
@@ -121,12 +122,9 @@ class EmbedRequest(NamedTuple):
         max_active_dims: keep so many of the largest values of a sparse vector; None: all.
         input_type: what the texts are for, where the model reads queries and documents in different ways; None: it is
             not said. It brings the prompt and the task of that use, unless the request names one.
-        spans: make the sentence vector of each of these spans instead of one of the whole input.
         precisions: of quantization.PRECISIONS, in which the sentence vectors are given too.
     """
 
-    inputs: Sequence[Input]
-    model: str | None = None
     outputs: tuple[str, ...] = ()
     truncate: bool | None = None
     truncation_direction: Direction = "right"
@@ -139,9 +137,27 @@ class EmbedRequest(NamedTuple):
     max_tokens: int | None = None
     special_tokens: bool = True
     input_type: InputType | None = None
-    spans: Spans | Chunking | None = None
     precisions: tuple[str, ...] = ()
     max_active_dims: int | None = None
+
+
+DEFAULTS = EmbedOptions()
+
+
+class EmbedRequest(NamedTuple):
+    """What to embed, and how.
+
+    Args:
+        inputs: texts and token ids, in the order of the result.
+        model: its name; None: the default model.
+        options: what is computed of every input.
+        spans: make the sentence vector of each of these spans instead of one of the whole input.
+    """
+
+    inputs: Sequence[Input]
+    model: str | None = None
+    options: EmbedOptions = DEFAULTS
+    spans: Spans | Chunking | None = None
 
 
 class Output(NamedTuple):

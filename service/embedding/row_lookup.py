@@ -108,16 +108,24 @@ class RowLookup:
         """Return an empty batch for the options of a request; None if they need more than a lookup."""
         try:
             model = self._models.get(request.model)
-            plan = model.plan(request.outputs, request.pooling, request.normalize, request.dimensions, request.dtype)
+            plan = model.plan(
+                request.options.outputs,
+                request.options.pooling,
+                request.options.normalize,
+                request.options.dimensions,
+                request.options.dtype,
+            )
         except InlayError:
             return None
-        asks_more = request.max_tokens is not None or request.task is not None or request.spans is not None
+        asks_more = (
+            request.options.max_tokens is not None or request.options.task is not None or request.spans is not None
+        )
         if plan.lookup is None or asks_more:
             return None
-        if request.max_active_dims is not None:
+        if request.options.max_active_dims is not None:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
-        named = bool(request.outputs)
+        named = bool(request.options.outputs)
         return _Batch(model, plan, named, longest, limits.max_tokens(model.width, plan, self._settings))
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from service.embedding.output_plan import POOLED
 from service.embedding.pair_templates import added_tokens
 from service.embedding.pipeline import COUNTED_CHARACTERS, EmbeddingPipeline
 from service.embedding.ranking import Ranks, rank, score_pairs
-from service.embedding.requests import Direction, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.embedding.tokenization import Span
 from service.errors import TooLong, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
@@ -37,8 +37,8 @@ class Reading(NamedTuple):
     """How pairs are read. None and 0 set no limit.
 
     Args:
-        truncate: as of EmbedRequest.
-        direction: as of EmbedRequest.
+        truncate: as of EmbedOptions.
+        direction: as of EmbedOptions.
         activation: of the logits; None: the model's own.
         max_tokens: of a pair.
         max_query_tokens: of the first part of a pair; the rest of it is not read.
@@ -181,15 +181,10 @@ class Scorer:
     ) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
-        request = EmbedRequest(
-            [Text(text) for text in numbers],
-            model.card.name,
-            (POOLED,),
-            reading.truncate,
-            reading.direction,
-            True,
-            max_tokens=reading.max_tokens or None,
+        options = EmbedOptions(
+            (POOLED,), reading.truncate, reading.direction, normalize=True, max_tokens=reading.max_tokens or None
         )
+        request = EmbedRequest([Text(text) for text in numbers], model.card.name, options)
         result = await self._embedder.embed(request, context)
         rows = result.outputs[0].rows.astype(np.float64)
         one, other = ([numbers[pair[side]] for pair in pairs] for side in (0, 1))

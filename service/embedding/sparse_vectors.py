@@ -142,7 +142,7 @@ def route(card: Card, request: EmbedRequest, plan: Plan) -> tuple[EmbedRequest, 
         ConflictingFields: it asks for more than what is looked up, or for a part of what is not sparse.
         OutOfRange: `max_active_dims` is below 1.
     """
-    if (most := request.max_active_dims) is not None:
+    if (most := request.options.max_active_dims) is not None:
         if SPARSE not in plan.outputs:
             names = ", ".join(plan.outputs)
             raise ConflictingFields(
@@ -152,7 +152,7 @@ def route(card: Card, request: EmbedRequest, plan: Plan) -> tuple[EmbedRequest, 
             )
         if most < 1:
             raise OutOfRange(f"is {most}", field=("max_active_dims",), allowed="send a whole number from 1")
-    if SPARSE not in plan.outputs or card.sparse is None or not card.sparse.looks_up(request.input_type):
+    if SPARSE not in plan.outputs or card.sparse is None or not card.sparse.looks_up(request.options.input_type):
         return request, plan
     if len(plan.outputs) > 1:
         raise ConflictingFields(
@@ -161,7 +161,8 @@ def route(card: Card, request: EmbedRequest, plan: Plan) -> tuple[EmbedRequest, 
             allowed=f"of a query {card.name} looks {SPARSE} up and runs no encoder",
             remedy=f'ask for {SPARSE} alone, or send "input_type": "document"',
         )
-    return request._replace(special_tokens=False), plan.without_graphs()
+    options = request.options._replace(special_tokens=False)
+    return request._replace(options=options), plan.without_graphs()
 
 
 def looked_up(model: Model, ids: Sequence[Ids]) -> list[Rows]:

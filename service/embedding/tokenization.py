@@ -41,7 +41,7 @@ class Token:
 
 
 class Cut(NamedTuple):
-    """How the texts of a request are cut; the fields are those of EmbedRequest.
+    """How the texts of a request are cut; the fields are those of EmbedOptions.
 
     Args:
         longest: that texts of their kind have in this model; None: the model's own limit.

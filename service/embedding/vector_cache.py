@@ -22,7 +22,6 @@ from service.embedding.model import Model
 from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Ids, Input, Text
 from service.embedding.tokenization import Cut
-from service.request_context import KEY_NAME
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
 
@@ -114,7 +113,13 @@ def _oldest(entries: _Entries) -> _Entry:
 
 
 def keys_of(
-    inputs: Sequence[Input], ids: Sequence[Ids | None], mode: str | None, prompt: str, cut: Cut, task: int = NO_TASK
+    inputs: Sequence[Input],
+    ids: Sequence[Ids | None],
+    mode: str | None,
+    prompt: str,
+    cut: Cut,
+    task: int = NO_TASK,
+    key_name: str = "",
 ) -> list[bytes]:
     """Return a key for each input of a request: the SHA-256 of all that its pooled vector follows from in its model.
 
@@ -126,8 +131,9 @@ def keys_of(
         prompt: before each text.
         cut: how texts are cut.
         task: the number of the task whose adapters are used.
+        key_name: the name of the caller's API key.
     """
-    options = sha256(ascii((KEY_NAME.get(), mode, prompt, cut, task)).encode()).digest()
+    options = sha256(ascii((key_name, mode, prompt, cut, task)).encode()).digest()
     return [
         sha256(options + (_text_bytes(item) if isinstance(item, Text) else _ids_bytes(sequence or item))).digest()
         for item, sequence in zip(inputs, ids, strict=True)

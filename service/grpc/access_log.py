@@ -3,10 +3,12 @@
 import logging
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 from urllib.parse import unquote
 
 from service.observability.logs import ACCESS
 from service.observability.tracing import TRACEPARENT, TRACESTATE, Traced, Tracing
+from service.request_context import RequestContext
 
 OWN_FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
 """Statuses that make a server's span an error (OpenTelemetry's conventions for RPC)."""
@@ -26,14 +28,18 @@ class AccessLog:
         self._tracing = tracing
         self._lines = lines
 
-    def begin(self, path: str, metadata: Sequence[tuple[str, str | bytes]]) -> Traced | None:
-        """Begin the span of a call."""
+    def begin(self, path: str, metadata: Sequence[tuple[str, str | bytes]], identity: RequestContext) -> Traced | None:
+        """Begin the span of a call, and note its trace in the call's identity."""
         if self._tracing is None:
             return None
         carrier = {name: [str(value)] for name, value in metadata if name in (TRACEPARENT, TRACESTATE)}
-        return self._tracing.begin(path, carrier, {"rpc.system.name": "grpc", "rpc.method": path})
+        span = self._tracing.begin(path, carrier, {"rpc.system.name": "grpc", "rpc.method": path})
+        identity.trace_id = span.trace_id
+        return span
 
-    def end(self, path: str, span: Traced | None, status: str, arrived: float, peer: str) -> None:
+    def end(
+        self, path: str, span: Traced | None, status: str, arrived: float, peer: str, identity: RequestContext
+    ) -> None:
         """End the span and write the line."""
         if span is not None:
             attributes: dict[str, str | int] = {"rpc.response.status_code": status}
@@ -42,7 +48,7 @@ class AccessLog:
             span.end(path, attributes, failed=status in OWN_FAULTS, written=False)
         if self._lines:
             seconds = round(perf_counter() - arrived, 6)
-            fields = {"protocol": "grpc", "method": path, "status": status, "seconds": seconds}
+            fields: dict[str, Any] = {"protocol": "grpc", "method": path, "status": status, "seconds": seconds}
             if status == UNAUTHENTICATED:
                 fields["peer"] = unquote(peer.partition(":")[2])  # ipv6:%5B::1%5D:50123
-            access.info("answered", extra=fields)
+            access.info("answered", extra=fields | identity.log_fields())

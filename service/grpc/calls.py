@@ -25,7 +25,7 @@ from service.grpc.methods import INLINE_BYTES, Handler, Method, Service
 from service.grpc.streams import in_order
 from service.observability.metrics import Metrics
 from service.observability.tracing import Traced
-from service.request_context import REQUEST_ID, RequestContext, request_id
+from service.request_context import CURRENT_CALL, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
 from service.scheduling.memory_budget import MemoryBudget
@@ -80,7 +80,7 @@ class Call:
     Attributes:
         arrived: when its headers had arrived, on `time.perf_counter`.
         silent: whether its first message has yet to arrive.
-        id: the x-request-id.
+        identity: its id, key and trace, which the context of each of its requests repeats.
     """
 
     request_streaming: ClassVar[bool] = False
@@ -97,19 +97,17 @@ class Call:
     _context: RequestContext | None = None  # of the request that is being answered
 
     def __init__(
-        self, served: ServedMethod, metadata: Metadata, task: asyncio.Task[Any] | None, key: Key | None = None
+        self,
+        served: ServedMethod,
+        metadata: Metadata,
+        task: asyncio.Task[Any] | None,
+        identity: RequestContext,
+        key: Key | None = None,
     ) -> None:
-        self._served, self._task, self._key = served, task, key
+        self._served, self._task, self._key, self.identity = served, task, key, identity
         self.arrived = perf_counter()
-        sent_id = None
-        for name, value in metadata:
-            if name == REQUEST_ID_KEY:
-                sent_id = value.encode("ascii", "replace") if isinstance(value, str) else None
-                break
-        self.id = request_id(sent_id)
-        REQUEST_ID.set(self.id)
         if served.shared.access_log is not None:
-            self._span = served.shared.access_log.begin(served.path, metadata)
+            self._span = served.shared.access_log.begin(served.path, metadata, identity)
 
     def cancel(self) -> None:
         """End the call."""
@@ -125,7 +123,7 @@ class Call:
         if key is not None and key.limited:
             key.release(perf_counter() - self.arrived)
         if served.shared.access_log is not None:
-            served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer)
+            served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer, self.identity)
 
     def begin(self, grpc_context: GrpcContext) -> None:
         """Take grpc's context, and the deadline in it, when the call's coroutine starts."""
@@ -137,13 +135,19 @@ class Call:
 
     def context(self) -> RequestContext:
         """Return the context of one request of the call."""
-        context = self._context = RequestContext()
+        context, identity = RequestContext(), self.identity
+        self._context = context
+        context.request_id, context.key_name, context.trace_id = (
+            identity.request_id,
+            identity.key_name,
+            identity.trace_id,
+        )
         context.copies = COPIES
         if self._served.limit.concurrent:
             context.staggered = True
         if self._deadline is not None:
             context.deadline = self._deadline
-        context.caller = self._key.name if self._key is not None else address_of(self._grpc.peer())
+        context.caller = identity.key_name or address_of(self._grpc.peer())
         if self._span is not None:
             context.passes = self._span.passes
         return context
@@ -187,7 +191,9 @@ class Call:
         """Return the InlayError that the caller receives for an error, and count it by its code."""
         if not isinstance(error, InlayError):
             name = self._served.method.name
-            log.error("a call of %s met a fault (x-request-id: %s)", name, self.id.decode(), exc_info=error)
+            log.error(
+                "a call of %s met a fault (x-request-id: %s)", name, self.identity.request_id.decode(), exc_info=error
+            )
             error = InlayError("the service has a fault; its log says more")
         self._served.shared.metrics.refused(error.code)
         return error.without_frames()
@@ -216,13 +222,13 @@ class Call:
     def succeed(self, truncated: Metadata = ()) -> None:
         """Let the call end with OK; `truncated` says what was cut."""
         self._status = "OK"
-        metadata = ((REQUEST_ID_KEY, self.id.decode()),)
+        metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
         self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
 
     async def abort(self, error: InlayError) -> NoReturn:
         """End the call with the error's status; its code and index go into trailing metadata."""
         service = self._served.service
-        metadata = [(REQUEST_ID_KEY, self.id.decode()), ("inlay-code", error.code)]
+        metadata = [(REQUEST_ID_KEY, self.identity.request_id.decode()), ("inlay-code", error.code)]
         if (wait := retry_milliseconds(error)) is not None:
             metadata.append(("grpc-retry-pushback-ms", str(wait)))  # gRFC A6
         if error.index is not None:
@@ -384,6 +390,19 @@ class RefusedCall(Call):
             metrics.refused(self.error.code)
             metrics.request("grpc", served.metric_name, served.service.status_of(self.error), 0.0)
         await self.abort(self.error)
+
+
+def identity_of(metadata: Metadata) -> RequestContext:
+    """Return the identity of a call, with its request id alone, and make it that of the running task."""
+    sent_id = None
+    for name, value in metadata:
+        if name == REQUEST_ID_KEY:
+            sent_id = value.encode("ascii", "replace") if isinstance(value, str) else None
+            break
+    identity = RequestContext()
+    identity.request_id = request_id(sent_id)
+    CURRENT_CALL.set(identity)
+    return identity
 
 
 CALLS: dict[str, type[Call]] = {

@@ -12,8 +12,9 @@ import grpc
 
 from service.errors import InlayError
 from service.grpc.call_limits import CallLimit
-from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared
+from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared, identity_of
 from service.grpc.methods import Method, Service
+from service.request_context import RequestContext
 
 BEARER = b"bearer "
 UNKNOWN_SERVICE = Service(name="", methods=())
@@ -63,13 +64,13 @@ class Pipeline(grpc.GenericRpcHandler):
         served = self._methods.get(path)
         if served is None and path in self._open_handlers:
             return self._open_handlers[path]
-        key = None
+        key, identity = None, identity_of(metadata)
         if self._keys is not None:
             began = perf_counter()
             try:
-                key = self._keys.acquire(shown_key(metadata))
+                key = self._keys.acquire(shown_key(metadata), identity)
             except InlayError as error:
-                return self._refused_at_gate(path, metadata, error, began)
+                return self._refused_at_gate(path, metadata, identity, error, began)
         if served is None:
             if key is not None and key.limited:
                 key.release(0)
@@ -78,23 +79,25 @@ class Pipeline(grpc.GenericRpcHandler):
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
         waits = served.limit.crowded and served.call_class in WAITING
-        call: Call = (WAITING[served.call_class] if waits else served.call_class)(served, metadata, task, key)
+        call: Call = (WAITING[served.call_class] if waits else served.call_class)(served, metadata, task, identity, key)
         try:
             served.limit.add(call)
             if not (waits or call.request_streaming):
                 served.limit.begin_reading(call)
         except InlayError as error:
-            call = refused = RefusedCall(served, metadata, task, key)
+            call = refused = RefusedCall(served, metadata, task, identity, key)
             refused.error = error
         task.add_done_callback(call.ended)  # type: ignore[union-attr]  # the call's own task, which ends with it
         return call
 
-    def _refused_at_gate(self, path: str, metadata: Metadata, error: InlayError, began: float) -> "RefusedCall":
+    def _refused_at_gate(
+        self, path: str, metadata: Metadata, identity: RequestContext, error: InlayError, began: float
+    ) -> "RefusedCall":
         service = self._services.get(path[1:].rpartition("/")[0], UNKNOWN_SERVICE)
         self._count_refused_at_gate(error.code, service.status_of(error), perf_counter() - began)
         served = self._methods.get(path) or ServedMethod(self._shared, service, UNKNOWN_METHOD, self._requests)
         task = asyncio.current_task()
-        call = RefusedCall(served, metadata, task)
+        call = RefusedCall(served, metadata, task, identity)
         call.error, call.counted = error, True
         task.add_done_callback(call.ended)  # type: ignore[union-attr]
         return call

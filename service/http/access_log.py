@@ -5,6 +5,7 @@ Neither contains what a caller sent: a path is logged as its route's template, u
 
 import logging
 from time import perf_counter
+from typing import Any
 
 from service.http.routes import Request
 from service.observability.logs import ACCESS
@@ -40,7 +41,7 @@ class AccessLog:
             carrier = {}
         attributes = {"http.request.method": request.verb, "url.scheme": "http"}
         request.span = self._tracing.begin(request.verb, carrier, attributes)
-        request.context.passes = request.span.passes
+        request.context.passes, request.context.trace_id = request.span.passes, request.span.trace_id
 
     def end(self, request: Request, status: str, gone: bool) -> None:
         """End the span and write the line."""
@@ -56,8 +57,8 @@ class AccessLog:
             request.span.end(name, attributes, failed=failed, written=not gone)
         if self._lines:
             seconds = round(perf_counter() - request.arrived, 6)
-            fields = {"protocol": "http", "method": name, "status": int(status), "seconds": seconds}
+            fields: dict[str, Any] = {"protocol": "http", "method": name, "status": int(status), "seconds": seconds}
             if status in UNAUTHENTICATED and request.client:
                 host, port = request.client
                 fields["peer"] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            access.info("answered", extra=fields)
+            access.info("answered", extra=fields | request.context.log_fields())

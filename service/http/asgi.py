@@ -54,7 +54,7 @@ class Exchange:
         request = self._request
         try:
             early = await self._read()
-            answering = asyncio.create_task(self._answer(early), context=request.scope)
+            answering = asyncio.create_task(self._answer(early))
             leaving = asyncio.create_task(self._wait_until_gone())
             try:
                 await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -66,7 +66,7 @@ class Exchange:
                     task.cancel()
                 await asyncio.gather(answering, leaving, return_exceptions=True)
         except ClientGone:
-            log.debug("a client has left (x-request-id: %s)", request.id.decode())
+            log.debug("a client has left (x-request-id: %s)", request.context.request_id.decode())
         finally:
             self._body.drop()
             self._pipeline.finish(request, self._status)
@@ -76,7 +76,7 @@ class Exchange:
         request, pipeline = self._request, self._pipeline
         try:
             if (error := ambiguity(request.head)) is not None:
-                request.id = request_id(request.headers.get(b"x-request-id"))
+                request.context.request_id = request_id(request.headers.get(b"x-request-id"))
                 raise error
             pipeline.prepare(request.head)
             early = pipeline.accept(request)
@@ -117,7 +117,7 @@ class Exchange:
         except ClientGone:
             raise
         except Exception:
-            log.exception("a response broke off (x-request-id: %s)", request.id.decode())
+            log.exception("a response broke off (x-request-id: %s)", request.context.request_id.decode())
             raise
         self._status = response.status
 
@@ -146,7 +146,7 @@ class Exchange:
         is_known = response.stream is None and (size or self._request.verb != "HEAD")
         if is_known and response.status not in BODILESS and declared_length(response) is None:
             headers.append((b"content-length", b"%d" % size))
-        return [*headers, (b"x-request-id", self._request.id)]
+        return [*headers, (b"x-request-id", self._request.context.request_id)]
 
     async def _send_body(self, body: bytes, more: bool) -> None:
         await self._send_within({"type": "http.response.body", "body": body, "more_body": more}, len(body))

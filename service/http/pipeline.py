@@ -8,7 +8,6 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from contextvars import Context
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -26,7 +25,7 @@ from service.http.routes import Head, Request, Route
 from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics
-from service.request_context import KEY_NAME, REQUEST_ID, request_id
+from service.request_context import CURRENT_CALL, request_id
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
@@ -188,12 +187,11 @@ class Pipeline:
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return the response if the body need not be read."""
         head = request.head
-        request.id = request_id(head.headers.get(b"x-request-id"))
+        request.context.request_id = request_id(head.headers.get(b"x-request-id"))
         if head.direct and self._plain:
             return None
         if self._access_log is not None:
-            request.scope = Context()
-            request.scope.run(self._access_log.begin, request)
+            self._access_log.begin(request)
         if self._cors is not None and (preflight := self._cors.preflight(request)) is not None:
             return preflight
         try:
@@ -209,13 +207,12 @@ class Pipeline:
         """Take a place of the key that the request shows; raise Unauthorized or KeyLimited."""
         began = perf_counter()
         try:
-            request.key = keys.acquire(shown_key(request))
+            request.key = keys.acquire(shown_key(request), request.context)
         except InlayError as error:
             status = self.router.renderer(request.route, request.path)(error).status
             self._count_at_gate(error.code, str(status), perf_counter() - began)
             request.refused_at_gate = True
             raise
-        request.context.caller = request.key.name
 
     def _check_head(self, request: Request) -> None:
         head = request.head
@@ -234,7 +231,7 @@ class Pipeline:
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a whole request; errors come as the route's protocol renders them."""
-        REQUEST_ID.set(request.id)
+        CURRENT_CALL.set(request.context)
         head, route = request.head, request.route
         assert route is not None
         try:
@@ -243,8 +240,6 @@ class Pipeline:
                 request.admitted = True
             if head.direct:
                 return _with_truncated(request, await route.handler(request))
-            if request.key is not None:
-                KEY_NAME.set(request.key.name)
             return await self._respond_indirectly(request)
         except InlayError as error:
             return self.error_response(request, error)
@@ -255,7 +250,9 @@ class Pipeline:
                 request, Unavailable("the service stopped before this was done", remedy="send it again")
             )
         except Exception:
-            log.exception("a request to %s met a fault (x-request-id: %s)", route.path, request.id.decode())
+            log.exception(
+                "a request to %s met a fault (x-request-id: %s)", route.path, request.context.request_id.decode()
+            )
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
 
     async def _respond_indirectly(self, request: Request) -> Response:
@@ -279,7 +276,9 @@ class Pipeline:
         route = request.route
         if not request.refused_at_gate and (route is None or not route.probe):
             self._metrics.refused(error.code)
+        call = CURRENT_CALL.set(request.context)  # outside a request's task too: errors may show the request's id
         response = (request.render_error or self.router.renderer(route, request.path))(error)
+        CURRENT_CALL.reset(call)
         headers = response.headers
         if isinstance(error, UnsupportedCoding):
             headers = (*headers, bodies.ACCEPTED)

@@ -66,7 +66,7 @@ class ResponseWriter:
             size = None  # the handler left the body out and may have declared its length
         head = _head(status, headers, size, keep_alive)
         date = _lines(tuple(self._server_state.default_headers))
-        lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.id, date)
+        lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.context.request_id, date)
         self.written += len(lines) + (size or 0)
         if request.head.verb == "HEAD" or status in BODILESS:
             self._transport.write(lines)
@@ -84,7 +84,7 @@ class ResponseWriter:
         chunked = left is None and request.head.version == "1.1"
         head = _head(response.status, response.headers, None, keep_alive) + (CHUNKED_LINE if chunked else b"")
         date = _lines(tuple(self._server_state.default_headers))
-        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.id, date))
+        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.context.request_id, date))
         if request.head.verb == "HEAD":
             return
         async with aclosing(response.stream) as parts:  # type: ignore[type-var]

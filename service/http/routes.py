@@ -5,7 +5,6 @@ A row declares one route: dispatch, key gate, CORS, metrics, admission, limits a
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import Context
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Literal, NamedTuple
@@ -63,11 +62,9 @@ class Request:
         head: its line and headers.
         body: without its content coding.
         context: the deadline and the caller, for the core.
-        id: the x-request-id.
         arrived: when the head was complete, on `time.perf_counter`.
         client: the peer's address.
         refused_at_gate: whether its key was refused, which is counted apart.
-        scope: the context variables of its task.
         key: the API key that it took a place of.
         span: the span that follows it.
         disconnected: whether the client has left.
@@ -76,10 +73,8 @@ class Request:
     """
 
     body = b""
-    id = b""
     key: Any = None
     span: Any = None
-    scope: Context | None = None
     disconnected = False
     refused_at_gate = False
     admitted = False

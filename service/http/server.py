@@ -276,7 +276,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._current = request
         # a context of its own: a pipelined request must not inherit the one before
-        self._task = self._loop.create_task(self._answer(request), context=request.scope or Context())
+        self._task = self._loop.create_task(self._answer(request), context=Context())
         if not self._keep_alive and self._pipeline.stopping:
             self._count_task()
 
@@ -307,7 +307,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._transport.abort()
                 raise
         except Exception:
-            log.exception("a response broke off (x-request-id: %s)", request.id.decode())
+            log.exception("a response broke off (x-request-id: %s)", request.context.request_id.decode())
             self._transport.abort()
         finally:
             self._pipeline.finish(request, status)
@@ -331,7 +331,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._writer.write(request, response, self._keep_alive or len(self._waiting) > 0)
         except ValueError:
-            log.exception("a response broke off (x-request-id: %s)", request.id.decode())
+            log.exception("a response broke off (x-request-id: %s)", request.context.request_id.decode())
             self._transport.abort()
             status = GONE
         self._pipeline.finish(request, status)
@@ -354,7 +354,8 @@ class HttpProtocol(asyncio.Protocol):
         """Answer the request being received with an error, and close the connection."""
         parser = self._parser
         request = self._incoming or Request(Head(parser.verb, parser.target or b"/", parser.headers), self._client)
-        request.id = request.id or request_id(request.headers.get(b"x-request-id"))
+        if request.context.request_id == b"-":
+            request.context.request_id = request_id(request.headers.get(b"x-request-id"))
         self._body.drop()
         self._discarding = True
         if isinstance(error, HeadTooLarge | Malformed):

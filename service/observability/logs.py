@@ -19,10 +19,11 @@ from typing import Any, TextIO
 
 from models.errors import ModelError
 from service.errors import StartError
-from service.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
+from service.request_context import CURRENT_CALL
 
 ACCESS = "inlay.access"
-FIELDS = ("protocol", "method", "status", "seconds", "peer")  # of an access line, as `extra`
+FIELDS = ("protocol", "method", "status", "seconds", "peer", "request_id", "trace_id", "key")
+"""Fields of an access line, as `extra`; other lines have the last three from the call that their task serves."""
 OPERATORS = (StartError, ModelError, OSError)  # their messages are about files, ports and settings
 WITHHELD = "(message withheld: it may quote a caller; INLAY_LOG_INPUTS=true shows it)"
 FORMATS: Mapping[str, str] = {
@@ -159,14 +160,8 @@ def _dropped(lines: int) -> logging.LogRecord:
 
 
 def _context(record: logging.LogRecord) -> dict[str, Any]:
-    own = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
-    request_id = REQUEST_ID.get().decode("latin-1")
-    call = {
-        "request_id": "" if request_id == "-" else request_id,
-        "trace_id": TRACE_ID.get(),
-        "key": KEY_NAME.get(),
-    }
-    return own | {name: value for name, value in call.items() if value}
+    fields = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
+    return fields if "request_id" in fields else fields | CURRENT_CALL.get().log_fields()
 
 
 def _printable(value: object) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from models import VERSION
 from service.errors import StartError
-from service.request_context import TRACE_ID, Pass
+from service.request_context import Pass
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Tracing:
         self._trace = trace
 
     def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Traced":
-        """Begin a server span, below the caller's; log lines of the running task name its trace from now on.
+        """Begin a server span, below the caller's.
 
         Args:
             name: a first name of the span, until its route is known.
@@ -68,8 +68,7 @@ class Tracing:
         context = self._propagator.extract(carrier) if carrier else None
         kind = self._trace.SpanKind.SERVER
         span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
-        TRACE_ID.set(self._trace.format_trace_id(span.get_span_context().trace_id))
-        return Traced(self, span)
+        return Traced(self, span, self._trace.format_trace_id(span.get_span_context().trace_id))
 
     def close(self) -> None:
         """Send the spans that are not sent yet; returns when the exporter has sent them or given up."""
@@ -100,10 +99,15 @@ class Tracing:
 
 
 class Traced:
-    """The span of a request that is being served; `passes` collects its passes through the core."""
+    """The span of a request that is being served.
 
-    def __init__(self, tracing: Tracing, span: "Span") -> None:
-        self._tracing, self._span = tracing, span
+    Attributes:
+        trace_id: of its trace, in hexadecimal.
+        passes: collects the request's passes through the core.
+    """
+
+    def __init__(self, tracing: Tracing, span: "Span", trace_id: str) -> None:
+        self._tracing, self._span, self.trace_id = tracing, span, trace_id
         self.passes: list[Pass] = []
 
     def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:

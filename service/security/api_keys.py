@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any
 
 from service.errors import KeyLimited, StartError, Unauthorized
-from service.request_context import KEY_NAME
+from service.request_context import RequestContext
 from service.security.file_changes import FileChanges
 from service.settings import Settings
 
@@ -128,11 +128,12 @@ class Keys:
         if not self._keys:
             raise StartError(f"{file} holds no key: write one a line, or unset INLAY_API_KEYS_FILE")
 
-    def acquire(self, shown: bytes | None) -> Key:
+    def acquire(self, shown: bytes | None, context: RequestContext) -> Key:
         """Begin a request and return its key; where that is `limited`, `release` must end the request.
 
         Args:
             shown: the key that the caller sent; None: it sent none.
+            context: of the request, which gets the key's name, also where the key's limits refuse it.
 
         Raises:
             Unauthorized: it is none of these keys.
@@ -148,7 +149,7 @@ class Keys:
                 caller = key
         if caller is None:
             raise Unauthorized("the key is not one of this server's: check the header authorization: Bearer KEY")
-        KEY_NAME.set(caller.name)
+        context.show_key(caller.name)
         caller.acquire(self._clock())
         return caller
 

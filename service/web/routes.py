@@ -1,5 +1,6 @@
 """GET /: the web page for browsers, a greeting in JSON for programs; and the page's files under /web/."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -37,39 +38,46 @@ class Greeting(BaseModel):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return GET / and, unless INLAY_WEB is false, the files of the page."""
-    files = read_static_files() if context.settings.web else {}
+    page = Page(context, read_static_files() if context.settings.web else {})
+    shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
+    greet = Route(
+        path="/",
+        handler=page.root,
+        name="greet",
+        summary="What this server is",
+        description="A browser gets the web page (`Accept: text/html`), a program this greeting.",
+        answers={200: Answer(content={JSON: Greeting})},
+        **shared,
+    )
+    file: dict[str, Any] = {"name": "web_file", "summary": "A file of the web page", "documented": False}
+    files = [Route(path="/web/{file:path}", handler=page.file, **file, **shared)] if page.files else []
+    return RouteGroup([greet, *files], render_problem, error_model=(Problem, MEDIA_TYPE))
 
-    async def root(request: Request) -> Response:
-        if files and prefers_html(request.header(b"accept")):
-            return file_response(files[PAGE], request, vary=True)
-        await context.check_ready()
-        greeting = {"service": "inlay", "version": context.version, "docs": "/docs"}
+
+class Page:
+    """Answers the routes of the page.
+
+    Args:
+        files: by their paths in the page; empty: there is no page.
+    """
+
+    def __init__(self, context: ServiceContext, files: Mapping[str, StaticFile]) -> None:
+        self._context, self.files = context, files
+
+    async def root(self, request: Request) -> Response:
+        """Return the page to a browser, and a greeting to a program once the service is ready."""
+        if self.files and prefers_html(request.header(b"accept")):
+            return file_response(self.files[PAGE], request, vary=True)
+        await self._context.check_ready()
+        greeting = {"service": "inlay", "version": self._context.version, "docs": "/docs"}
         return json_response(greeting, headers=((b"vary", b"Accept"),))
 
-    async def static_file(request: Request) -> Response:
+    async def file(self, request: Request) -> Response:
+        """Return a file of the page."""
         name = request.parameters["file"]
-        if name not in files:
+        if name not in self.files:
             raise NotFound(f"the page has no file {name[:100]!r}")
-        return file_response(files[name], request)
-
-    shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
-    greeting = {200: Answer(content={JSON: Greeting})}
-    about = "A browser gets the web page (`Accept: text/html`), a program this greeting."
-    rows = [
-        Route(
-            path="/",
-            handler=root,
-            name="greet",
-            summary="What this server is",
-            description=about,
-            answers=greeting,
-            **shared,
-        )
-    ]
-    if files:
-        page_file: dict[str, Any] = {"name": "web_file", "summary": "A file of the web page", "documented": False}
-        rows.append(Route(path="/web/{file:path}", handler=static_file, **page_file, **shared))
-    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE))
+        return file_response(self.files[name], request)
 
 
 def file_response(file: StaticFile, request: Request, *, vary: bool = False) -> Response:

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from models.artifacts.export import export
 from models.families.classifiers import CLASSIFIERS
 from models.positions.alibi import slopes
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
+from tests.embed_requests import embed_request
 from tests.parity.block_configs import CONFIGS, LONGEST
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import NoCaches, randomise, relative
@@ -97,7 +98,7 @@ def expected(model: Any, sequence: Ids) -> Any:
 
 
 def logits(service: Service, inputs: list[Ids], output: str) -> list[Any]:
-    result = asyncio.run(service.pipeline.embed(EmbedRequest(inputs, "own", (output,))))
+    result = asyncio.run(service.pipeline.embed(embed_request(inputs, "own", (output,))))
     (own,) = result.outputs
     return np.split(own.rows, np.cumsum(own.lengths)[:-1])
 

@@ -19,6 +19,7 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids
 from service.observability.metrics import Metrics
 from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import TINY, Sample, read_back, reference, sample, sequences
 
@@ -66,7 +67,7 @@ def test_a_tiny_model_is_served_as_transformers_computes_it(
     convolves = getattr(made.model.config, "conv_kernel_size", 0)  # DeBERTa's: not computed
     whole = row.block and (row.causal is not True or row.text_vector) and " " not in family and not convolves
     assert len(outputs) == 1 + bool(whole)
-    result = embed(registry, EmbedRequest([as_ids(each) for each in batch], outputs=outputs))
+    result = embed(registry, embed_request([as_ids(each) for each in batch], outputs=outputs))
     expected = [reference(made, each) for each in batch]
     kept = np.concatenate([each.get("attention_mask", np.ones_like(each["input_ids"])) for each in batch]).astype(bool)
     for output, column, tolerance in zip(result.outputs, zip(*expected, strict=True), (1e-6, 2e-5), strict=False):
@@ -88,7 +89,7 @@ def test_the_embeddings_of_each_layer_are_those_of_transformers(
     ids = torch.arange(made.model.config.vocab_size)
     with torch.no_grad():
         expected = made.model.get_per_layer_inputs(ids[None])[0].flatten(1).float().numpy()
-    request = EmbedRequest([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
+    request = embed_request([Ids(ids.numpy())], outputs=("per_layer_embeddings",))
     rows = embed(registry, request).outputs[0].rows
     ledger.check(family, "per_layer_embeddings", relative(rows, expected), 1e-6)
 
@@ -120,7 +121,7 @@ def check_ropes(made: Sample, registry: ModelRegistry, starts: tuple[int, ...], 
 def served(registry: ModelRegistry, rope: RopeTable, places: Any) -> list[Any]:
     suffix = rope.graph.removeprefix("rope")
     outputs = (f"rope_cos{suffix}", f"rope_sin{suffix}")
-    request = EmbedRequest([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
+    request = embed_request([Ids(np.zeros_like(places), positions=places)], outputs=outputs)
     return [output.rows for output in embed(registry, request).outputs]
 
 
@@ -213,7 +214,7 @@ def test_config_json_in_older_terms_is_read_as_transformers(
     if family in ROTATING:
         check_ropes(reread, registry, (0,), ledger)
     batch = sequences(made, seed)
-    result = embed(registry, EmbedRequest([as_ids(each) for each in batch], outputs=("input_embeddings",)))
+    result = embed(registry, embed_request([as_ids(each) for each in batch], outputs=("input_embeddings",)))
     expected = np.concatenate([reference(reread, each)[0] for each in batch])
     ledger.check(family, "in other words", relative(result.outputs[0].rows, expected), 1e-6)
 
@@ -222,5 +223,5 @@ def test_serves_deberta_with_embedding_size_equal_to_hidden(tmp_path: Path, ledg
     made = sample("deberta-v2", 1, tmp_path / "checkpoint", embedding_size=24, hidden_size=24, num_attention_heads=2)
     registry = exported(made.folder, tmp_path / "store")
     sequence = {"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}
-    result = embed(registry, EmbedRequest([as_ids(sequence)], outputs=("input_embeddings",)))
+    result = embed(registry, embed_request([as_ids(sequence)], outputs=("input_embeddings",)))
     ledger.check("deberta-v2", "input_embeddings", relative(result.outputs[0].rows, reference(made, sequence)[0]), 1e-6)

@@ -19,8 +19,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from models.artifacts.export import export
 from service.embedding.pooling import SPAN_POOLINGS
-from service.embedding.requests import Chunking, EmbedRequest, EmbedResult, Spans, Text
+from service.embedding.requests import Chunking, EmbedResult, Spans, Text
 from service.protocols.openai.schemas import late_chunked
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_sentence_files
 from tests.parity.block_configs import CONFIGS
 from tests.parity.conftest import Ledger
@@ -125,7 +126,7 @@ def expected(mode: str, hidden: Any, counted: Any) -> Any:
 
 
 def run(store: Path, **fields: Any) -> EmbedResult:
-    return asyncio.run(Service(store).pipeline.embed(EmbedRequest(**fields)))
+    return asyncio.run(Service(store).pipeline.embed(embed_request(**fields)))
 
 
 def spans_of(texts: list[str]) -> Any:
@@ -175,7 +176,7 @@ def test_joined_texts_are_pooled_as_jina_does(family: str, tmp_path: Path, ledge
     """Of jina-ai/late-chunking: joined by spaces, [CLS] counts in the first chunk and [SEP] in the last."""
     model, tokenizer = write(family, "mean", tmp_path / "x")
     export(tmp_path / "x", tmp_path / "store/x", encoder=True)
-    request = late_chunked(EmbedRequest([Text(text) for text in SENTENCES]))
+    request = late_chunked(embed_request([Text(text) for text in SENTENCES]))
     vectors = run(tmp_path / "store", **request._asdict()).outputs[0].rows
     hidden, offsets = states(model, tokenizer, TEXT)
     places = []

@@ -14,11 +14,12 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoTokenizer
 
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedRequest, Text
+from service.embedding.requests import Direction, Text
 from service.embedding.tokenization import Cut, Tokenizer
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.minilm_golden import checkpoint
 from tests.parity.conftest import Ledger
 
@@ -72,7 +73,7 @@ def sentences() -> SentenceTransformer:
 
 
 def embed(pipeline: EmbeddingPipeline, texts: list[Text], **fields: Any) -> Any:
-    return asyncio.run(pipeline.embed(EmbedRequest(texts, **fields))).outputs[0].rows
+    return asyncio.run(pipeline.embed(embed_request(texts, **fields))).outputs[0].rows
 
 
 def test_random_texts_give_the_vectors_of_sentence_transformers(

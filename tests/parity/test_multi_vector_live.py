@@ -17,8 +17,9 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from models.artifacts.export import export
 from service.embedding.late_interaction import maxsim
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.request_context import RequestContext
+from tests.embed_requests import embed_request
 from tests.late_interaction import (
     BERT,
     DIMENSIONS,
@@ -102,7 +103,7 @@ def write_model(folder: Path, kind: str, layout: str, draw: random.Random) -> Pa
 
 
 def vectors(service: Service, input_type: str | None, texts: tuple[str, ...]) -> list[NDArray[np.float32]]:
-    request = EmbedRequest([Text(text) for text in texts], "tiny", truncate=True, input_type=input_type)  # type: ignore[arg-type]
+    request = embed_request([Text(text) for text in texts], "tiny", truncate=True, input_type=input_type)  # type: ignore[arg-type]
     (output,) = asyncio.run(service.pipeline.embed(request)).outputs
     assert output.name == "multi_vector_embedding"
     return np.split(output.rows, np.cumsum(output.lengths)[:-1])
@@ -139,7 +140,7 @@ def test_bge_m3_gives_what_its_code_computes(tmp_path: Path, ledger: Ledger) -> 
     weight, bias = map(torch.from_numpy, write_bge(tmp_path / "x", hidden))
     export(tmp_path / "x", tmp_path / "store/tiny")
     names = ("sentence_embedding", "multi_vector_embedding")
-    request = EmbedRequest([Text(text) for text in TEXTS], "tiny", names, truncate=True)
+    request = embed_request([Text(text) for text in TEXTS], "tiny", names, truncate=True)
     dense, several = asyncio.run(Service(tmp_path / "store").pipeline.embed(request)).outputs
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "x")
     model = transformers.AutoModel.from_pretrained(tmp_path / "x")

@@ -13,13 +13,14 @@ import torch
 
 from models.artifacts.export import export
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay import prompt_embeds as precomputed
 from service.protocols.inlay.torch_file import torch_file
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.parity.tiny_models import FSMT_NEEDS, TINY, Sample, sample
 
@@ -87,7 +88,7 @@ def handed_over(folder: Path, store: Path, side: str | None, ids: Any) -> Any:
     export(folder, store / "tiny", side=side)
     registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
     pipeline, card = EmbeddingPipeline(registry, Settings()), registry.get(None).card
-    request = precomputed.rows_request(card, EmbedRequest([Ids(ids)], dtype="float32"), "prompt_embeds", True)
+    request = precomputed.rows_request(card, embed_request([Ids(ids)], dtype="float32"), "prompt_embeds", True)
     return asyncio.run(pipeline.embed(request)).outputs[0].rows
 
 

@@ -15,8 +15,9 @@ from models.artifacts.export import export
 from service.bulk.calibration import calibrated
 from service.bulk.embedder import Chosen
 from service.embedding.quantization import PRECISIONS, quantized
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.sentence_chains import HIDDEN, NORMALIZE, dense, write_chain
 from tests.service.registry.registry_service import Service
@@ -43,7 +44,7 @@ PROMPTS: dict[str, dict[str, Any]] = {
 
 
 def vectors(store: Path, texts: list[str], **fields: Any) -> NDArray[Any]:
-    request = EmbedRequest([Text(text) for text in texts], truncate=True, **fields)
+    request = embed_request([Text(text) for text in texts], truncate=True, **fields)
     (output,) = asyncio.run(Service(store).pipeline.embed(request)).outputs
     return output.rows
 

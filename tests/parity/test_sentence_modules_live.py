@@ -13,7 +13,8 @@ from sentence_transformers import SentenceTransformer
 from models.artifacts.adoption import adopt
 from models.artifacts.export import export
 from models.checkpoints.sentence_transformers import MODES
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
+from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.sentence_chains import DROPOUT, HIDDEN, NORMALIZE, TORCH, add_layer_mean, dense, layer_norm, write_chain
 from tests.service.registry.registry_service import Service
@@ -58,7 +59,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def difference(place: Path, texts: list[str], **fields: Any) -> float:
     theirs = SentenceTransformer(str(place), device="cpu").encode(texts, batch_size=3, **renamed(fields))
     export(place, place.parent / "store/tiny")
-    request = EmbedRequest([Text(text) for text in texts], **{"truncate": True} | fields)
+    request = embed_request([Text(text) for text in texts], **{"truncate": True} | fields)
     (output,) = asyncio.run(Service(place.parent / "store").pipeline.embed(request)).outputs
     assert output.rows.shape == theirs.shape
     return float(np.abs(output.rows - theirs).max())
@@ -122,7 +123,7 @@ def test_modules_run_behind_an_adopted_graph(tmp_path: Path, ledger: Ledger) -> 
     theirs = SentenceTransformer(str(place), device="cpu")
     write_onnx(theirs, place / "model.onnx")
     adopt(place, tmp_path / "store/tiny")
-    request = EmbedRequest([Text(text) for text in TEXTS], truncate=True)
+    request = embed_request([Text(text) for text in TEXTS], truncate=True)
     (output,) = asyncio.run(Service(tmp_path / "store").pipeline.embed(request)).outputs
     ledger.check("modules", "adopted", float(np.abs(output.rows - theirs.encode(TEXTS)).max()), TOLERANCE)
 

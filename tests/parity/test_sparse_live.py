@@ -17,7 +17,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from models.artifacts.card import SPARSE
 from models.artifacts.export import export
-from service.embedding.requests import EmbedRequest, EmbedResult, Text
+from service.embedding.requests import EmbedResult, Text
+from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.service.registry.registry_service import Service
 
@@ -107,7 +108,7 @@ def splade(folder: Path, family: str, seed: int) -> Path:
 def ours(place: Path, texts: Sequence[str], **fields: Any) -> EmbedResult:
     if not (place.parent / "store").is_dir():
         export(place, place.parent / "store/tiny")
-    request = EmbedRequest([Text(text) for text in texts], **{"truncate": True} | fields)
+    request = embed_request([Text(text) for text in texts], **{"truncate": True} | fields)
     return asyncio.run(Service(place.parent / "store").pipeline.embed(request))
 
 

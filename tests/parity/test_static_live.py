@@ -11,7 +11,7 @@ import pytest
 
 from models.artifacts.export import export
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings
@@ -24,6 +24,7 @@ pytest.importorskip("model2vec", reason="NOT SHOWN: static embeddings against mo
 from model2vec import StaticModel  # noqa: E402  # after the line that asks for it
 from sentence_transformers import SentenceTransformer  # noqa: E402
 
+from tests.embed_requests import embed_request  # noqa: E402
 from tests.golden import make_static  # noqa: E402
 
 WORDS = (*make_static.WORDS, *make_static.SPECIALS, "xyzzy", "harbours", "stones", "é", "河", "🍕", "the market", "\n")
@@ -43,7 +44,7 @@ def served(folder: Path, store: Path, texts: list[str]) -> Any:
     export(folder, store / "static")
     chosen = Settings(store=store, device="cpu")
     pipeline = EmbeddingPipeline(open_registry(chosen, Metrics()), chosen)
-    request = EmbedRequest([Text(text) for text in texts], truncate=True)
+    request = embed_request([Text(text) for text in texts], truncate=True)
     return asyncio.run(pipeline.embed(request)).outputs[0].rows
 
 

@@ -17,7 +17,7 @@ from service.embedding.model import Model
 from service.embedding.output_plan import POOLED
 from service.embedding.prompts import SPELLINGS
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
-from service.embedding.requests import EmbedRequest, EmbedResult, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
     ConflictingFields,
@@ -35,8 +35,7 @@ from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.cohere.embed_errors import render_error
-from service.protocols.cohere.errors import CohereError
+from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay.images import decode_picture
 from service.protocols.inlay.tags import EMBED
 
@@ -150,7 +149,7 @@ def routes(context: ServiceContext) -> RouteGroup:
         _route(context, "/v1/embed", CohereEmbedBody, "cohere_embed_v1", "1"),
         _route(context, "/v2/embed", CohereV2EmbedBody, "cohere_embed_v2", "2"),
     ]
-    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON))
+    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
 
 
 def _route(context: ServiceContext, path: str, body: type[CohereEmbedBody], name: str, version: str) -> Route:
@@ -186,7 +185,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
             result = await _embed_images(context, model, body, source, request)
         else:
             result = await _embed_texts(context, model, body, source, request)
-        arguments = result, body, source.texts, request.id.decode(), version
+        arguments = result, body, source.texts, request.context.request_id.decode(), version
         headers, parts = await inline_or_in_thread(size + json_arrays.count(result), _document, *arguments)
         return formats.response((*headers, *ignored_fields.headers(unused)), parts)
 
@@ -268,19 +267,17 @@ async def _embed_texts(
             f"{model.card.name} gives no vector of a text", remedy="name another model, or export it with --pooling"
         )
     truncate, side = SIDES[body.truncate or "END"]
+    options = EmbedOptions(
+        outputs=(POOLED,),
+        truncate=truncate,
+        truncation_direction="left" if side == "left" else "right",
+        dimensions=body.output_dimension,
+        max_tokens=body.max_tokens,
+        input_type=SPELLINGS.get(body.input_type or ""),
+        precisions=_precisions(body),
+    )
     result = await context.embedder.embed(
-        EmbedRequest(
-            [Text(text) for text in source.texts],
-            body.model,
-            outputs=(POOLED,),
-            truncate=truncate,
-            truncation_direction="left" if side == "left" else "right",
-            dimensions=body.output_dimension,
-            max_tokens=body.max_tokens,
-            input_type=SPELLINGS.get(body.input_type or ""),
-            precisions=_precisions(body),
-        ),
-        request.context,
+        EmbedRequest([Text(text) for text in source.texts], body.model, options), request.context
     )
     if result.truncated and not truncate:  # by max_tokens, which alone does not say that texts may be cut
         index, most = result.truncated[0], body.max_tokens

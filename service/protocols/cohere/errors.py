@@ -4,13 +4,21 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
+from service.embedding.output_types import AS_THE_MODEL_GIVES
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response
-from service.request_context import REQUEST_ID
+from service.request_context import CURRENT_CALL
 
-SPELLING = Spelling(
+RANKING = Spelling(
     fields={"inputs": "documents"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncation": true'}
+)
+EMBEDDING = Spelling(
+    fields={"inputs": "texts", "dimensions": "output_dimension", "dtype": "embedding_types"},
+    remedies={
+        SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": "END"',
+        AS_THE_MODEL_GIVES: "leave out output_dimension, or ask for binary or ubinary",
+    },
 )
 
 
@@ -22,9 +30,18 @@ class CohereError(BaseModel):
     detail: Annotated[str | None, Field(description="`message`, as Jina's clients read it, of rankings.")] = None
 
 
-def render_error(error: InlayError) -> Response:
-    """Return an error as Cohere's; it answers invalid requests with 400, as vLLM does."""
+def render_embed_error(error: InlayError) -> Response:
+    """Return an error of the embed routes."""
+    return _render(error, {"message": error.render(EMBEDDING)})
+
+
+def render_rerank_error(error: InlayError) -> Response:
+    """Return an error of a ranking, which Jina's clients read too."""
+    message = error.render(RANKING)
+    return _render(error, {"message": message, "detail": message})
+
+
+def _render(error: InlayError, members: dict[str, str]) -> Response:
+    """Return an error with these members; invalid requests are answered with 400, as vLLM does."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
-    message = error.render(SPELLING)
-    document = {"id": REQUEST_ID.get().decode(), "message": message, "detail": message}
-    return json_response(document, status, tuple(retry_headers(error)))
+    return json_response({"id": CURRENT_CALL.get().request_id.decode(), **members}, status, tuple(retry_headers(error)))

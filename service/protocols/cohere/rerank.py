@@ -23,7 +23,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.cohere.errors import CohereError, render_error
+from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay.tags import RERANK
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
@@ -122,7 +122,7 @@ def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's routes for ranking."""
     handler = RerankHandler(context)
     rows = [_route(f"/v{version}/rerank", handler, f"cohere_rerank_v{version}", version) for version in (1, 2)]
-    return RouteGroup(rows, render_error, PREFIXES, (CohereError, JSON))
+    return RouteGroup(rows, render_rerank_error, PREFIXES, (CohereError, JSON))
 
 
 def _route(path: str, handler: Handler, name: str, version: int) -> Route:
@@ -159,13 +159,13 @@ class RerankHandler:
 
     async def answer(self, request: Request, data: Any) -> Response:
         """Answer a request whose body is this JSON value."""
-        request.render_error = render_error
+        request.render_error = render_rerank_error
         body, texts = await inline_or_in_thread(len(request.body), read, data, self._max_inputs)
         model = self._registry.get(None if body.model in UNNAMED else body.model)
         ranks = await self._scorer.score(model, [(body.query, text) for text in texts], request.context, _reading(body))
         shown = self._with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(
-            len(request.body), _document, body, ranks, request.id.decode(), request.path, shown
+            len(request.body), _document, body, ranks, request.context.request_id.decode(), request.path, shown
         )
         unused = [name for name in data if name not in CohereRerankBody.model_fields]
         return await inline_or_in_thread(

@@ -44,9 +44,9 @@ class EmbedHandler:
             request.context.copies = prompt_embeds.COPIES
         result = await self._embedder.embed(embed_request, request.context)
         if count(result) <= INLINE_VALUES:
-            headers, encoded = _encoded(result, form, encode, embed_request.dtype)
+            headers, encoded = _encoded(result, form, encode, embed_request.options.dtype)
         else:
-            headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.dtype)
+            headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.options.dtype)
         return formats.response(headers, encoded, timing_headers.lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | None]:

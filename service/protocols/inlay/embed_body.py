@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.prompts import SPELLINGS as SPELLINGS_OF_USES
-from service.embedding.requests import Chunking, EmbedRequest, Spans
+from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, Spans
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.spans import read_spans
@@ -160,6 +160,15 @@ class AnswerForm(NamedTuple):
     bare: bool = False
 
 
+class _Known(NamedTuple):
+    """What a body says beside its inputs, with the form of the answer to one input and to a list."""
+
+    model: str | None
+    options: EmbedOptions
+    of_one: AnswerForm
+    of_list: AnswerForm
+
+
 def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
     """Return the request and the form of its response.
 
@@ -172,12 +181,11 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
     inputs = data.pop("inputs")
     late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
     rest = json_bytes(data)
-    options, one, several = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
+    known = _known_options(rest) if len(rest) <= CACHED_BYTES else _known_options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
-    request = EmbedRequest(decode(inputs, max_inputs), *options)
-    if late_chunking:
-        request = request._replace(spans=_spans(late_chunking, bare, max_inputs))
-    return request, one if bare else several
+    decoded = decode(inputs, max_inputs)
+    spans = _spans(late_chunking, bare, max_inputs) if late_chunking else None
+    return EmbedRequest(decoded, known.model, known.options, spans), known.of_one if bare else known.of_list
 
 
 def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | Chunking | None:
@@ -194,30 +202,22 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
 
 
 @lru_cache(maxsize=256)
-def _options(rest: bytes) -> tuple[tuple[Any, ...], AnswerForm, AnswerForm]:
-    """Return the fields after `inputs` of an EmbedRequest, and the forms for one input and for a list.
-
-    Cached, because callers repeat their options.
-    """
+def _known_options(rest: bytes) -> _Known:
+    """Return what a body says beside its inputs; cached, because callers repeat their options."""
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
-    options = (
-        fields.model,
-        () if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        fields.truncate,
-        "left" if fields.truncation_direction in ("Left", "left") else "right",
-        fields.normalize,
-        fields.dimensions,
-        SPELLINGS.get(pooling, pooling) if pooling else None,
-        fields.dtype,
-        fields.prompt_name,
-        fields.task,
-        None,
-        True,
-        SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
-        None,
-        (),
-        fields.max_active_dims,
+    options = EmbedOptions(
+        outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
+        truncate=fields.truncate,
+        truncation_direction="left" if fields.truncation_direction in ("Left", "left") else "right",
+        normalize=fields.normalize,
+        dimensions=fields.dimensions,
+        pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
+        dtype=fields.dtype,
+        prompt_name=fields.prompt_name,
+        task=fields.task,
+        input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
+        max_active_dims=fields.max_active_dims,
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
-    return options, one, one._replace(bare=False)
+    return _Known(fields.model, options, one, one._replace(bare=False))

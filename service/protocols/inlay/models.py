@@ -4,52 +4,66 @@ import asyncio
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from models.artifacts.card import FILE_NAME, Card
 from models.recipes.multi_vector import MultiVector
-from models.recipes.positional_encodings import Encodings, RopeTable
+from models.recipes.positional_encodings import RopeTable
+from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
 from service.embedding.late_interaction import function_of
 from service.embedding.model import Model
 from service.http.formats import JSON
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, Route
+from service.http.routes import Answer, Handler, Request, Route
 from service.machine import Mappings
+from service.protocols.inlay import needs
 from service.protocols.inlay.positions.model_schemes import available
 from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.settings import Settings
 
-MODEL = ConfigDict(from_attributes=True)
+
+class _Summary(BaseModel):
+    """A part of a description, read from the attributes of what it describes."""
+
+    model_config = ConfigDict(from_attributes=True)
 
 
-class PoolingSummary(BaseModel):
+class PoolingSummary(_Summary):
     """How token rows become one vector when the caller does not say."""
 
-    model_config = MODEL
     mode: Annotated[str, Field(description="of several, joined by +, the vectors follow one another")]
     normalize: bool
     include_prompt: Annotated[bool, Field(description="false: the prompt's tokens do not count")]
     dimensions: Annotated[int | None, Field(description="leading values kept, after scaling; null: all")]
 
 
-class MultiVectorSummary(BaseModel):
+class MultiVectorSummary(_Summary):
     """How a late-interaction model makes several vectors of a text."""
 
-    model_config = MODEL
     dimensions: Annotated[int, Field(description="of a vector")]
     query_tokens: Annotated[int | None, Field(description="of the longest query; null: the model's own limit")]
     document_tokens: Annotated[int | None, Field(description="of the longest document; null: the model's own limit")]
     expanded_tokens: Annotated[int | None, Field(description="that short queries are filled up to; null: they are not")]
     function: Annotated[str, Field(description="that compares a query with a document: maxsim or meanmaxsim")]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, vectors: MultiVector) -> dict[str, Any]:
+        return {
+            "dimensions": vectors.modules.width,
+            "query_tokens": vectors.query.max_tokens,
+            "document_tokens": vectors.document.max_tokens,
+            "expanded_tokens": vectors.expansion.tokens if vectors.expansion else None,
+            "function": function_of(vectors),
+        }
 
-class RopeSummary(BaseModel):
+
+class RopeSummary(_Summary):
     """The cos/sin table behind `GET /models/{name}/rope`."""
 
-    model_config = MODEL
     rope_type: str
     theta: float
     rotary_dim: int
@@ -63,36 +77,38 @@ class RopeSummary(BaseModel):
     softmax_scale: Annotated[float, Field(description="scores are multiplied by it besides; not in cos and sin")]
     notes: list[str]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, table: RopeTable) -> dict[str, Any]:
+        return asdict(table.rope) | asdict(table) | {"parameters": dict(table.rope.parameters)}
 
-class AlibiSummary(BaseModel):
+
+class AlibiSummary(_Summary):
     """The bias behind `GET /models/{name}/alibi`."""
 
-    model_config = MODEL
     form: str
     heads: int
     max_bias: float
 
 
-class BucketSummary(BaseModel):
+class BucketSummary(_Summary):
     """The relative buckets behind `GET /models/{name}/t5` or `/deberta`."""
 
-    model_config = MODEL
     kind: str
     buckets: int
     reach: int
     bidirectional: bool
 
 
-class MaskSummary(BaseModel):
+class MaskSummary(_Summary):
     """The mask behind `GET /models/{name}/mask`."""
 
-    model_config = MODEL
     causal: bool
     window: int | None
     chunk: int | None
 
 
-class EncodingsSummary(BaseModel):
+class EncodingsSummary(_Summary):
     """The positional encodings of the attention."""
 
     ropes: Annotated[dict[str, RopeSummary], Field(description="by layer type; all: one table for every layer")]
@@ -103,20 +119,18 @@ class EncodingsSummary(BaseModel):
     refused: Annotated[dict[str, str], Field(description="why the checkpoint allows no table of a scheme")]
 
 
-class HeadSummary(BaseModel):
+class HeadSummary(_Summary):
     """The output head behind `POST /models/{name}/logits`."""
 
-    model_config = MODEL
     width: Annotated[int, Field(description="of the hidden states it reads")]
     vocab_size: int
     matrix: str
     tied: Annotated[bool, Field(description="the matrix is the input layer's table")]
 
 
-class ClassifierSummary(BaseModel):
+class ClassifierSummary(_Summary):
     """The classification head behind the output class_logits, or token_class_logits."""
 
-    model_config = MODEL
     labels: Annotated[list[str], Field(description="in the order of the logits")]
     pooling: Annotated[str | None, Field(description="null: each token has logits; graph: an adopted graph pools")]
     activation: Annotated[str, Field(description="what makes scores of logits: identity, sigmoid or softmax")]
@@ -124,10 +138,9 @@ class ClassifierSummary(BaseModel):
     ranks: Annotated[bool, Field(description="it gives a text, or a pair of a query and a document, one score")]
 
 
-class GraphSummary(BaseModel):
+class GraphSummary(_Summary):
     """One ONNX file."""
 
-    model_config = MODEL
     file: str
     inputs: list[str]
     outputs: list[str]
@@ -137,10 +150,9 @@ class GraphSummary(BaseModel):
     ]
 
 
-class ImageSummary(BaseModel):
+class ImageSummary(_Summary):
     """The inputs of `POST /models/{name}/images`."""
 
-    model_config = MODEL
     feed: Annotated[str, Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")]
     width: Annotated[int, Field(description="channels of a pixel, values of a flattened patch, bins of a frame")]
     patch: Annotated[int, Field(description="side of a patch, in pixels")]
@@ -152,30 +164,27 @@ class ImageSummary(BaseModel):
     normalize: Annotated[bool, Field(description="image_embedding has unit length unless the caller says otherwise")]
 
 
-class QuantizedSummary(BaseModel):
+class QuantizedSummary(_Summary):
     """How the matrices of the encoder's blocks are stored, and what that changes."""
 
-    model_config = MODEL
     dtype: Literal["int8"]
     min_cosine: Annotated[float, Field(description="least cosine to the float32 encoder, of any compared text")]
     mean_cosine: float
     texts: Annotated[int, Field(description="how many texts were compared, at export")]
 
 
-class VectorComparisonSummary(BaseModel):
+class VectorComparisonSummary(_Summary):
     """How close an adopted model's vectors are to those of its float32 weights."""
 
-    model_config = MODEL
     reference: Annotated[str, Field(description="the file of the float32 weights, beside the adopted one")]
     min_cosine: Annotated[float, Field(description="least cosine to their vectors, of any compared text")]
     mean_cosine: float
     texts: Annotated[int, Field(description="how many texts were compared, at adoption")]
 
 
-class AdoptedSummary(BaseModel):
+class AdoptedSummary(_Summary):
     """The ONNX file that a model was adopted from."""
 
-    model_config = MODEL
     path: Annotated[str, Field(description="in the folder or repository that `source` names")]
     comparison: VectorComparisonSummary | None
     uncompared: Annotated[
@@ -183,38 +192,38 @@ class AdoptedSummary(BaseModel):
     ]
 
 
-class FileSummary(BaseModel):
+class FileSummary(_Summary):
     """Size and hash of one file."""
 
-    model_config = MODEL
     bytes: int
     sha256: str
 
 
-class MemorySummary(BaseModel):
+class MemorySummary(_Summary):
     """The weights that the answering worker has mapped; workers share these pages."""
 
-    model_config = MODEL
     mapped: Annotated[int, Field(description="bytes that are addressed")]
     resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
 
 
-class CalibrationSummary(BaseModel):
+class CalibrationSummary(_Summary):
     """The ranges that int8 and uint8 sentence vectors are made with."""
 
-    model_config = MODEL
     texts: Annotated[int, Field(description="whose vectors they are of")]
 
 
-class ClosenessSummary(BaseModel):
+class ClosenessSummary(_Summary):
     """Cosines of vectors to those of the float32 encoder, over 16 texts, measured when the model was loaded."""
 
-    model_config = MODEL
     least: float
     mean: float
 
 
-class ModelSummary(BaseModel):
+def _step_names(modules: SentenceModules | None) -> list[str]:
+    return [type(step).__name__ for step in modules.steps] if modules else []
+
+
+class ModelSummary(_Summary):
     """An exported model."""
 
     name: str
@@ -238,12 +247,14 @@ class ModelSummary(BaseModel):
     default_output: Annotated[str, Field(description="what an answer holds when the caller names no outputs")]
     reads_text: Annotated[bool, Field(description="false: it has no tokenizer, send ids")]
     pooling: PoolingSummary | None
-    modules: Annotated[list[str], Field(description="what makes the sentence vector of the pooled one")]
+    modules: Annotated[
+        list[str], BeforeValidator(_step_names), Field(description="what makes the sentence vector of the pooled one")
+    ]
     multi_vector: Annotated[MultiVectorSummary | None, Field(description="null: a text has no several vectors")]
     similarity_function: Annotated[
         str | None, Field(description="that the model's files name for its vectors; null: none")
     ]
-    prompts: list[str]
+    prompts: Annotated[list[str], BeforeValidator(list)]
     default_prompt: str | None
     tasks: Annotated[list[str], Field(description="what `task` may name: the model has adapters of each")]
     default_task: Annotated[str | None, Field(description="of requests that name none; null: no adapter is used")]
@@ -316,48 +327,29 @@ class ModelList(BaseModel):
     models: list[ModelSummary]
 
 
-def _several(own: MultiVector) -> MultiVectorSummary:
-    return MultiVectorSummary(
-        dimensions=own.modules.width,
-        query_tokens=own.query.max_tokens,
-        document_tokens=own.document.max_tokens,
-        expanded_tokens=own.expansion.tokens if own.expansion else None,
-        function=function_of(own),
-    )
-
-
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
     """Return the card of a loaded model, its device, and its share of `mappings`."""
-    card, held = model.card, machine.mapped_of(model.mapped, mappings or {})
-    own = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
-    nested = {
-        "pooling": card.pooling and PoolingSummary.model_validate(card.pooling),
-        "multi_vector": card.multi_vector and _several(card.multi_vector),
-        "encodings": _encodings(card.encodings),
+    card, choice, mapped = model.card, model.choice, machine.mapped_of(model.mapped, mappings or {})
+    facts = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
+    facts |= {
+        "default": model is registry.default,
+        "device": model.engine.device,
+        "engine": choice.engine,
+        "precision": choice.precision,
+        "closeness": choice.closeness,
+        "flops_per_text": getattr(facts["modules"], "flops_per_text", 0),
+        "memory": mapped if mapped.mapped else None,
         "positions": list(available(card)),
-        "graphs": {name: GraphSummary.model_validate(graph) for name, graph in card.graphs.items()},
-        "files": {name: FileSummary.model_validate(file) for name, file in card.files.items()},
-        "flops_per_text": card.modules.flops_per_text if card.modules else 0,
-        "modules": [type(step).__name__ for step in card.modules.steps] if card.modules else [],
-        "prompts": list(card.prompts),
-        "tasks": list(card.tasks),
-        "head": card.head and HeadSummary.model_validate(card.head),
-        "calibration": card.calibration and CalibrationSummary.model_validate(card.calibration),
-        "classifier": card.classifier and ClassifierSummary.model_validate(card.classifier),
-        "adopted": card.adopted and AdoptedSummary.model_validate(card.adopted),
-        "image": card.image and ImageSummary.model_validate(card.image),
+        "reads_text": model.tokenizer is not None,
+        "version": model.version,
     }
-    return ModelSummary(
-        **own | nested,
-        default=model is registry.default,
-        device=model.engine.device,
-        engine=model.choice.engine,
-        precision=model.choice.precision,
-        closeness=model.choice.closeness and ClosenessSummary.model_validate(model.choice.closeness),
-        version=model.version,
-        memory=MemorySummary.model_validate(held) if held.mapped else None,
-        reads_text=model.tokenizer is not None,
-    )
+    return ModelSummary.model_validate(facts)
+
+
+def default_flops_per_token(card: Card) -> int:
+    """Return the FLOPs of a token in the graph behind the default output."""
+    graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
+    return card.flops_per_token.get(graph or "", 0)
 
 
 def created(settings: Settings, model: Model) -> int:
@@ -370,39 +362,16 @@ def created(settings: Settings, model: Model) -> int:
 
 def listed(model: Model, settings: Settings) -> ListedModel:
     """Return a loaded model as infinity lists it, with the length of its queue."""
-    queued = sum(batcher.waiting_cost for batcher in model.batchers.values())
-    items = sum(batcher.waiting_items for batcher in model.batchers.values())
-    share = queued / (settings.max_queue_tokens * max(1, len(model.batchers)))
+    batchers = model.batchers.values()
+    items = sum(batcher.waiting_items for batcher in batchers)
+    share = sum(batcher.waiting_cost for batcher in batchers) / (settings.max_queue_tokens * max(1, len(batchers)))
     return ListedModel(
         id=model.card.name,
         created=created(settings, model),
         backend=model.choice.engine,
-        capabilities=["image_embed" if model.card.image else "embed"],
+        capabilities=["image_embed" if needs.reads_images(model) else "embed"],
         stats={"queue_fraction": share, "queue_absolute": items, "results_pending": items},
     )
-
-
-def _encodings(encodings: Encodings) -> EncodingsSummary:
-    return EncodingsSummary(
-        ropes={name: _rope(table) for name, table in encodings.ropes.items()},
-        layers=list(encodings.layers),
-        alibi=None if encodings.alibi is None else AlibiSummary.model_validate(encodings.alibi),
-        buckets=None if encodings.buckets is None else BucketSummary.model_validate(encodings.buckets),
-        masks={name: MaskSummary.model_validate(mask) for name, mask in encodings.masks.items()},
-        refused=encodings.refused,
-    )
-
-
-def _rope(table: RopeTable) -> RopeSummary:
-    own = asdict(table.rope) | {"parameters": dict(table.rope.parameters)}
-    besides = {name: getattr(table, name) for name in RopeSummary.model_fields if hasattr(table, name)}
-    return RopeSummary.model_validate(own | besides)
-
-
-def default_flops_per_token(card: Card) -> int:
-    """Return the FLOPs of a token in the graph behind the default output."""
-    graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
-    return card.flops_per_token.get(graph or "", 0)
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -418,29 +387,23 @@ def routes(context: ServiceContext) -> list[Route]:
 
     async def get_model(request: Request) -> Response:
         mappings = await asyncio.to_thread(machine.mapped_files)
-        return json_response(
-            summary(registry.get(request.parameters["name"]), registry, mappings).model_dump(mode="json")
-        )
+        description = summary(registry.get(request.parameters["name"]), registry, mappings)
+        return json_response(description.model_dump(mode="json"))
 
+    rows: tuple[tuple[str, Handler, str, str, type[BaseModel]], ...] = (
+        ("/models", list_models, "list_models", "Every loaded model", ModelList),
+        ("/models/{name}", get_model, "get_model", "One model", ModelSummary),
+    )
     return [
         Route(
             verb="GET",
-            path="/models",
-            handler=list_models,
-            name="list_models",
-            summary="Every loaded model",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=about,
             tag=MODELS,
-            answers={200: Answer(content={JSON: ModelList})},
+            answers={200: Answer(content={JSON: answer})},
             admitted=False,
-        ),
-        Route(
-            verb="GET",
-            path="/models/{name}",
-            handler=get_model,
-            name="get_model",
-            summary="One model",
-            tag=MODELS,
-            answers={200: Answer(content={JSON: ModelSummary})},
-            admitted=False,
-        ),
+        )
+        for path, handler, name, about, answer in rows
     ]

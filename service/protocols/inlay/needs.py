@@ -8,6 +8,11 @@ from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 
 
+def reads_images(model: Model) -> bool:
+    """Return whether a model reads images or spectrograms instead of texts."""
+    return model.card.image is not None
+
+
 def _reads_pictures(model: Model) -> bool:
     image = model.card.image
     return image is not None and image.feed != "features"

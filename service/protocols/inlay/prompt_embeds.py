@@ -38,13 +38,13 @@ def rows_request(card: Card, request: EmbedRequest, encoding: str, dtype_sent: b
     Raises:
         BadRequest: the model has no such rows, or the request asks for others.
     """
-    if sent := next((name for name in _DECIDED if getattr(request, name)), None):
+    if sent := next((name for name in _DECIDED if getattr(request.options, name)), None):
         allowed = f"{encoding} decides which rows those are"
         raise ConflictingFields("is sent", field=(sent,), allowed=allowed, remedy=f"leave out {sent}")
     if card.handed_over is None:
         raise BadRequest(f"{card.name} has no rows for {encoding}", remedy=_why_none(card))
-    dtype = request.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"
-    return request._replace(outputs=(card.handed_over,), dtype=dtype)
+    dtype = request.options.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"
+    return request._replace(options=request.options._replace(outputs=(card.handed_over,), dtype=dtype))
 
 
 def _why_none(card: Card) -> str:

@@ -7,7 +7,18 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.prompts import SPELLINGS
-from service.embedding.requests import Chunking, EmbedRequest, Ids, Input, Int64s, Spans, SpanUnit, Text
+from service.embedding.requests import (
+    Chunking,
+    Direction,
+    EmbedOptions,
+    EmbedRequest,
+    Ids,
+    Input,
+    Int64s,
+    Spans,
+    SpanUnit,
+    Text,
+)
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay.inputs import too_many_inputs
@@ -18,7 +29,7 @@ from service.protocols.inlay.spans import check_count, read_spans, too_many_span
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
 UNITS: dict[int, SpanUnit] = {pb.CHARACTERS: "characters", pb.TOKENS: "tokens"}
-SIDES = {pb.RIGHT: "right", pb.LEFT: "left"}
+SIDES: dict[int, Direction] = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
     pb.CLS: "cls",
@@ -43,6 +54,15 @@ class Decoded(NamedTuple):
     dtype_sent: bool
 
 
+class _Known(NamedTuple):
+    """What a message says beside its inputs."""
+
+    model: str | None
+    options: EmbedOptions
+    encoding: str | None
+    dtype_sent: bool
+
+
 def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
     """Return the request in a message, which is cleared.
 
@@ -61,9 +81,8 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
     if message.spans or message.span_unit or message.HasField("chunking"):
         spans = _spans(message, max_inputs)
     rest = message.SerializeToString()
-    options, encoding, dtype_sent = _options(rest) if len(rest) <= CACHED_BYTES else _options.__wrapped__(rest)
-    request = EmbedRequest(inputs, *options)
-    return Decoded(request if spans is None else request._replace(spans=spans), encoding, dtype_sent)
+    known = _known_options(rest) if len(rest) <= CACHED_BYTES else _known_options.__wrapped__(rest)
+    return Decoded(EmbedRequest(inputs, known.model, known.options, spans), known.encoding, known.dtype_sent)
 
 
 def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking:
@@ -83,11 +102,8 @@ def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking
 
 
 @lru_cache(maxsize=256)
-def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None, bool]:
-    """Return the fields after `inputs` of an EmbedRequest, the encoding, and whether a dtype was sent.
-
-    Callers repeat their options, so these are read once.
-    """
+def _known_options(message_without_inputs: bytes) -> _Known:
+    """Return what a message says beside its inputs; cached, because callers repeat their options."""
     message = pb.EmbedRequest.FromString(message_without_inputs)
     if message.pooling not in POOLINGS:
         raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())
@@ -99,25 +115,21 @@ def _options(message_without_inputs: bytes) -> tuple[tuple[Any, ...], str | None
         raise _not_one_of("dtype", dtype_name(message.dtype), map(pb.DType.Name, DTYPE_OF))
     if message.HasField("input_type") and message.input_type not in SPELLINGS:
         raise _not_one_of("input_type", repr(message.input_type[:40]), SPELLINGS)
-    options = (
-        message.model or None,
-        tuple(message.outputs),
-        message.truncate if message.HasField("truncate") else None,
-        SIDES[side],
-        message.normalize if message.HasField("normalize") else None,
-        message.dimensions if message.HasField("dimensions") else None,
-        POOLINGS[message.pooling],
-        DTYPE_OF[message.dtype],
-        message.prompt_name if message.HasField("prompt_name") else None,
-        message.task if message.HasField("task") else None,
-        None,
-        True,
-        SPELLINGS[message.input_type] if message.HasField("input_type") else None,
-        None,
-        (),
-        message.max_active_dims if message.HasField("max_active_dims") else None,
+    options = EmbedOptions(
+        outputs=tuple(message.outputs),
+        truncate=message.truncate if message.HasField("truncate") else None,
+        truncation_direction=SIDES[side],
+        normalize=message.normalize if message.HasField("normalize") else None,
+        dimensions=message.dimensions if message.HasField("dimensions") else None,
+        pooling=POOLINGS[message.pooling],
+        dtype=DTYPE_OF[message.dtype],
+        prompt_name=message.prompt_name if message.HasField("prompt_name") else None,
+        task=message.task if message.HasField("task") else None,
+        input_type=SPELLINGS[message.input_type] if message.HasField("input_type") else None,
+        max_active_dims=message.max_active_dims if message.HasField("max_active_dims") else None,
     )
-    return options, ENCODINGS[message.encoding], message.dtype != pb.DTYPE_UNSPECIFIED
+    dtype_sent = message.dtype != pb.DTYPE_UNSPECIFIED
+    return _Known(message.model or None, options, ENCODINGS[message.encoding], dtype_sent)
 
 
 def _not_one_of(field: str, value: object, allowed: Any) -> BadRequest:

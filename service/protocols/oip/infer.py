@@ -32,6 +32,7 @@ from service.embedding.ranking import ACTIVATIONS
 from service.embedding.requests import (
     DTYPES,
     Direction,
+    EmbedOptions,
     EmbedRequest,
     EmbedResult,
     Ids,
@@ -153,22 +154,20 @@ def request_of(
         rows, spans = _sequences(card, tensors, settings)
     activation = score_activation(card)
     computed = {SPARSE_INDICES: SPARSE, SPARSE_LENGTHS: SPARSE} | ({SCORES: CLASS_LOGITS} if activation else {})
-    request = EmbedRequest(
-        rows,
-        card.name,
-        tuple(dict.fromkeys([computed.get(name, name) for name in names if name != LENGTHS])),
-        parameters.truncate,
-        parameters.truncation_direction,
-        parameters.normalize,
-        parameters.dimensions,
-        parameters.pooling,
-        parameters.dtype,
-        parameters.prompt_name,
-        parameters.task,
+    options = EmbedOptions(
+        outputs=tuple(dict.fromkeys([computed.get(name, name) for name in names if name != LENGTHS])),
+        truncate=parameters.truncate,
+        truncation_direction=parameters.truncation_direction,
+        normalize=parameters.normalize,
+        dimensions=parameters.dimensions,
+        pooling=parameters.pooling,
+        dtype=parameters.dtype,
+        prompt_name=parameters.prompt_name,
+        task=parameters.task,
         input_type=parameters.input_type,
         max_active_dims=parameters.max_active_dims,
     )
-    return Prepared(request, names, spans, settings.max_answer_bytes, activation)
+    return Prepared(EmbedRequest(rows, card.name, options), names, spans, settings.max_answer_bytes, activation)
 
 
 def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
@@ -181,7 +180,7 @@ def outputs_of(result: EmbedResult, prepared: Prepared) -> list[Tensor]:
         logits = next(output.rows for output in result.outputs if output.name == CLASS_LOGITS)
         scores = ACTIVATIONS[prepared.activation](logits.astype(np.float64)).astype(logits.dtype)
         tensors[SCORES] = Tensor(SCORES, DATATYPE_OF[scores.dtype.type], scores.shape, scores)
-    if not prepared.request.outputs:
+    if not prepared.request.options.outputs:
         (default,) = result.outputs
         if not names:
             names = (default.name,) if default.pooled or _spans(default, prepared) else (default.name, LENGTHS)
@@ -209,7 +208,7 @@ def _tensor(output: Output, prepared: Prepared) -> Tensor:
     datatype = DATATYPE_OF[rows.dtype.type]
     if output.pooled:
         return Tensor(output.name, datatype, rows.shape, rows)
-    spans, left = _spans(output, prepared), prepared.request.truncation_direction == "left"
+    spans, left = _spans(output, prepared), prepared.request.options.truncation_direction == "left"
     if spans is None:
         spans, left = right_padded(output.lengths), False
     array = placed(rows, output.lengths, spans, left)

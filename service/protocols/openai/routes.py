@@ -146,9 +146,9 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = await embedder.embed(_for_model(decoded, options, model, shape), request.context)
         if options.late_chunking:
             result = _vector_a_text(result)
-        if options.task == TOKEN_EMBED and decoded.normalize is not False:
+        if options.task == TOKEN_EMBED and decoded.options.normalize is not False:
             result = _normalized_tokens(result)
-        response_id = shape.id_prefix + (caller_id or request.id.decode())
+        response_id = shape.id_prefix + (caller_id or request.context.request_id.decode())
         values = json_arrays.count(result)
         headers, parts = await inline_or_in_thread(values, _encode, result, options, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
@@ -166,16 +166,17 @@ def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, sh
     card = model.card
     _check_ids(request, card.name, card.vocab_size)
     _check_options(request, options, model)
-    asked = request.outputs[0] if request.outputs else card.default_output
-    if asked == SPARSE and options.task != TOKEN_EMBED and request.pooling is None:
+    asked = request.options.outputs[0] if request.options.outputs else card.default_output
+    if asked == SPARSE and options.task != TOKEN_EMBED and request.options.pooling is None:
         raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
-    if card.image or request.outputs:
+    if card.image or request.options.outputs:
         return request  # the core names the route for images
     if options.task == TOKEN_EMBED:
         if HIDDEN not in card.outputs:
             remedy = "leave out task, or send output, one of its outputs"
             raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
-        return request._replace(outputs=(HIDDEN,), normalize=False if request.normalize is False else None)
+        normalize = False if request.options.normalize is False else None
+        return request._replace(options=request.options._replace(outputs=(HIDDEN,), normalize=normalize))
     if (not shape.any_rows or options.task == "embed") and card.default_output != POOLED:
         raise WrongModelKind(
             f"{card.name} gives one vector per token ({card.default_output}) and none per text",
@@ -191,7 +192,7 @@ def _of_images(
     card = model.card
     reads_images(card)
     _check_options(request, options, model)
-    outputs = request.outputs or ((HIDDEN,) if options.task == TOKEN_EMBED else (card.default_output,))
+    outputs = request.options.outputs or ((HIDDEN,) if options.task == TOKEN_EMBED else (card.default_output,))
     if outputs[0] not in card.outputs:
         raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
     if (not shape.any_rows or options.task == "embed") and outputs[0] != IMAGE_VECTOR:
@@ -199,8 +200,8 @@ def _of_images(
             f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
-    unit = None if options.task == TOKEN_EMBED else request.normalize
-    return ImagesRequest(pictures, request.model, outputs, "float32", unit, request.dimensions)
+    unit = None if options.task == TOKEN_EMBED else request.options.normalize
+    return ImagesRequest(pictures, request.model, outputs, "float32", unit, request.options.dimensions)
 
 
 def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:
@@ -212,15 +213,15 @@ def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model
             allowed=f"{card.name} reads {longest}",
             remedy=f"send -1, or 1 to {longest}",
         )
-    if request.outputs and options.task:
+    if request.options.outputs and options.task:
         raise ConflictingFields(
             "is sent, and so is output, which also says which rows to return",
             field=("task",),
             remedy="send one of them",
         )
-    if request.outputs and request.outputs[0] not in card.outputs:
+    if request.options.outputs and request.options.outputs[0] not in card.outputs:
         allowed = f"{card.name} has {', '.join(card.outputs)}"
-        raise UnknownValue(f"is {request.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+        raise UnknownValue(f"is {request.options.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:

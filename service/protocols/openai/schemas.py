@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.images import Picture
 from service.embedding.prompts import SPELLINGS
-from service.embedding.requests import Direction, EmbedRequest, Ids, Input, Spans, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
@@ -284,9 +284,7 @@ class Decoder:
         precision = _precision(fields)
         truncate, side = _truncation(fields)
         _check_same(fields, "dimensions", "output_dimension")
-        request = EmbedRequest(
-            (),
-            model=None if fields.model == UNNAMED else fields.model,
+        options = EmbedOptions(
             outputs=(output,) if output else (),
             truncate=truncate,
             truncation_direction=side,
@@ -303,14 +301,14 @@ class Decoder:
             fields.embed_dtype,
             fields.endianness,
             task,
-            request.max_tokens,
+            options.max_tokens,
             fields.modality == "image",
             bool(fields.late_chunking),
         )
         if response.late_chunking:
             _check_late_chunking(fields)
-            request = request._replace(truncate=bool(request.truncate))
-        return request, response
+            options = options._replace(truncate=bool(options.truncate))
+        return EmbedRequest((), None if fields.model == UNNAMED else fields.model, options), response
 
 
 def _check_late_chunking(fields: EmbeddingsBody) -> None:

@@ -308,7 +308,7 @@ def _response(
     prefix: str,
 ) -> Response:
     document = {
-        "id": f"{prefix}-{body.request_id or request.id.decode()}",
+        "id": f"{prefix}-{body.request_id or request.context.request_id.decode()}",
         "object": kind,
         "created": int(time()),
         "model": result.model,

@@ -16,7 +16,7 @@ from service.context import ServiceContext
 from service.embedding import classifying, late_interaction, ranking, truncation
 from service.embedding.output_plan import POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
 from service.http import formats, ignored_fields, json_arrays
 from service.http.formats import FORMATS, JSON, check_json, negotiate
@@ -31,7 +31,7 @@ from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import operations, schemas, sparse_answers, token_answers, vector_similarity
+from service.protocols.tei import answers, operations, schemas, vector_similarity
 from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ def _vector_routes(handlers: "Handlers") -> list[Route]:
             "/embed_sparse", handlers.embed_sparse, "tei_embed_sparse",
             "The sparse vector of each text: its values that are not 0",
             _body(schemas.SparseBody, {"inputs": ["hello world"]}),
-            Answer(content={JSON: sparse_answers.SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
+            Answer(content={JSON: answers.SPARSE_SCHEMA}, headers=timing_headers.HEADERS | truncation.HEADERS),
             vectors=True, need=needs.SPARSE,
         ),
         _post(
@@ -261,15 +261,8 @@ class Handlers:
             )  # fmt: skip
             return json_response(scores.astype(np.float32))._replace(lines=self._timing(request, result))
         output = operations.pooled_output(model.card)
-        embed_request = EmbedRequest(
-            [Text(texts.source_sentence), *map(Text, texts.sentences)],
-            body.model,
-            (output,),
-            parameters.truncate,
-            side,
-            True,
-            prompt_name=parameters.prompt_name,
-        )
+        options = EmbedOptions((output,), parameters.truncate, side, normalize=True, prompt_name=parameters.prompt_name)
+        embed_request = EmbedRequest([Text(texts.source_sentence), *map(Text, texts.sentences)], body.model, options)
         result = await self._context.embedder.embed(embed_request, request.context)
         return json_response(_cosines(result))._replace(lines=self._timing(request, result))
 
@@ -282,7 +275,7 @@ class Handlers:
         texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
         model = self._registry.get(body.model)
         document = await operations.tokenize(
-            self._context, model, texts, body.add_special_tokens, body.prompt_name, token_answers.json
+            self._context, model, texts, body.add_special_tokens, body.prompt_name, answers.tokens_json
         )
         return bytes_response(document, "application/json")
 
@@ -302,9 +295,10 @@ class Handlers:
         operations.check_batch(len(inputs), self._max_inputs, "inputs")
         output = operations.sparse_output(self._registry.get(body.model).card)
         embed_request = _embed_request(body, inputs, output)
-        embed_request = embed_request._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
+        options = embed_request.options._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
+        embed_request = embed_request._replace(options=options)
         result = await self._context.embedder.embed(embed_request, request.context)
-        headers, parts = await inline_or_in_thread(json_arrays.count(result), sparse_answers.json, result)
+        headers, parts = await inline_or_in_thread(json_arrays.count(result), answers.sparse_json, result)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def predict(self, request: Request) -> Response:
@@ -362,7 +356,8 @@ class Handlers:
 def _embed_request(body: schemas.TokenVectorsBody, inputs: list[Input], output: str) -> EmbedRequest:
     """Return the request for one output of a model."""
     direction = schemas.direction(body.truncation_direction)
-    return EmbedRequest(inputs, body.model, (output,), body.truncate, direction, prompt_name=body.prompt_name)
+    options = EmbedOptions((output,), body.truncate, direction, prompt_name=body.prompt_name)
+    return EmbedRequest(inputs, body.model, options)
 
 
 async def _read(request: Request, read: Callable[[bytes], Result]) -> Result:

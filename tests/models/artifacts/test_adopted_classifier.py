@@ -13,8 +13,9 @@ from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
 from models.errors import BadCheckpoint
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.request_context import RequestContext
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json
 from tests.models.artifacts.test_adoption import CONFIG, TABLE, WIDTH, folder_of
 from tests.service.registry.registry_service import Service
@@ -51,7 +52,7 @@ def adopted(tmp_path: Path, made: Any, config: dict[str, Any]) -> Any:
 
 
 async def logits(tmp_path: Path, inputs: list[Ids]) -> list[Any]:
-    (output,) = (await Service(tmp_path / "store").pipeline.embed(EmbedRequest(inputs))).outputs
+    (output,) = (await Service(tmp_path / "store").pipeline.embed(embed_request(inputs))).outputs
     return np.split(output.rows, np.cumsum(output.lengths)[:-1])
 
 

@@ -21,8 +21,9 @@ from models.artifacts.export import export
 from models.artifacts.int8_encoder import EVALUATION, read_texts
 from models.artifacts.verification import verify
 from models.errors import BadCheckpoint
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.protocols.inlay.models import summary
+from tests.embed_requests import embed_request
 from tests.golden_cases import tiny_bert, write_json, write_sentence_files, write_tiny_bert
 from tests.models.artifacts.test_adopted_pooling import with_linear, with_modules
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
@@ -55,7 +56,7 @@ def uncompared(card: Card) -> str:
 
 
 async def vectors(store: Path, *inputs: Ids | Text, **fields: Any) -> NDArray[np.float32]:
-    (output,) = (await Service(store).pipeline.embed(EmbedRequest(inputs, **fields))).outputs
+    (output,) = (await Service(store).pipeline.embed(embed_request(inputs, **fields))).outputs
     return output.rows
 
 

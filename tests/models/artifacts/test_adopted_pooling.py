@@ -15,7 +15,8 @@ from models.artifacts.card import Card
 from models.artifacts.verification import verify
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCheckpoint
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_sentence_files
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
 from tests.sentence_chains import Behind, dense, layer_norm, vectors
@@ -40,7 +41,7 @@ def adopted(
 
 
 async def embedded(store: Path, *inputs: Ids | Text, **fields: Any) -> Any:
-    (output,) = (await Service(store).pipeline.embed(EmbedRequest(inputs, **fields))).outputs
+    (output,) = (await Service(store).pipeline.embed(embed_request(inputs, **fields))).outputs
     return output.rows
 
 

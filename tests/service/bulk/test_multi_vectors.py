@@ -11,8 +11,9 @@ import pytest
 from models.artifacts.export import export
 from service.bulk import run
 from service.bulk.plan import Options
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.late_interaction import TEXTS, write_bert, write_pylate
 from tests.service.registry.registry_service import Service
 
@@ -27,7 +28,7 @@ async def test_a_text_has_a_list_of_vectors(tmp_path: Path, input_type: Any) -> 
     column = pq.read_table(tmp_path / "out.parquet").column("embedding").combine_chunks()
     (output,) = (
         await Service(tmp_path / "store").pipeline.embed(
-            EmbedRequest([Text(text) for text in TEXTS], truncate=True, input_type=input_type)
+            embed_request([Text(text) for text in TEXTS], truncate=True, input_type=input_type)
         )
     ).outputs
     assert column.type == pa.large_list(pa.list_(pa.float32(), 16))

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 
 from models.artifacts.export import export
 from service.bulk import job, outputs
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 from tests.minilm_golden import cases
 from tests.service.cli.conftest import Run
@@ -197,7 +198,7 @@ def test_sparse_vectors_are_those_of_the_service(model: str, store: Path, inlay:
     assert kind == pa.struct({"indices": pa.list_(pa.int32()), "values": pa.list_(pa.float32())})
     got = sparse(tmp_path / "out.parquet")
     assert got[4] is None
-    (output,) = asyncio.run(Service(store).pipeline.embed(EmbedRequest(list(map(Text, texts)), model))).outputs
+    (output,) = asyncio.run(Service(store).pipeline.embed(embed_request(list(map(Text, texts)), model))).outputs
     assert output.indices is not None
     ends = np.cumsum(output.lengths)[:-1]
     for row, indices, values in zip(got, np.split(output.indices, ends), np.split(output.rows, ends), strict=True):

@@ -11,9 +11,10 @@ import pytest
 
 from models.artifacts.export import export
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.request_context import RequestContext
 from tests.classifier_models import write_classifier
+from tests.embed_requests import embed_request
 from tests.reranker_models import IDS, write_reranker
 from tests.service.cli.conftest import Run
 from tests.service.registry.registry_service import Service
@@ -66,7 +67,7 @@ def test_logits_of_texts_are_those_of_the_service(
     name: str, output: str, store: Path, inlay: Run, tmp_path: Path
 ) -> None:
     got = bulk(inlay, store, tmp_path / "out.parquet", "--model", name, "--output", output)
-    request = EmbedRequest([Text(query) for query in QUERIES if query is not None], name, (output,))
+    request = embed_request([Text(query) for query in QUERIES if query is not None], name, (output,))
     (expected,) = asyncio.run(Service(store).pipeline.embed(request)).outputs
     rows = np.concatenate([np.atleast_2d(np.array(row, np.float32)) for row in got if row is not None])
     np.testing.assert_array_equal(rows, expected.rows)

@@ -16,9 +16,10 @@ from models.errors import BadCard
 from service import bulk
 from service.bulk import calibration
 from service.embedding.quantization import quantized
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.registry.store import export_version
 from service.registry.store_watcher import StoreWatcher
+from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_json, write_tiny_bert
 from tests.service.cli.conftest import Run
 from tests.service.registry.registry_service import Service
@@ -113,7 +114,7 @@ async def test_a_static_table_of_words(store, inlay):
     found = cards.read(store / "static").calibration
     service, inputs = Service(store, models=("static",)), [Text("hello world"), Text("a"), Text("king")]
     floats, codes = [
-        (await service.pipeline.embed(EmbedRequest(inputs, dtype=dtype))).outputs[0].rows
+        (await service.pipeline.embed(embed_request(inputs, dtype=dtype))).outputs[0].rows
         for dtype in ("float32", "uint8")
     ]
     limits = np.float32([found.least, found.largest])

@@ -14,13 +14,14 @@ from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Text
+from service.embedding.requests import EmbedResult, Ids, Text
 from service.embedding.tokenization import Cut
 from service.errors import DeadlineExceeded, EngineFailure
-from service.request_context import KEY_NAME
+from service.request_context import RequestContext
 from service.scheduling.deadlines import within
 from service.scheduling.shared_runs import SharedRun
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 from tests.served import serving_here
 from tests.service.embedding.engines import Watched
@@ -44,7 +45,7 @@ def make(store: Path) -> Make:
 
 
 async def embed(service: Service, *inputs: Text | Ids, **fields: Any) -> EmbedResult:
-    return await service.pipeline.embed(EmbedRequest(inputs, **fields))
+    return await service.pipeline.embed(embed_request(inputs, **fields))
 
 
 def numbers(result: EmbedResult) -> list[bytes]:
@@ -192,8 +193,9 @@ async def test_callers_with_keys_share_no_run(make: Make, monkeypatch: pytest.Mo
     engine = Watched(service.registry, monkeypatch)
 
     async def of_key(name: str) -> EmbedResult:
-        KEY_NAME.set(name)
-        return await embed(service, TEXT)
+        call = RequestContext()
+        call.show_key(name)
+        return await service.pipeline.embed(embed_request((TEXT,)), call)
 
     results = await asyncio.gather(*[of_key(name) for name in ("x", "y", "x")])
     assert engine.sequences == 2

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from service.embedding import late_chunking
-from service.embedding.requests import Chunking, EmbedRequest, EmbedResult, Ids, Spans, Text
+from service.embedding.requests import Chunking, EmbedResult, Ids, Spans, Text
 from service.embedding.tokenization import Cut, Tokenizer
 from service.errors import BadInput, ConflictingFields, InlayError, MissingField, OutOfRange, TooManyInputs, WrongShape
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service
 
@@ -54,7 +55,7 @@ def make(store: Path) -> Make:
 
 
 async def embed(service: Service, *inputs: Text | Ids, **fields: object) -> EmbedResult:
-    return await service.pipeline.embed(EmbedRequest(inputs, **fields))  # type: ignore[arg-type]
+    return await service.pipeline.embed(embed_request(inputs, **fields))  # type: ignore[arg-type]
 
 
 async def hidden(service: Service, item: Text | Ids, **fields: object) -> NDArray[np.float32]:
@@ -278,7 +279,7 @@ ERRORS: list[tuple[dict[str, Any], type[InlayError], str]] = [
 async def test_errors_say_what_is_wrong(make: Make, fields: dict[str, Any], kind: type[InlayError], said: str) -> None:
     sent = {"inputs": [Text(TEXT)]} | fields
     with pytest.raises(kind, match=said):
-        await make(sent.get("model", "mean")).pipeline.embed(EmbedRequest(**sent))
+        await make(sent.get("model", "mean")).pipeline.embed(embed_request(**sent))
 
 
 async def test_limits_count_spans_and_their_tokens(make: Make) -> None:

@@ -11,10 +11,11 @@ from models.artifacts.export import export
 from service.embedding import multi_vectors
 from service.embedding.late_interaction import maxsim
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Text
+from service.embedding.requests import EmbedResult, Ids, Text
 from service.errors import EngineFailure, InlayError, TooLarge, TooLong
 from service.registry.warmup import warm_up
 from service.request_context import RequestContext
+from tests.embed_requests import embed_request
 from tests.late_interaction import (
     DOCUMENT_MARKER,
     MASK,
@@ -54,7 +55,7 @@ def service(store: Path) -> Service:
 
 async def embed(service: Service, inputs: Any, model: str = "colbert", **fields: Any) -> EmbedResult:
     items = [Text(item) if isinstance(item, str) else item for item in inputs]
-    return await service.pipeline.embed(EmbedRequest(items, model, **{"truncate": True} | fields))
+    return await service.pipeline.embed(embed_request(items, model, **{"truncate": True} | fields))
 
 
 async def vectors(service: Service, inputs: Any, model: str = "colbert", **fields: Any) -> list[Rows]:

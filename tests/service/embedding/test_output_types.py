@@ -12,8 +12,9 @@ from models.artifacts.export import export
 from models.artifacts.folder import replace_card
 from service.embedding import output_types
 from service.embedding.quantization import PRECISIONS, quantized
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.errors import ConflictingFields, UnknownValue
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service
 
@@ -46,7 +47,7 @@ def service(store):
 
 
 async def rows(service, texts=TEXTS, **fields):
-    (output,) = (await service.pipeline.embed(EmbedRequest(texts, **fields))).outputs
+    (output,) = (await service.pipeline.embed(embed_request(texts, **fields))).outputs
     return output.rows
 
 
@@ -67,7 +68,7 @@ async def test_a_vector_does_not_depend_on_its_neighbours(precision, service):
 
 
 async def test_several_types_come_of_one_run(service):
-    result = await service.pipeline.embed(EmbedRequest(TEXTS, precisions=("int8", "ubinary")))
+    result = await service.pipeline.embed(embed_request(TEXTS, precisions=("int8", "ubinary")))
     floats = result.outputs[0].rows
     assert floats.dtype == np.float32
     assert list(result.quantized) == ["int8", "ubinary"]

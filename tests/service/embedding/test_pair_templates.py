@@ -9,10 +9,11 @@ import pytest
 from models.artifacts.export import export
 from service.embedding.pair_templates import added_tokens, texts_of
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, TooLong
 from service.request_context import RequestContext
 from tests.classifier_models import tensors
+from tests.embed_requests import embed_request
 from tests.reranker_models import IDS, write_reranker
 from tests.service.registry.registry_service import Service
 
@@ -46,7 +47,7 @@ async def scores(service: Service, query: str, documents: list[str], **fields: A
 
 async def expected(service: Service, checkpoint: Path, pairs: list[list[int]]) -> Any:
     """The sigmoid of yes less no, of the last hidden state times the output matrix."""
-    request = EmbedRequest([Ids(np.array(ids)) for ids in pairs], outputs=("last_hidden_state",))
+    request = embed_request([Ids(np.array(ids)) for ids in pairs], outputs=("last_hidden_state",))
     (hidden,) = (await service.pipeline.embed(request)).outputs
     last = hidden.rows[np.cumsum(hidden.lengths) - 1].astype(np.float64)
     logits = last @ tensors(checkpoint)["model.embed_tokens.weight"].T.astype(np.float64)

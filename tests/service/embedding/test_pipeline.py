@@ -12,12 +12,13 @@ from models.artifacts.adoption import adopt
 from models.artifacts.export import export
 from models.positions.rope.table import tabulate
 from service.embedding.pooling import POOLINGS, pool
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.embedding.tokenization import Cut
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files, write_tiny_bert
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
 from tests.service.registry.registry_service import Service
@@ -51,7 +52,7 @@ def ids(*values: int, **others: list[int]) -> Ids:
 
 
 async def rows(service: Service, *inputs: Text | Ids, **fields: object) -> np.ndarray:
-    (output,) = (await service.pipeline.embed(EmbedRequest(inputs, **fields))).outputs
+    (output,) = (await service.pipeline.embed(embed_request(inputs, **fields))).outputs
     return output.rows
 
 
@@ -62,7 +63,7 @@ async def test_onnx_runtime_agrees_with_the_reference_engine(make, model):
     inputs = inputs[:1] if model == "gpt2" else inputs
     not_default = {"token_type_embeddings"} if model == "gpt2" else set()
     names = tuple(name for name in onnx.registry.get(None).card.outputs if name not in not_default)
-    got, expected = [await each.pipeline.embed(EmbedRequest(inputs, outputs=names)) for each in (onnx, reference)]
+    got, expected = [await each.pipeline.embed(embed_request(inputs, outputs=names)) for each in (onnx, reference)]
     for ours, theirs in zip(got.outputs, expected.outputs, strict=True):
         assert ours.lengths == theirs.lengths
         np.testing.assert_allclose(ours.rows, theirs.rows, atol=1e-5, err_msg=ours.name)
@@ -70,8 +71,8 @@ async def test_onnx_runtime_agrees_with_the_reference_engine(make, model):
 
 async def test_default_output_is_the_pooled_vector_or_token_rows(make):
     assert (await rows(make("tiny"), Text("hello world"), ids(5))).shape == (2, 32)
-    assert (await make("plain").pipeline.embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "last_hidden_state"
-    assert (await make("llama").pipeline.embed(EmbedRequest([ids(5, 6)]))).outputs[0].name == "input_embeddings"
+    assert (await make("plain").pipeline.embed(embed_request([ids(5, 6)]))).outputs[0].name == "last_hidden_state"
+    assert (await make("llama").pipeline.embed(embed_request([ids(5, 6)]))).outputs[0].name == "input_embeddings"
 
 
 async def test_text_and_its_ids_give_equal_vectors(make):
@@ -160,7 +161,7 @@ async def test_rope_rows_equal_the_table(make):
 
 async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
     long = Text("hello " * 40)
-    assert (await make().pipeline.embed(EmbedRequest([long]))).tokens == 24
+    assert (await make().pipeline.embed(embed_request([long]))).tokens == 24
     with pytest.raises(BadInput, match=r"inputs\[1\] has 42 tokens; this model reads 24: shorten it"):
         await rows(make(), Text("hello"), long, truncate=False)
     with pytest.raises(BadInput, match=r"inputs\[0\] has 42 tokens"):
@@ -191,7 +192,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
 )
 async def test_rejects_bad_requests_with_a_remedy(make, fields, error, message):
     with pytest.raises(error, match=message):
-        await make(models=("tiny", "llama")).pipeline.embed(EmbedRequest(**{"inputs": [ids(1)]} | fields))
+        await make(models=("tiny", "llama")).pipeline.embed(embed_request(**{"inputs": [ids(1)]} | fields))
 
 
 async def test_rejects_too_many_tokens_in_a_request(make):

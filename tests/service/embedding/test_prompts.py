@@ -8,7 +8,8 @@ import pytest
 from models.artifacts.card import Card
 from models.artifacts.export import export
 from service.embedding.prompts import NO_TASK, SPELLINGS, USES, prompt_of, task_of
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service
 
@@ -86,7 +87,7 @@ async def test_requests_are_read_behind_the_prompt_and_kept_apart(cache, store):
     service = Service(store, vector_cache_bytes=cache)
 
     async def vector(text, **fields):
-        (output,) = (await service.pipeline.embed(EmbedRequest([Text(text)], **fields))).outputs
+        (output,) = (await service.pipeline.embed(embed_request([Text(text)], **fields))).outputs
         return output.rows
 
     for _ in range(2):  # the second time of what is kept

@@ -12,9 +12,10 @@ from models.recipes.graph_names import ONE_ROW
 from service.embedding import validation
 from service.embedding.model import Work
 from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.registry.loading import run_of
 from service.runtime.onnx import OnnxEngine
+from tests.embed_requests import embed_request
 from tests.service.registry.registry_service import Service
 from tests.whole_models import write_whole
 
@@ -45,7 +46,7 @@ def sequences() -> list[Ids]:
 
 
 async def vectors(service: Service, inputs: list[Ids], name: str, *outputs: str) -> list[np.ndarray[Any, Any]]:
-    request = EmbedRequest(inputs, name, outputs or (POOLED,), normalize=False)
+    request = embed_request(inputs, name, outputs or (POOLED,), normalize=False)
     return [output.rows for output in (await service.pipeline.embed(request)).outputs]
 
 

@@ -15,6 +15,7 @@ from service.embedding.row_lookup import RUN_TOKENS, RowLookup
 from service.errors import InlayError
 from service.request_context import RequestContext
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.service.registry.registry_service import Service
 from tests.sweeps import sampled
@@ -108,7 +109,7 @@ OPTIONS: list[dict[str, Any]] = [
 def a_request(chance: random.Random) -> EmbedRequest:
     inputs = [an_input(chance) for _ in range(chance.choice([0, 1, 1, 1, 1, 2, 3, 9]))]
     options = chance.choice(OPTIONS[:4] * 4 + OPTIONS)
-    return EmbedRequest(inputs, **({"model": chance.choice(MODELS)} | options))
+    return embed_request(inputs, **({"model": chance.choice(MODELS)} | options))
 
 
 def same(result: EmbedResult, expected: EmbedResult) -> bool:
@@ -151,7 +152,7 @@ async def test_answers_plain_token_ids(make: Callable[..., Both], model: str) ->
     both = make()
     outputs = ("input_embeddings",)
     inputs = [[ids(5, 6, 7)], [ids(5)], [ids(1, 1, 1), ids(9, 8)], [ids(*range(24))]]
-    requests = [EmbedRequest(each, model, outputs) for each in inputs]
+    requests = [embed_request(each, model, outputs) for each in inputs]
     results = both.answer(requests)
     graph_takes_segments = model == "gpt2"  # those are left: their segments are optional
     for request, result in zip(requests, results, strict=True):
@@ -166,9 +167,9 @@ async def test_answers_plain_token_ids(make: Callable[..., Both], model: str) ->
 
 async def test_wrong_id_changes_no_other_answer(make: Callable[..., Both]) -> None:
     both, outputs = make(), ("input_embeddings",)
-    good = EmbedRequest([ids(5, 6)], "bert", outputs)
-    bad = EmbedRequest([ids(5, 10**6)], "bert", outputs)
-    other = EmbedRequest([ids(5, 6)], "llama", outputs)
+    good = embed_request([ids(5, 6)], "bert", outputs)
+    bad = embed_request([ids(5, 10**6)], "bert", outputs)
+    other = embed_request([ids(5, 6)], "llama", outputs)
     expected = [await both.expected(each) for each in (good, other)]
     results = both.answer([good, bad, other])
     assert results[1] is None
@@ -180,7 +181,7 @@ async def test_wrong_id_changes_no_other_answer(make: Callable[..., Both]) -> No
 
 async def test_leaves_requests_unanswered_while_the_engine_is_busy(make: Callable[..., Both]) -> None:
     both = make()
-    request = EmbedRequest([ids(5, 6)], "bert", ("input_embeddings",))
+    request = embed_request([ids(5, 6)], "bert", ("input_embeddings",))
     model = both.service.registry.get("bert")
     (graph,) = {graph for graph in model.card.graphs if "input_embeddings" in model.card.graphs[graph].outputs}
     assert both.answer([request])[0] is not None
@@ -195,7 +196,9 @@ async def test_leaves_requests_unanswered_while_the_engine_is_busy(make: Callabl
 
 async def test_many_requests_share_runs_of_bounded_tokens(make: Callable[..., Both]) -> None:
     both = make()
-    requests = [EmbedRequest([ids(*[number % VOCABULARY] * 16)], "bert", ("input_embeddings",)) for number in range(64)]
+    requests = [
+        embed_request([ids(*[number % VOCABULARY] * 16)], "bert", ("input_embeddings",)) for number in range(64)
+    ]
     results = both.answer(requests)
     for request, result in zip(requests, results, strict=True):
         expected = await both.expected(request)
@@ -214,5 +217,5 @@ async def test_failing_engine_leaves_its_requests(make: Callable[..., Both], mon
         raise RuntimeError("the card is gone")
 
     monkeypatch.setattr(type(engine), "run", fail)
-    assert both.answer([EmbedRequest([ids(5)], "bert", ("input_embeddings",))]) == [None]
+    assert both.answer([embed_request([ids(5)], "bert", ("input_embeddings",))]) == [None]
     assert both.observed == []

@@ -13,7 +13,7 @@ import pytest
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.embedding.scoring import Reading, Scorer
 from service.embedding.tokenization import Cut
 from service.errors import DeadlineExceeded, EngineFailure, TooManyCharacters, WrongModelKind
@@ -21,6 +21,7 @@ from service.request_context import RequestContext
 from service.scheduling.deadlines import within
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.score_models import CLASSIFIER, EMBEDDER, RANKER
 from tests.service.registry.registry_service import Service
 
@@ -105,7 +106,7 @@ async def test_another_callers_text_waits_for_a_few_batches(service: Service, mo
     ranking = asyncio.ensure_future(rank(service.pipeline, model, "a b", TEXTS, of("one")))
     await holding.held.wait()
     waiting = queued(model)
-    other = asyncio.ensure_future(service.pipeline.embed(EmbedRequest([Text("c d e")], RANKER), of("other")))
+    other = asyncio.ensure_future(service.pipeline.embed(embed_request([Text("c d e")], RANKER), of("other")))
     while queued(model) == waiting:
         await asyncio.sleep(0)
     holding.let_go()
@@ -141,7 +142,7 @@ async def test_a_deadline_cancels_the_rest(service: Service, monkeypatch: pytest
 async def nothing_is_left(service: Service, holding: Holding) -> None:
     """Another text runs at once, and after it nothing is queued."""
     holding.let_go()
-    await service.pipeline.embed(EmbedRequest([Text("c d e")], RANKER), of("other"))
+    await service.pipeline.embed(embed_request([Text("c d e")], RANKER), of("other"))
     assert len(holding.engine.runs) <= 5
     assert queued(service.registry.get(RANKER)) == 0
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from service.embedding import sentence_modules
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.errors import EngineFailure, InlayError, StartError
 from service.registry.warmup import warm_up
+from tests.embed_requests import embed_request
 from tests.sentence_chains import HIDDEN, NORMALIZE, Behind, dense, layer_norm, vectors, write_chain
 from tests.service.registry.registry_service import Service
 
@@ -27,7 +28,7 @@ def written(tmp_path: Path, modes: Any, *behind: Behind, **changes: Any) -> Serv
 
 
 async def embed(service: Service, texts: list[str] = TEXTS, **fields: Any) -> Rows:
-    request = EmbedRequest([Text(text) for text in texts], **{"truncate": True} | fields)
+    request = embed_request([Text(text) for text in texts], **{"truncate": True} | fields)
     (output,) = (await service.pipeline.embed(request)).outputs
     return output.rows
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from models.artifacts.card import SPARSE
 from models.artifacts.export import export
 from service.embedding import sparse_vectors
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, EngineFailure, OutOfRange, TooLarge
+from tests.embed_requests import embed_request
 from tests.golden_cases import WORDS
 from tests.service.registry.registry_service import Service
 from tests.sparse_models import (
@@ -48,8 +49,8 @@ def service(store: Path) -> Service:
 
 def vectors(service: Service, model: str, inputs: list[Any], **fields: Any) -> list[tuple[Any, Any]]:
     """Indices and values of each input."""
-    request = EmbedRequest([each if isinstance(each, Text) else Ids(np.array(each)) for each in inputs], model)
-    result = asyncio.run(service.pipeline.embed(request._replace(outputs=(SPARSE,), **fields)))
+    items = [each if isinstance(each, Text) else Ids(np.array(each)) for each in inputs]
+    result = asyncio.run(service.pipeline.embed(embed_request(items, model, (SPARSE,), **fields)))
     (output,) = result.outputs
     assert output.indices is not None
     ends = np.cumsum(output.lengths)[:-1]
@@ -108,7 +109,7 @@ def test_logits_of_a_long_text_are_never_held_at_once(service: Service, monkeypa
 def test_masked_tokens_have_no_part(service: Service) -> None:
     for name in MADE[:1] + MADE[4:5]:
         ids = np.array([2, 5, 6, 3])
-        request = EmbedRequest([Ids(ids, np.array([1, 1, 0, 0]))], name, outputs=(SPARSE,))
+        request = embed_request([Ids(ids, np.array([1, 1, 0, 0]))], name, outputs=(SPARSE,))
         (output,) = asyncio.run(service.pipeline.embed(request)).outputs
         np.testing.assert_array_equal(output.rows[:, 0], vectors(service, name, [[2, 5]])[0][1])
 
@@ -143,11 +144,11 @@ def test_special_tokens_have_no_lexical_weight(service: Service) -> None:
 def test_dense_and_sparse_vectors_come_of_one_pass(service: Service) -> None:
     names = ("sentence_embedding", SPARSE, "last_hidden_state")
     texts = [Text("a b c"), Text("d")]
-    together = asyncio.run(service.pipeline.embed(EmbedRequest(texts, "lexical", outputs=names)))
+    together = asyncio.run(service.pipeline.embed(embed_request(texts, "lexical", outputs=names)))
     assert [output.name for output in together.outputs] == list(names)
     assert service.registry.get("lexical").batchers["encoder"].waiting_items == 0
     for output in together.outputs:
-        alone = asyncio.run(service.pipeline.embed(EmbedRequest(texts, "lexical", outputs=(output.name,)))).outputs[0]
+        alone = asyncio.run(service.pipeline.embed(embed_request(texts, "lexical", outputs=(output.name,)))).outputs[0]
         np.testing.assert_array_equal(output.rows, alone.rows)
         np.testing.assert_array_equal(output.indices, alone.indices)
 
@@ -169,7 +170,7 @@ def test_of_equal_values_those_of_the_lowest_indices_are_kept() -> None:
 
 
 def embed(service: Service, model: str, **fields: Any) -> None:
-    asyncio.run(service.pipeline.embed(EmbedRequest([Text("a b")], model, **fields)))
+    asyncio.run(service.pipeline.embed(embed_request([Text("a b")], model, **fields)))
 
 
 def test_options_of_other_vectors_are_refused(service: Service) -> None:

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, StartError, TooLarge, WrongModelKind
 from service.protocols.inlay.models import summary
 from service.registry.warmup import warm_up
 from service.request_context import RequestContext
 from tests.classifier_models import linear, write_classifier
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service
 
@@ -31,7 +32,7 @@ def served(tmp_path: Path, *arguments: Any, settings: dict[str, Any] | None = No
 
 
 async def output(service: Service, name: str, inputs: Sequence[Any]) -> list[Rows]:
-    request = EmbedRequest(inputs, outputs=(name,), truncate=True)
+    request = embed_request(inputs, outputs=(name,), truncate=True)
     (own,) = (await service.pipeline.embed(request)).outputs
     return np.split(own.rows, np.cumsum(own.lengths)[:-1])
 
@@ -124,7 +125,7 @@ async def test_segment_ids_are_left_out_where_the_files_leave_them_out(tmp_path:
     write_json(folder / "tokenizer_config.json", {"model_input_names": ["input_ids", "attention_mask"]})
     export(folder, tmp_path / "store/b")
     service = Service(tmp_path / "store")
-    request = EmbedRequest([Text("a", "b")], "a", ("token_type_embeddings",))
+    request = embed_request([Text("a", "b")], "a", ("token_type_embeddings",))
     first = (await service.pipeline.embed(request)).outputs[0].rows
     second = (await service.pipeline.embed(request._replace(model="b"))).outputs[0].rows
     assert (first != second).any()

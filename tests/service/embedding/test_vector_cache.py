@@ -13,13 +13,14 @@ import pytest
 from models.artifacts.export import export
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Text
+from service.embedding.requests import EmbedResult, Ids, Text
 from service.embedding.tokenization import Cut
 from service.embedding.vector_cache import Kept, VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
-from service.request_context import KEY_NAME, RequestContext
+from service.request_context import RequestContext
 from service.settings import Settings
 from tests.collector import collect
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.served import serving
 from tests.service.embedding.engines import Watched
@@ -70,7 +71,13 @@ Make = Callable[..., Cached]
 
 
 async def embed(service: Service, *inputs: Text | Ids, **fields: Any) -> EmbedResult:
-    return await service.pipeline.embed(EmbedRequest(inputs, **fields))
+    return await service.pipeline.embed(embed_request(inputs, **fields))
+
+
+async def embed_with_key(service: Service, name: str, text: Text) -> None:
+    call = RequestContext()
+    call.show_key(name)
+    await service.pipeline.embed(embed_request((text,)), call)
 
 
 def answer(result: EmbedResult) -> dict[str, Any]:
@@ -219,12 +226,8 @@ async def test_caller_that_leaves_keeps_nothing_half_done(make: Make, monkeypatc
 async def test_keys_have_entries_of_their_own(make: Make) -> None:
     service = make()
 
-    async def of_key(name: str) -> None:
-        KEY_NAME.set(name)
-        await embed(service, TEXT)
-
     for name, hits in (("x", 0), ("y", 0), ("x", 1)):
-        await asyncio.create_task(of_key(name))
+        await embed_with_key(service, name, TEXT)
         assert service.hits == hits
 
 
@@ -232,12 +235,8 @@ async def test_long_texts_are_found_too_and_by_their_key_alone(make: Make) -> No
     service = make()
     text = Text("hello world " * 20_000)  # hashed in a thread
 
-    async def of_key(name: str) -> None:
-        KEY_NAME.set(name)
-        await embed(service, text)
-
     for name, hits in (("x", 0), ("y", 0), ("x", 1)):
-        await asyncio.create_task(of_key(name))
+        await embed_with_key(service, name, text)
         assert service.hits == hits
 
 
@@ -246,12 +245,12 @@ async def test_known_texts_are_answered_while_the_queue_is_full(make: Make) -> N
     expected = answer(await embed(service, TEXT))
     service.registry.get("a").batchers["encoder"].reserve(20)
     assert answer(await embed(service, TEXT)) == expected
-    service.pipeline.check(EmbedRequest([TEXT]), RequestContext())
+    service.pipeline.check(embed_request([TEXT]), RequestContext())
     for refused in (OTHER, IDS):
         with pytest.raises(Overloaded):
             await embed(service, refused)
     with pytest.raises(Overloaded):
-        service.pipeline.check(EmbedRequest([TEXT, OTHER]), RequestContext())
+        service.pipeline.check(embed_request([TEXT, OTHER]), RequestContext())
     assert service.misses == 3  # a check is no look-up
 
 
@@ -279,7 +278,7 @@ async def test_limits_and_errors_are_the_same_for_known_texts(
         EmbeddingPipeline(cached.registry, limited, cache=cached.cache),
     ):
         with pytest.raises(error) as raised:
-            await pipeline.embed(EmbedRequest([TEXT, LONG], **fields))
+            await pipeline.embed(embed_request([TEXT, LONG], **fields))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]
 

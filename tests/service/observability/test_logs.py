@@ -16,7 +16,7 @@ import pytest
 from models.errors import ModelError
 from service.errors import StartError
 from service.observability import logs
-from service.request_context import KEY_NAME, REQUEST_ID, TRACE_ID
+from service.request_context import CURRENT_CALL, NO_CALL, RequestContext
 
 ROOT = Path(__file__).parents[3]
 SECRET = "correct horse battery staple"
@@ -56,16 +56,17 @@ def as_json() -> Written:
 
 @pytest.fixture(autouse=True)
 def unnumbered() -> Iterator[None]:
-    """Other tests may have numbered this thread, and named its key."""
-    token, name = REQUEST_ID.set(b"-"), KEY_NAME.set("")
+    """Other tests may have left a call behind."""
+    token = CURRENT_CALL.set(NO_CALL)
     yield
-    REQUEST_ID.reset(token)
-    KEY_NAME.reset(name)
+    CURRENT_CALL.reset(token)
 
 
 @pytest.fixture
 def numbered(unnumbered: None) -> str:
-    REQUEST_ID.set(b"abc-123")
+    call = RequestContext()
+    call.request_id = b"abc-123"
+    CURRENT_CALL.set(call)
     return "abc-123"
 
 
@@ -78,9 +79,9 @@ def fail(cause: BaseException | None = None) -> None:
 
 
 def test_json_line_has_time_level_logger_message_request(as_json: Written, numbered: str) -> None:
-    token = TRACE_ID.set("4bf92f3577b34da6a3ce929d0e0e4736")
+    call = CURRENT_CALL.get()
+    call.trace_id, call.key_name = "4bf92f3577b34da6a3ce929d0e0e4736", "search"
     as_json.logger.warning("%d of %s", 3, "these")
-    TRACE_ID.reset(token)
     (line,) = as_json.objects
     assert datetime.fromisoformat(line.pop("time")).tzinfo is not None
     assert line == {
@@ -89,6 +90,7 @@ def test_json_line_has_time_level_logger_message_request(as_json: Written, numbe
         "message": "3 of these",
         "request_id": numbered,
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+        "key": "search",
     }
 
 

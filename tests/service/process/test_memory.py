@@ -18,7 +18,7 @@ from models.artifacts.export import export
 from service import machine
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
 from service.process import memory_trimmer
 from service.process.memory_trimmer import (
@@ -29,6 +29,7 @@ from service.process.memory_trimmer import (
 )
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 
 OWN = ContextVar("own", default=False)
@@ -208,7 +209,7 @@ async def test_what_requests_held_is_given_back_after_them(store: Path, monkeypa
 
 async def test_run_that_gives_back_changes_no_number(store: Path) -> None:
     process = Process(store)
-    request = EmbedRequest([Ids(np.array([5, 6, 7]))], "a")
+    request = embed_request([Ids(np.array([5, 6, 7]))], "a")
     (before,) = (await process.embedder.embed(request)).outputs
     process.model.engine.shrink()
     for _ in range(2):
@@ -257,7 +258,7 @@ async def test_resident_bytes_of_a_model_are_shown(store: Path) -> None:
     process = Process(store)
     shown = 'inlay_model_resident_bytes{model="a"}'
     assert f"{shown} 0.0" in process.metrics.text().decode()
-    await process.embedder.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "a"))
+    await process.embedder.embed(embed_request([Ids(np.array([5, 6, 7]))], "a"))
     await process.trimmer.look()
     (line,) = [line for line in process.metrics.text().decode().splitlines() if line.startswith(shown)]
     size = sum(path.stat().st_size for path in (store / "a").iterdir() if path.name == "weights.safetensors")
@@ -277,7 +278,7 @@ import numpy as np
 
 from service import machine
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
 from service.observability.process_stats import private_bytes
 from service.process.memory_trimmer import MemoryTrimmer
@@ -295,7 +296,7 @@ async def main():
     different = np.random.default_rng(1).integers(5, 9, (TOKENS // longest, longest))
 
     async def burst():
-        await embedder.embed(EmbedRequest([Ids(ids) for ids in different], "a"))
+        await embedder.embed(embed_request([Ids(ids) for ids in different], "a"))
 
     await burst()
     await trimmer.look()
@@ -342,7 +343,7 @@ async def test_batches_stay_within_the_token_budget(store: Path, monkeypatch: py
     monkeypatch.setattr(engine, "run", watched)
     lengths = [3, 20, 8, 1, 7, 9, 2, 2, 2, 2]
     different = [Ids(np.full(length, 5 + number)) for number, length in enumerate(lengths)]
-    await embedder.embed(EmbedRequest(different, "a"))
+    await embedder.embed(embed_request(different, "a"))
     assert sum(cost for _, cost in runs) == sum(lengths)
     assert all(cost <= 8 or items == 1 for items, cost in runs)
     assert {cost for items, cost in runs if cost > 8} == {9, 20}
@@ -361,8 +362,8 @@ async def test_padding_stays_within_the_token_budget(store: Path, monkeypatch: p
 
     monkeypatch.setattr(engine, "run", watched)
     inputs = [Ids(np.full(length, 5 + index)) for index, length in enumerate([1, 24, 2, 1, 20, 1, 1, 5, 1, 1])]
-    (together,) = (await embedder.embed(EmbedRequest(inputs, "a"))).outputs
+    (together,) = (await embedder.embed(embed_request(inputs, "a"))).outputs
     assert sum(rows for rows, _ in rectangles) == len(inputs)
     assert all(rows * longest <= 64 for rows, longest in rectangles)
-    alone = [(await embedder.embed(EmbedRequest([each], "a"))).outputs[0].rows[0] for each in inputs]
+    alone = [(await embedder.embed(embed_request([each], "a"))).outputs[0].rows[0] for each in inputs]
     np.testing.assert_allclose(together.rows, alone, rtol=0, atol=1e-6)

@@ -24,7 +24,8 @@ from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
+from tests.embed_requests import embed_request
 from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[3]
@@ -417,7 +418,7 @@ class Held:
 
     def embed(self, *ids: int) -> "asyncio.Future[Any]":
         """Embed ids; not those of a probe, which would share the run."""
-        return asyncio.ensure_future(self.here.context.embedder.embed(EmbedRequest([Ids(np.array(ids, np.int64))])))
+        return asyncio.ensure_future(self.here.context.embedder.embed(embed_request([Ids(np.array(ids, np.int64))])))
 
     async def until_admitted(self, requests: int) -> None:
         """Until so many requests are being served, all of which wait for the run."""

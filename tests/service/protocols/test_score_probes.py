@@ -18,7 +18,8 @@ from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import PredictStub, RerankStub
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
+from tests.embed_requests import embed_request
 from tests.score_models import EMBEDDER, RANKER
 from tests.score_roads import strings
 from tests.served import Here, Served, serving, serving_here
@@ -273,7 +274,7 @@ class Held:
         monkeypatch.setattr(engine, "run", hold)
 
     def embed(self, text: str) -> "asyncio.Future[Any]":
-        return asyncio.ensure_future(self.here.context.embedder.embed(EmbedRequest([Text(text)], RANKER)))
+        return asyncio.ensure_future(self.here.context.embedder.embed(embed_request([Text(text)], RANKER)))
 
     def let_go(self) -> None:
         self._free.set()

@@ -5,10 +5,11 @@ from typing import Any
 
 from models.artifacts.export import export
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Text
+from service.embedding.requests import Text
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 
 
@@ -27,7 +28,7 @@ class Service:
 
     async def vector(self, name: str | None = "a") -> bytes:
         """Return the embedding of a text."""
-        (output,) = (await self.pipeline.embed(EmbedRequest([Text("hello world")], name))).outputs
+        (output,) = (await self.pipeline.embed(embed_request([Text("hello world")], name))).outputs
         return output.rows.tobytes()
 
 

@@ -7,11 +7,12 @@ import numpy as np
 from models.artifacts.export import export
 from models.graphs.row_layout import LONG, MOST_ONE_BY_ONE
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
 from service.registry.loading import EXACT_TOKENS
 from service.registry.registry import open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import WORDS, tiny_bert, tiny_config, write_folder
 
 
@@ -24,9 +25,9 @@ async def test_large_batch_changes_no_bits_of_a_long_text(tmp_path: Path) -> Non
     random = np.random.default_rng(3)
     lengths = [LONG + 5, *range(3, 3 + MOST_ONE_BY_ONE)]
     inputs = [Ids(random.integers(0, len(WORDS), length)) for length in lengths]
-    together = (await embedder.embed(EmbedRequest(inputs, outputs=("last_hidden_state",)))).outputs[0].rows
+    together = (await embedder.embed(embed_request(inputs, outputs=("last_hidden_state",)))).outputs[0].rows
     alone = [
-        (await embedder.embed(EmbedRequest([each], outputs=("last_hidden_state",)))).outputs[0].rows for each in inputs
+        (await embedder.embed(embed_request([each], outputs=("last_hidden_state",)))).outputs[0].rows for each in inputs
     ]
     np.testing.assert_array_equal(together, np.concatenate(alone))
 

@@ -16,12 +16,13 @@ import pytest
 
 from models.artifacts import card as cards
 from models.artifacts.export import export
-from service.embedding.requests import EmbedRequest, Ids
+from service.embedding.requests import Ids
 from service.errors import BadRequest, EngineFailure, NotFound, StartError
 from service.observability.metrics import Metrics
 from service.registry import loading, warmup
 from service.registry.registry import ModelRegistry, open_registry
 from service.settings import Settings
+from tests.embed_requests import embed_request
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.service.registry.registry_service import Service, fresh_vector, write
 from tests.sweeps import sampled
@@ -446,7 +447,7 @@ async def test_load_is_completed_when_its_caller_leaves(store: Path) -> None:
 async def test_unloaded_model_leaves_no_thread_or_mapping(store: Path) -> None:
     service = Service(store)
     await service.vector()
-    await service.pipeline.embed(EmbedRequest([Ids(np.array([5, 6, 7]))], "b", outputs=HIDDEN))
+    await service.pipeline.embed(embed_request([Ids(np.array([5, 6, 7]))], "b", outputs=HIDDEN))
     left = weakref.ref(service.registry.models["b"]), weakref.ref(service.registry.models["b"].tokenizer)
     threads = [each for each in threading.enumerate() if each.name.startswith("b-")]
     assert threads

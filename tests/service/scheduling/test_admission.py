@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.errors import BadInput, DeadlineExceeded, EngineFailure, Overloaded, TooLarge
 from service.request_context import RequestContext
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController, TokenEstimator, reserved
+from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.service.registry.registry_service import Service
 
@@ -94,7 +95,7 @@ async def test_text_is_refused_before_it_is_tokenized(make: Make, monkeypatch: p
     encoded: list[int] = []
     monkeypatch.setattr(type(service.registry.get(None).tokenizer), "encode", lambda *_: encoded.append(1))
     with pytest.raises(Overloaded):
-        await service.pipeline.embed(EmbedRequest([Text("hello world " * 3)] * 20))
+        await service.pipeline.embed(embed_request([Text("hello world " * 3)] * 20))
     assert encoded == []
     assert set(reserved_cost(service)) == {90}
 
@@ -109,7 +110,7 @@ async def test_texts_being_tokenized_keep_their_room(make: Make, monkeypatch: py
         return await encode(texts, cut)
 
     monkeypatch.setattr(tokenizer, "encode", slow)
-    request = EmbedRequest([Text("hello world " * 3)] * 5)
+    request = embed_request([Text("hello world " * 3)] * 5)
     crowd = [asyncio.ensure_future(service.pipeline.embed(request)) for _ in range(20)]
     await asyncio.sleep(0)
     assert all(0 < cost <= 100 for cost in reserved_cost(service) if cost)
@@ -146,14 +147,14 @@ async def test_list_is_queued_whole_or_not_at_all(make: Make) -> None:
     service = make(max_queue_tokens=100)
     reserve(service, 90)
     with pytest.raises(Overloaded):
-        await service.pipeline.embed(EmbedRequest([ids(1, 2, number) for number in range(5)]))
+        await service.pipeline.embed(embed_request([ids(1, 2, number) for number in range(5)]))
     assert [batcher.waiting_items for batcher in batchers(service)] == [0] * len(batchers(service))
 
 
 async def test_request_that_cannot_be_tokenized_leaves_its_room(make: Make) -> None:
     service = make()
     with pytest.raises(Exception, match="tokens; this model reads"):
-        await service.pipeline.embed(EmbedRequest([Text("hello " * 5000)], truncate=False))
+        await service.pipeline.embed(embed_request([Text("hello " * 5000)], truncate=False))
     assert set(reserved_cost(service)) == {0}
 
 
@@ -171,7 +172,7 @@ async def test_characters_are_counted_before_tokenizing(make: Make, monkeypatch:
     service = make(max_request_characters=10)
     monkeypatch.setattr(service.registry.get(None).tokenizer, "encode_now", None)  # would fail if it were called
     with pytest.raises(TooLarge, match="11 characters; this server takes 10 a request"):
-        await service.pipeline.embed(EmbedRequest([Text("abcdef"), Text("abc", "de")]))
+        await service.pipeline.embed(embed_request([Text("abcdef"), Text("abc", "de")]))
 
 
 # ---- deadlines
@@ -191,9 +192,9 @@ async def test_wait_ends_with_its_deadline() -> None:
 async def test_deadline_that_is_over_costs_no_run(make: Make) -> None:
     service = make()
     with pytest.raises(DeadlineExceeded, match="allow more time"):
-        await service.pipeline.embed(EmbedRequest([ids(5)]), RequestContext().within(perf_counter() - 1))
+        await service.pipeline.embed(embed_request([ids(5)]), RequestContext().within(perf_counter() - 1))
     assert all(batcher.succeeded_at is None for batcher in batchers(service))
-    await service.pipeline.embed(EmbedRequest([ids(5)]))
+    await service.pipeline.embed(embed_request([ids(5)]))
 
 
 async def test_deadline_ends_the_wait_for_a_run_that_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,10 +205,10 @@ async def test_deadline_ends_the_wait_for_a_run_that_goes_on(make: Make, monkeyp
     deadline = perf_counter() + 0.05
     with pytest.raises(DeadlineExceeded, match="the time allowed is over"):
         async with deadlines.within(deadline):
-            await service.pipeline.embed(EmbedRequest([ids(5, 6)]), RequestContext().within(deadline))
+            await service.pipeline.embed(embed_request([ids(5, 6)]), RequestContext().within(deadline))
     assert not release.is_set()
     release.set()
-    assert (await service.pipeline.embed(EmbedRequest([ids(5, 6)]))).tokens == 2
+    assert (await service.pipeline.embed(embed_request([ids(5, 6)]))).tokens == 2
 
 
 def test_nearer_of_two_deadlines_counts() -> None:
@@ -229,8 +230,8 @@ async def test_row_with_nan_fails_its_own_request(make: Make, monkeypatch: pytes
 
     monkeypatch.setattr(type(engine), "run", lambda _, *arguments: broken(*arguments))
     good, bad = await asyncio.gather(
-        service.pipeline.embed(EmbedRequest([ids(5, 6)])),
-        service.pipeline.embed(EmbedRequest([ids(5, 6), ids(5, 7)])),
+        service.pipeline.embed(embed_request([ids(5, 6)])),
+        service.pipeline.embed(embed_request([ids(5, 6), ids(5, 7)])),
         return_exceptions=True,
     )
     assert np.isfinite(good.outputs[0].rows).all()
@@ -244,7 +245,7 @@ async def test_row_with_nan_fails_its_own_request(make: Make, monkeypatch: pytes
 async def test_answer_over_the_limit_is_refused_before_its_run(make: Make) -> None:
     service = make("llama", max_answer_bytes=1000)
     with pytest.raises(TooLarge, match="this server answers with 1000 at most"):
-        await service.pipeline.embed(EmbedRequest([ids(*range(1, 20))]))
+        await service.pipeline.embed(embed_request([ids(*range(1, 20))]))
     assert all(batcher.succeeded_at is None for batcher in batchers(service))
 
 
@@ -259,11 +260,11 @@ async def test_max_queue_tokens_bounds_every_queue(make: Make) -> None:
 
 async def test_max_input_tokens_counts_like_the_models_limit(make: Make) -> None:
     service = make(max_input_tokens=6)
-    result = await service.pipeline.embed(EmbedRequest([ids(*range(1, 20)), Text("hello world " * 9)]))
+    result = await service.pipeline.embed(embed_request([ids(*range(1, 20)), Text("hello world " * 9)]))
     assert result.lengths == (6, 6)
     with pytest.raises(BadInput, match=r"inputs\[1\] has 7 token ids; this server takes 6 an input"):
-        await service.pipeline.embed(EmbedRequest([ids(1), ids(*range(7))], truncate=False))
+        await service.pipeline.embed(embed_request([ids(1), ids(*range(7))], truncate=False))
     with pytest.raises(BadInput, match="this model reads 6"):
-        await service.pipeline.embed(EmbedRequest([Text("hello world " * 9)], truncate=False))
+        await service.pipeline.embed(embed_request([Text("hello world " * 9)], truncate=False))
     bare = make("llama", max_input_tokens=6)
-    assert (await bare.pipeline.embed(EmbedRequest([ids(*range(1, 20))]))).lengths == (6,)
+    assert (await bare.pipeline.embed(embed_request([ids(*range(1, 20))]))).lengths == (6,)

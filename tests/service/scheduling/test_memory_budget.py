@@ -14,11 +14,12 @@ from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.errors import Overloaded, TooLarge
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import SMALL_BYTES, MemoryBudget
 from service.settings import Settings, available_memory
+from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 from tests.served import Here, serving_here
 from tests.service.registry.registry_service import Service
@@ -280,7 +281,7 @@ async def test_hidden_states_are_pooled_as_they_come(store: Path) -> None:
     budget = MemoryBudget(2 * MIB)
     service, context = Service(store, max_answer_bytes=1 * MIB), RequestContext()
     service.pipeline = EmbeddingPipeline(service.registry, Settings(), budget=budget)
-    many = EmbedRequest([Ids(np.arange(5, 25)), Text("hello world")] * 500, outputs=("sentence_embedding",))
+    many = embed_request([Ids(np.arange(5, 25)), Text("hello world")] * 500, outputs=("sentence_embedding",))
     result = await service.pipeline.embed(many, context)
     assert result.outputs[0].rows.shape == (1000, 32)
     assert budget.held == 2 * result.outputs[0].rows.nbytes

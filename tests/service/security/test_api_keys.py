@@ -4,16 +4,16 @@ import hmac
 import logging
 import os
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
 
 from service.errors import Overloaded, StartError, Unauthorized
-from service.request_context import KEY_NAME
+from service.request_context import RequestContext
 from service.security.api_keys import (
     MIN_CHARACTERS,
+    Key,
     Keys,
     open_keys,
     warn_of_short_keys,
@@ -33,14 +33,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(autouse=True)
-def unnamed() -> Iterator[None]:
-    """Reset the key's name, which a test leaves behind."""
-    token = KEY_NAME.set("")
-    yield
-    KEY_NAME.reset(token)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -52,9 +44,13 @@ def write(path: Path, text: str, mtime: int) -> None:
     os.utime(path, (mtime, mtime))
 
 
+def acquire(keys: Keys, shown: bytes | None) -> Key:
+    return keys.acquire(shown, RequestContext())
+
+
 def refused(keys: Keys, key: str) -> bool:
     try:
-        keys.acquire(key.encode())
+        acquire(keys, key.encode())
     except Unauthorized:
         return True
     return False
@@ -73,7 +69,7 @@ def refused(keys: Keys, key: str) -> bool:
     ],
 )
 def test_entry_is_a_key_with_optional_name_and_limits(line: str, name: str, key: str) -> None:
-    assert Keys([line]).acquire(key.encode()).name == name
+    assert acquire(Keys([line]), key.encode()).name == name
 
 
 @pytest.mark.parametrize(
@@ -181,26 +177,26 @@ def test_warning_ignores_a_file_that_broke(tmp_path: Path) -> None:
 
 def test_limit_of_concurrent_requests(clock: Clock) -> None:
     keys = Keys(["a concurrent=2"], clock=clock)
-    first, second = keys.acquire(b"a"), keys.acquire(b"a")
+    first, second = acquire(keys, b"a"), acquire(keys, b"a")
     assert first is second
     assert first.limited
     first.release(4.0)
-    keys.acquire(b"a")
+    acquire(keys, b"a")
     with pytest.raises(Overloaded) as full:
-        keys.acquire(b"a")
+        acquire(keys, b"a")
     assert full.value.retry_after == pytest.approx((0.1 + 0.1 * (4.0 - 0.1)) / 2)  # what one took, shared by two
 
 
 def test_rate_limit_says_when_to_retry(clock: Clock) -> None:
     keys = Keys(["a rate=2"], clock=clock)
-    keys.acquire(b"a"), keys.acquire(b"a")
+    acquire(keys, b"a"), acquire(keys, b"a")
     with pytest.raises(Overloaded) as fast:
-        keys.acquire(b"a")
+        acquire(keys, b"a")
     assert fast.value.retry_after == pytest.approx(0.5)
     clock.now += 0.5 + 1e-9  # then it is true
-    keys.acquire(b"a")
+    acquire(keys, b"a")
     with pytest.raises(Overloaded):
-        keys.acquire(b"a")
+        acquire(keys, b"a")
 
 
 def test_key_gets_its_rate_over_a_long_time(clock: Clock) -> None:
@@ -208,7 +204,7 @@ def test_key_gets_its_rate_over_a_long_time(clock: Clock) -> None:
     for _ in range(100_000):
         clock.now += 0.001
         try:
-            keys.acquire(b"a")
+            acquire(keys, b"a")
             answered += 1
         except Overloaded:
             pass
@@ -219,20 +215,20 @@ def test_idle_key_saves_up_at_most_a_second(clock: Clock) -> None:
     keys = Keys(["a rate=3"], clock=clock)
     clock.now += 3600
     for _ in range(3):
-        keys.acquire(b"a")
+        acquire(keys, b"a")
     with pytest.raises(Overloaded):
-        keys.acquire(b"a")
+        acquire(keys, b"a")
 
 
 def test_limits_of_an_entry_override_the_settings(clock: Clock) -> None:
     keys = Keys(["a", "b concurrent=3"], None, 1, None, clock)
-    assert [keys.acquire(key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
+    assert [acquire(keys, key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
 
 
 def test_limits_of_keys_are_independent(clock: Clock) -> None:
     keys = Keys(["a", "b"], None, 1, None, clock)
-    keys.acquire(b"a")
-    keys.acquire(b"b")
+    acquire(keys, b"a")
+    acquire(keys, b"b")
 
 
 # ---- the file
@@ -242,7 +238,7 @@ def test_file_has_a_key_a_line_and_comments(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# ours\n\n  one:abc concurrent=2 # the first\r\ndef\n#ghi\n")
     keys = Keys(["xyz"], file)
-    assert [keys.acquire(key).name for key in (b"abc", b"def", b"xyz")] == ["one", "key-4", "key-1"]
+    assert [acquire(keys, key).name for key in (b"abc", b"def", b"xyz")] == ["one", "key-4", "key-1"]
     assert refused(keys, "ghi")
 
 
@@ -293,7 +289,7 @@ def test_empty_file_refuses_everyone(tmp_path: Path, clock: Clock) -> None:
     clock.now += 1.0
     assert refused(keys, "old")
     with pytest.raises(Unauthorized):
-        keys.acquire(None)
+        acquire(keys, None)
 
 
 @pytest.mark.parametrize("text", ["", "# none\n", None, "é"])
@@ -309,24 +305,24 @@ def test_key_that_stays_keeps_its_counts(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    first = keys.acquire(b"a")
+    first = acquire(keys, b"a")
     write(file, "named:a concurrent=1\nb", 2)
     clock.now += 1.0
     with pytest.raises(Overloaded):
-        keys.acquire(b"a")
+        acquire(keys, b"a")
     first.release(0.1)
-    assert keys.acquire(b"a").name == "named"
+    assert acquire(keys, b"a").name == "named"
 
 
 def test_request_ends_after_its_limit_was_lifted(tmp_path: Path, clock: Clock) -> None:
     file = tmp_path / "keys"
     write(file, "a concurrent=1", 1)
     keys = Keys([], file, clock=clock)
-    first = keys.acquire(b"a")
+    first = acquire(keys, b"a")
     write(file, "a", 2)
     clock.now += 1.0
-    keys.acquire(b"a")
+    acquire(keys, b"a")
     first.release(0.1)
     write(file, "a concurrent=1", 3)
     clock.now += 1.0
-    assert keys.acquire(b"a").active == 1
+    assert acquire(keys, b"a").active == 1

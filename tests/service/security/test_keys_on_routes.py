@@ -22,7 +22,7 @@ from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
 from service.embedding.requests import EmbedRequest
 from service.observability import logs
-from service.request_context import KEY_NAME
+from service.request_context import CURRENT_CALL
 from tests.served import Here, Served, serving, serving_here
 
 KEY, OTHER = "correct-horse-battery", "staple.0123456789=="
@@ -115,6 +115,12 @@ def test_rejection_has_the_format_of_the_protocol(guarded: Served, refusal: Refu
         assert document["error"].items() >= nested.items()
     else:
         assert document.items() >= refusal.document.items()
+
+
+def test_cohere_refusal_shows_the_id_of_its_request(guarded: Served) -> None:
+    for path in ("/v2/embed", "/v2/rerank"):
+        answer = guarded.http.post(path, json={})
+        assert (answer.status_code, answer.json()["id"]) == (401, answer.headers["x-request-id"])
 
 
 STATIC, WEB = "/static-offline-docs/{file:path}", "/web/{file:path}"
@@ -368,7 +374,7 @@ async def test_log_lines_name_the_key_of_their_own_request(limited: Here, monkey
     embed = limited.context.embedder.embed
 
     async def noting(request: EmbedRequest, *call: Any) -> Any:
-        seen.append(KEY_NAME.get())
+        seen.append(CURRENT_CALL.get().key_name)
         return await embed(request, *call)
 
     monkeypatch.setattr(limited.context.embedder, "embed", noting)

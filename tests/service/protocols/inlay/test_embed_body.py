@@ -15,6 +15,7 @@ from service.protocols.inlay.embed_body import (
     EmbedBody,
     read,
 )
+from tests.embed_requests import embed_request
 
 INVALID: list[tuple[bytes, str]] = [
     (b"[]", "the body is a list of 0; send a JSON object with inputs; also allowed: model, outputs"),
@@ -72,7 +73,7 @@ def test_accepts_every_documented_example(name: str) -> None:
 
 
 def test_missing_fields_keep_the_defaults() -> None:
-    assert request() == EmbedRequest(request().inputs)
+    assert request() == embed_request(request().inputs)
 
 
 def test_null_means_missing() -> None:
@@ -81,22 +82,23 @@ def test_null_means_missing() -> None:
 
 
 def test_accepts_one_output_without_a_list() -> None:
-    assert request(outputs="rope_cos").outputs == request(outputs=["rope_cos"]).outputs == ("rope_cos",)
+    one, several = request(outputs="rope_cos").options, request(outputs=["rope_cos"]).options
+    assert one.outputs == several.outputs == ("rope_cos",)
 
 
 @pytest.mark.parametrize(
     ("spelling", "meaning"), [("Left", "left"), ("left", "left"), ("Right", "right"), ("right", "right")]
 )
 def test_reads_both_spellings_of_truncation_direction(spelling: str, meaning: str) -> None:
-    assert request(truncation_direction=spelling).truncation_direction == meaning
+    assert request(truncation_direction=spelling).options.truncation_direction == meaning
 
 
 def test_every_pooling_can_be_requested() -> None:
-    assert {request(pooling=name).pooling for name in get_args(POOLING_NAMES)} == set(POOLINGS)
+    assert {request(pooling=name).options.pooling for name in get_args(POOLING_NAMES)} == set(POOLINGS)
 
 
 def test_reads_last_token_as_tei_spells_it() -> None:
-    assert request(pooling="last-token").pooling == "lasttoken"
+    assert request(pooling="last-token").options.pooling == "lasttoken"
 
 
 def test_returns_answer_form_beside_the_request() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from proto import tei_pb2 as pb
 from service.embedding.tokenization import Token
-from service.protocols.tei import token_answers
-from service.protocols.tei.token_answers import PIECE
+from service.protocols.tei import answers
+from service.protocols.tei.answers import TOKENS_PIECE as PIECE
 
 
 def tokens(count: int) -> list[Token]:
@@ -23,7 +23,7 @@ def described(token: Token) -> dict[str, object]:
 @pytest.mark.parametrize("count", [0, 1, PIECE, PIECE + 1, 3 * PIECE - 1])
 def test_pieces_are_one_message(count: int) -> None:
     each = tokens(count)
-    message = pb.EncodeResponse.FromString(token_answers.message([each]))
+    message = pb.EncodeResponse.FromString(answers.tokens_message([each]))
     assert [(one.id, one.text, one.special) for one in message.tokens] == [(t.id, t.text, t.special) for t in each]
     places = [(one.start, one.stop) if one.HasField("start") else (None, None) for one in message.tokens]
     assert places == [(t.start, t.stop) for t in each]
@@ -32,4 +32,4 @@ def test_pieces_are_one_message(count: int) -> None:
 @pytest.mark.parametrize("counts", [(), (0,), (1, 0, 2), (PIECE, PIECE + 1)])
 def test_pieces_are_one_document(counts: tuple[int, ...]) -> None:
     texts = [tokens(count) for count in counts]
-    assert json.loads(token_answers.json(texts)) == [[described(token) for token in text] for text in texts]
+    assert json.loads(answers.tokens_json(texts)) == [[described(token) for token in text] for text in texts]
