@@ -7,7 +7,7 @@ disk is sparse and of the right size, so that the same reader serves both. Nothi
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models.checkpoints import checkpoint, router, safetensors, sentence_transformers
+from models.checkpoints import checkpoint, safetensors, sentence_transformers
 from models.checkpoints.checkpoint import (
     FLOAT32_ONNX,
     INDEX,
@@ -35,8 +35,8 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     """
     for name in ("config.json", "modules.json"):
         _fetch_if_present(repository, name, folder)
-    if any(kind == router.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
-        _fetch_if_present(repository, router.CONFIG, folder)
+    if any(kind == sentence_transformers.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
+        _fetch_if_present(repository, sentence_transformers.ROUTER_CONFIG, folder)
     chain = sentence_transformers.modules(folder)
     inner = chain[0][1] if chain else ""
     names = [f"{path}/config.json" for _, path in chain if path]

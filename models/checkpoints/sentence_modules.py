@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object
+from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object, read_optional
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
@@ -112,9 +112,9 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModul
         if kind == "Normalize":
             steps.append(Normalize())
             continue
-        own = path_inside(folder, place)
+        inner_folder = path_inside(folder, place)
         fetch(place)
-        source = _Source(own, f"{PREFIX}{place}.")
+        source = _Source(inner_folder, f"{PREFIX}{place}.")
         step, width = _dense(source, width) if kind == "Dense" else _layer_norm(source, width)
         source.check_all_read()
         steps.append(step)
@@ -154,7 +154,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
             tensors |= source.read
         elif kind in ("Normalize", "HierarchicalTokenPooling"):
             path = path_inside(folder, place) / "config.json"
-            config = read_object(path) if path.is_file() else {}
+            config = read_optional(path)
             if kind == "HierarchicalTokenPooling" and config.get("pool_factor", 1) != 1:
                 raise BadCheckpoint(f"{path}: vectors of documents are clustered (pool_factor), which is not computed")
             normalizes = config.get("normalize_embeddings") is True
@@ -179,15 +179,15 @@ def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) 
     place = next((place for kind, place in sentence_transformers.modules(folder) if kind == LAYER_MEAN), None)
     if place is None or config.get("output_hidden_states") is not True:
         return None
-    own = path_inside(folder, place)
+    inner = path_inside(folder, place)
     fetch(place)
-    source = _Source(own, "")
+    source = _Source(inner, "")
     first, layers = source.count("layer_start", 0), source.count("num_hidden_layers")
     name = source.tensor("layer_weights", (max(0, layers + 1 - first),))
     source.check_all_read()
     weights = np.asarray(safetensors.read([source.read[name]])[name], np.float64)
     if not (np.isfinite(weights).all() and weights.sum() != 0):
-        raise BadCheckpoint(f"{own} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
+        raise BadCheckpoint(f"{inner} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
     return first, tuple((weights / weights.sum()).tolist())
 
 
@@ -233,8 +233,8 @@ class _Source:
 
     def check_width(self, key: str, width: int) -> None:
         """Raise BadCheckpoint unless the module reads vectors of this width."""
-        if (own := self.count(key)) != width:
-            raise BadCheckpoint(f"{self.path}: {key} is {own}, and the vectors before it are {width} wide")
+        if (stated := self.count(key)) != width:
+            raise BadCheckpoint(f"{self.path}: {key} is {stated}, and the vectors before it are {width} wide")
 
     def check_all_read(self) -> None:
         """Raise BadCheckpoint for a tensor that the config says nothing of, as sentence-transformers does."""
