@@ -6,6 +6,7 @@ Source: sentence-transformers 6.2: base.modules.dense, base.modules.normalize, s
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -105,21 +106,13 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModul
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    steps: list[Module] = []
-    tensors: dict[str, Tensor] = {}
-    width = inner
+    chain = _Chain(folder, fetch, inner)
     for kind, place in behind_pooling(folder):
         if kind == "Normalize":
-            steps.append(Normalize())
-            continue
-        inner_folder = path_inside(folder, place)
-        fetch(place)
-        source = _Source(inner_folder, f"{PREFIX}{place}.")
-        step, width = _dense(source, width) if kind == "Dense" else _layer_norm(source, width)
-        source.check_all_read()
-        steps.append(step)
-        tensors |= source.read
-    return FoundModules(tuple(steps), tensors, inner, width)
+            chain.steps.append(Normalize())
+        else:
+            chain.read(place, _dense if kind == "Dense" else _layer_norm)
+    return FoundModules(tuple(chain.steps), chain.tensors, inner, chain.width)
 
 
 def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> FoundModules:
@@ -136,9 +129,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    steps: list[Module] = []
-    tensors: dict[str, Tensor] = {}
-    inner = width
+    read = _Chain(folder, fetch, width)
     for number, (kind, place) in enumerate(chain):
         if kind not in (_TOKEN_MODULES if number else ("Transformer",)):
             raise BadCheckpoint(
@@ -146,12 +137,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
                 f"what is: Transformer, then any of {', '.join(_TOKEN_MODULES)}"
             )
         if kind == "Dense":
-            fetch(place)
-            source = _Source(path_inside(folder, place), f"{PREFIX}{place}.")
-            step, width = _dense(source, width, TOKENS)
-            source.check_all_read()
-            steps.append(step)
-            tensors |= source.read
+            read.read(place, partial(_dense, read=TOKENS))
         elif kind in ("Normalize", "HierarchicalTokenPooling"):
             path = path_inside(folder, place) / "config.json"
             config = read_optional(path)
@@ -159,8 +145,8 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
                 raise BadCheckpoint(f"{path}: vectors of documents are clustered (pool_factor), which is not computed")
             normalizes = config.get("normalize_embeddings") is True
             if normalizes if kind != "Normalize" else config.get("module_input_name") == TOKENS:
-                steps.append(Normalize())
-    return FoundModules(tuple(steps), tensors, inner, width)
+                read.steps.append(Normalize())
+    return FoundModules(tuple(read.steps), read.tensors, width, read.width)
 
 
 def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) -> tuple[int, tuple[float, ...]] | None:
@@ -189,6 +175,27 @@ def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) 
     if not (np.isfinite(weights).all() and weights.sum() != 0):
         raise BadCheckpoint(f"{inner} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
     return first, tuple((weights / weights.sum()).tolist())
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Modules that have been read, one after the other; `width` is that of the vectors behind them."""
+
+    folder: Path
+    fetch: Fetch
+    width: int
+    steps: list[Module] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def read(self, place: str, make: "Callable[[_Source, int], tuple[Module, int]]") -> None:
+        """Read the module in `place` of the checkpoint."""
+        path = path_inside(self.folder, place)
+        self.fetch(place)
+        source = _Source(path, f"{PREFIX}{place}.")
+        step, self.width = make(source, self.width)
+        source.check_all_read()
+        self.steps.append(step)
+        self.tensors |= source.read
 
 
 class _Source:
