@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import MAX_POSITION, MAX_WIDTH, Arithmetic, Output, Table
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import MAX_POSITION, MAX_WIDTH, Output, Table
 
 MAX_BIAS = 8.0
 Floats = NDArray[Any]

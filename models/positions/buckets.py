@@ -15,7 +15,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import MAX_WIDTH, Arithmetic, Output, Table, checked_count
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import MAX_WIDTH, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
 

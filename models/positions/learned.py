@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import Arithmetic, Output, Positions, Table, checked_positions, slice_positions
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import Output, Positions, Table, checked_positions, slice_positions
 
 _COUNTING = np.arange(8192, dtype=np.int64)  # shared by all sequences that count their tokens from the left
 _COUNTING.flags.writeable = False

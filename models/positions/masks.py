@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, MAX_WIDTH, Arithmetic, Output, Table, checked_count
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

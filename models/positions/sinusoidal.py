@@ -17,19 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.arithmetic import DIGITS
+from models.positions.arithmetic import DIGITS, Arithmetic, Frequencies
 from models.positions.rope import angles
-from models.positions.rope.frequencies import Frequencies
-from models.positions.table import (
-    MAX_POSITION,
-    Arithmetic,
-    Output,
-    Positions,
-    Rows,
-    Table,
-    checked_positions,
-    slice_positions,
-)
+from models.positions.table import MAX_POSITION, Output, Positions, Rows, Table, checked_positions, slice_positions
 
 THETA = 10000.0
 MAX_DIM = 65536

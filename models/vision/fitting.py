@@ -9,7 +9,7 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.positions.rope.axial import AXIAL, axial_parts
-from models.positions.rope.frequencies import positive
+from models.positions.rope.scaling_parameters import positive
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family

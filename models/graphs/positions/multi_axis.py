@@ -12,10 +12,9 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions.rope import cos_sin
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.axial import Axial, axial_named, axial_parts
-from models.positions.rope.frequencies import Frequencies
 from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
-from models.positions.table import Arithmetic
 
 
 def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:

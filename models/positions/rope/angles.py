@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.positions.arithmetic import DIGITS, PI
-from models.positions.rope.frequencies import Frequencies
+from models.positions.arithmetic import DIGITS, PI, Frequencies
 from models.positions.table import Positions, Rows, slice_positions
 
 Float64s = NDArray[np.float64]

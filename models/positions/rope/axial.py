@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies
+from models.positions.arithmetic import Arithmetic, Frequencies
+from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.multi_axis import Part, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
-from models.positions.rope.table import Width
-from models.positions.table import Arithmetic, Table, checked_positions
+from models.positions.rope.rotation import Width
+from models.positions.table import Table, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]

@@ -11,9 +11,10 @@ from typing import Any
 from models.errors import BadEncoding, BadScaling
 from models.positions.rope.config_keys import Source, head_dim, source_of
 from models.positions.rope.config_tables import READING_TRAINED, Parameters, rope_type_of, tables_of
-from models.positions.rope.frequencies import Rope, finite, frequencies, positive
-from models.positions.rope.layers import ALL, layers_of
-from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.conventions import ALL
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.layers import layers_of
+from models.positions.rope.scaling_parameters import TRAINED, finite, positive
 
 _NOT_SCALING = (
     "rope_type",

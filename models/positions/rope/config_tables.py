@@ -9,9 +9,8 @@ from typing import Any
 
 from models.errors import BadScaling
 from models.positions.rope.config_keys import Source
-from models.positions.rope.frequencies import finite
-from models.positions.rope.layers import ALL
-from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.conventions import ALL
+from models.positions.rope.scaling_parameters import TRAINED, finite
 from models.positions.rope.scalings import SCALINGS
 
 Parameters = dict[str, Any]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 Head = Literal["given", "derived", "doubled", "mla", "joined"]
 Parameters = Mapping[str, Any]
 Sizes = tuple[int, int, int, int | None]
+ALL = "all"  # the layer type of the only table
 NOT_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")
 
 

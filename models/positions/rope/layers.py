@@ -5,9 +5,7 @@ from typing import Any
 
 from models.errors import BadEncoding
 from models.positions.rope.config_keys import Source
-from models.positions.rope.conventions import NOT_ATTENTION, Pattern
-
-ALL = "all"
+from models.positions.rope.conventions import ALL, NOT_ATTENTION, Pattern
 
 
 def layers_of(source: Source, tables: Mapping[str, Any]) -> tuple[str | None, ...]:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.angles import cos_sin
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies, remarks
-from models.positions.rope.rotation import duplicate
-from models.positions.rope.table import WIDTHS, Width, facts_of
-from models.positions.table import Arithmetic, Output, Table, checked_positions
+from models.positions.rope.frequencies import Rope, facts_of, frequencies, remarks
+from models.positions.rope.rotation import WIDTHS, Width, duplicate
+from models.positions.table import Output, Table, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]

@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, Arithmetic, rounded
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, rounded
 
 Pairing = Literal["half", "adjacent"]
 Pair = tuple[slice, slice]
+Width = Literal["single", "duplicated"]  # of a table: a value per pair, or per channel
+WIDTHS = ("single", "duplicated")
 Array = NDArray[Any]
 
 

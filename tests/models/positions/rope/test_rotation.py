@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.graphs.positions.rope import rope
+from models.positions.arithmetic import Arithmetic
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.rotation import LAYOUTS, convert_rows, duplicate, permutation, rotate, sin_cos
-from models.positions.table import Arithmetic
 from tests.golden_cases import Case, case, cases
 from tests.onnx_sessions import open_session
 
