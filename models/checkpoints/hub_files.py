@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from models.checkpoints import checkpoint, safetensors, sentence_transformers
-from models.checkpoints.checkpoint import (
-    FLOAT32_ONNX,
-    INDEX,
-    WEIGHTS,
-    read_index,
-    read_object,
-)
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint

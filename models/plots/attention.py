@@ -7,19 +7,8 @@ import numpy as np
 
 from models.plots.colors import MASK, colour_scale
 from models.plots.heatmaps import rows_axis
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    HeatPanel,
-    Picture,
-)
-from models.plots.sampling import (
-    cell_limit,
-    evenly,
-    grid_at,
-    row_limit,
-    sampling_note,
-)
+from models.plots.picture import Axis, AxisScale, HeatPanel, Picture
+from models.plots.sampling import cell_limit, evenly, grid_at, row_limit, sampling_note
 from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
 from models.positions.table import Output
 

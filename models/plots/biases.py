@@ -5,21 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.plots import curves
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-    Shape,
-)
-from models.plots.sampling import (
-    Float64s,
-    Int64s,
-    evenly,
-    sampling_note,
-)
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture, Shape
+from models.plots.sampling import Float64s, Int64s, evenly, sampling_note
 from models.plots.subject import Subject, description, subtitle, title
 
 MAX_HEADS = 6
@@ -105,10 +92,7 @@ def _picture(heading: str, parameters: str, alt_text: str, panel: LinePanel, not
 
 def _relative(lines: Sequence[Curve], axis: AxisScale | None, scheme: str, label: str) -> Axis:
     """The axis of distances: linear where they are short, logarithmic on both sides where they are long."""
-    minimum, maximum = (
-        min(int(curve.x[0]) for curve in lines),
-        max(int(curve.x[-1]) for curve in lines),
-    )
+    minimum, maximum = (min(int(curve.x[0]) for curve in lines), max(int(curve.x[-1]) for curve in lines))
     reach = max(-minimum, maximum)
     if reach < LINEAR_UP_TO or (axis or ("log" if reach > LINEAR_REACH[scheme] else "linear")) == "linear":
         return Axis(label, limits=(minimum, maximum) if maximum > minimum else None)

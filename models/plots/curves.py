@@ -7,12 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.plots.sampling import (
-    Float64s,
-    Int64s,
-    rows_at,
-    spaced,
-)
+from models.plots.sampling import Float64s, Int64s, rows_at, spaced
 from models.plots.subject import Subject, Waves
 from models.positions.table import Output, Positions
 

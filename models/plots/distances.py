@@ -6,14 +6,7 @@ import numpy as np
 
 from models.plots import curves
 from models.plots.curves import Band
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-)
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture
 from models.plots.subject import Subject, description, subtitle, title
 
 LOG_FROM = 4096  # number of positions from which an axis is logarithmic by default

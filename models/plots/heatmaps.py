@@ -4,21 +4,8 @@ from collections.abc import Sequence
 
 from models.plots import curves
 from models.plots.colors import colour_scale
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    HeatPanel,
-    Picture,
-)
-from models.plots.sampling import (
-    cell_limit,
-    evenly,
-    grid_at,
-    row_limit,
-    rows_at,
-    sampling_note,
-    scattered,
-)
+from models.plots.picture import Axis, AxisScale, HeatPanel, Picture
+from models.plots.sampling import cell_limit, evenly, grid_at, row_limit, rows_at, sampling_note, scattered
 from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
 
 # Labels of rows that are not positions in a text.

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from models.plots.colors import DASHES, MARK_DASHES, MARKERS, Theme
-from models.plots.picture import (
-    Axis,
-    Colours,
-    Curve,
-    HeatPanel,
-    LinePanel,
-    Mark,
-)
+from models.plots.picture import Axis, Colours, Curve, HeatPanel, LinePanel, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

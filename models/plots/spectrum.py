@@ -4,14 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-)
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture
 from models.plots.subject import Float64s, Subject, Waves, description, subtitle, title
 
 FULL_TURN = 2 * np.pi

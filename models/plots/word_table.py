@@ -4,13 +4,7 @@ import numpy as np
 
 from models.plots import canvas
 from models.plots.canvas import Format
-from models.plots.picture import (
-    Axis,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-)
+from models.plots.picture import Axis, Curve, LinePanel, Mark, Picture
 from models.tables.analysis import RowFacts, Spectrum
 
 HEIGHT = 640

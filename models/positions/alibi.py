@@ -49,10 +49,7 @@ _KEY_ONLY = (
 )
 FORMS: dict[str, Form] = {
     "symmetric": Form(
-        "-slope * |i - j|",
-        "paper",
-        per_query=True,
-        notes=("add it to the scores after their 1/sqrt(head_dim)",),
+        "-slope * |i - j|", "paper", per_query=True, notes=("add it to the scores after their 1/sqrt(head_dim)",)
     ),
     "bloom": Form(
         "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",

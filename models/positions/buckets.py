@@ -80,11 +80,7 @@ def _buckets_per_side(bidirectional: bool, num_buckets: int, max_distance: int) 
 
 
 def deberta_bucket(
-    relative_position: Int64s,
-    *,
-    position_buckets: int,
-    max_relative_positions: int,
-    arithmetic: Arithmetic = "exact",
+    relative_position: Int64s, *, position_buckets: int, max_relative_positions: int, arithmetic: Arithmetic = "exact"
 ) -> Int64s:
     """Return DeBERTa-v2's log bucket of each relative position, signed and not yet clamped (see `c2p_index`).
 
@@ -308,11 +304,7 @@ def _checked_weights(weights: NDArray[Any], rows: int, what: str, arithmetic: Ar
     return weights.astype(np.float64 if arithmetic == "exact" else np.float32)
 
 
-def _rel_embeddings(
-    weights: NDArray[Any],
-    norm: tuple[NDArray[Any], NDArray[Any]] | None,
-    norm_eps: float,
-) -> Output:
+def _rel_embeddings(weights: NDArray[Any], norm: tuple[NDArray[Any], NDArray[Any]] | None, norm_eps: float) -> Output:
     """The table as attention reads it, normalised in float64 where there is a norm."""
 
     def block(start: int, stop: int) -> NDArray[Any]:

@@ -14,18 +14,7 @@ from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import (
-    AddGrid,
-    AddRows,
-    Convolve,
-    Insert,
-    Patchify,
-    Project,
-    Step,
-    Steps,
-    VectorSteps,
-    tensors,
-)
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps, tensors
 
 Shape = tuple[int, ...]
 

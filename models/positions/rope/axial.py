@@ -131,10 +131,7 @@ def axial_parts(row: Axial, head_dim: int, theta: float | None, arithmetic: Arit
     freqs = frequencies(Rope(row.theta if theta is None else theta, head_dim // (1 if shared else 2)), arithmetic)
     every = np.arange(head_dim // 4)
     first, second = (subset(freqs, 2 * every + slot) if shared else freqs for slot in (0, 1))
-    return (
-        Part("hw".index(row.axes[0]), every, first),
-        Part("hw".index(row.axes[1]), every + len(every), second),
-    )
+    return (Part("hw".index(row.axes[0]), every, first), Part("hw".index(row.axes[1]), every + len(every), second))
 
 
 def tabulate_axial(
