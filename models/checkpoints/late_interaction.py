@@ -119,8 +119,8 @@ def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
     path = folder / sentence_transformers.MODEL_CONFIG
     config = read_optional(path)
     chain = sentence_transformers.modules(folder)
-    found = sentence_modules.read_token_modules(folder, chain, width, fetch)
-    steps, old = found.steps, config.get("model_type") == sentence_transformers.PYLATE
+    modules = sentence_modules.read_token_modules(folder, chain, width, fetch)
+    steps, old = modules.steps, config.get("model_type") == sentence_transformers.PYLATE
     words, kinds = _skiplist(folder, chain)
     if old:
         steps, kinds = (*steps, Normalize()), ("document",)
@@ -129,26 +129,29 @@ def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
         raise BadCheckpoint(f"{folder / 'modules.json'} has no {MASK_MODULE}, which says what tokens get a vector")
     transformer = sentence_transformers.transformer_config(folder)
     stated = _old_settings(path, config) | {key: transformer[key] for key in _SETTINGS if key in transformer}
-    prompts, _ = sentence_transformers.prompts(folder)
-    markers = []
-    for kind in ("query", "document"):
-        if f"{kind}_prefix" in config:
-            prefix = str(config[f"{kind}_prefix"] or "")
-            prompts[kind] = prefix + prompts.get(kind, "").removeprefix(prefix)
-            markers.append(prefix)
+    prompts, markers = _marked_prompts(folder, config)
     expansion = _expansion(path, stated.get("query_expansion"))
     return LateInteraction(
         steps,
-        read_tensors(Checkpoint(folder, {}, found.tensors), found.tensors),
-        found.width,
+        read_tensors(Checkpoint(folder, {}, modules.tensors), modules.tensors),
+        modules.width,
         prompts,
-        tuple(markers),
+        markers,
         ("query" if "query" in prompts else None, next((name for name in _DOCUMENT_PROMPTS if name in prompts), None)),
         (_query_length(path, stated, expansion), optional_count(path, stated, "document_length")),
         expansion,
         (words if "query" in kinds else (), words if "document" in kinds else ()),
         mean=config.get("similarity_fn_name") == "meanmaxsim",
     )
+
+
+def _marked_prompts(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the prompts, those of queries and documents behind their markers, and the markers."""
+    prompts, _ = sentence_transformers.prompts(folder)
+    markers = {kind: str(config[key] or "") for kind in ("query", "document") if (key := f"{kind}_prefix") in config}
+    for kind, marker in markers.items():
+        prompts[kind] = marker + prompts.get(kind, "").removeprefix(marker)
+    return prompts, tuple(markers.values())
 
 
 _SETTINGS = ("query_length", "document_length", "query_expansion")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import MAX_POSITION, MAX_WIDTH, Output, Table
+from models.positions.table import MAX_POSITION, Output, Table, checked_count
 
 MAX_BIAS = 8.0
 Floats = NDArray[Any]
@@ -101,7 +101,7 @@ def slopes(
         parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon.
     """
     row = checked_form(form)
-    _check_count("heads", heads)
+    checked_count("heads", heads)
     if not (isinstance(max_bias, int | float) and math.isfinite(max_bias) and max_bias > 0):
         raise BadEncoding(f"max_bias is {max_bias!r}; it must be a number above 0, usually 8")
     if arithmetic == "exact":
@@ -175,11 +175,7 @@ def tabulate(
         BadEncoding: an unknown form, a size out of range, or a mask that does not fit.
     """
     row = checked_form(form, attention_mask is not None)
-    _check_count("query_length", query_length)
-    if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
-        raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
-    keys = past + query_length if key_length is None else key_length
-    _check_count("key_length", keys)
+    keys = _keys(query_length, key_length, past)
     key_numbers = _key_numbers(form, keys, attention_mask)
     head_slopes = slopes(heads, max_bias, arithmetic, form)
     queries = query_length if row.per_query else 1
@@ -187,24 +183,24 @@ def tabulate(
 
     def bias(start: int, stop: int) -> Floats:
         batch, head, query = np.unravel_index(np.arange(start, stop), shape[:-1])
-        key_number = (
-            -np.abs((query + past)[:, None] - key_numbers[0]) if row.per_query else key_numbers[batch]
-        )  # [rows, K]
-        return _product(row.steps, head_slopes[head, None], key_number)
+        distances = -np.abs((query + past)[:, None] - key_numbers[0]) if row.per_query else key_numbers[batch]
+        return _product(row.steps, head_slopes[head, None], distances)  # [rows, K]
 
-    return Table(
-        "alibi",
-        arithmetic,
-        {"slopes": Output((heads,), lambda start, stop: head_slopes[None][start:stop]), "bias": Output(shape, bias)},
-        {
-            "form": form,
-            "formula": row.formula,
-            "slopes": head_slopes.tolist(),
-            "max_bias": float(max_bias),
-            "past": past,
-        },
-        row.notes,
-    )
+    outputs = {
+        "slopes": Output((heads,), lambda start, stop: head_slopes[None][start:stop]),
+        "bias": Output(shape, bias),
+    }
+    facts = {"form": form, "formula": row.formula, "slopes": head_slopes.tolist()}
+    facts |= {"max_bias": float(max_bias), "past": past}
+    return Table("alibi", arithmetic, outputs, facts, row.notes)
+
+
+def _keys(query_length: int, key_length: int | None, past: int) -> int:
+    """Return the number of keys, after checking the sizes."""
+    checked_count("query_length", query_length)
+    if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
+        raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
+    return checked_count("key_length", past + query_length if key_length is None else key_length)
 
 
 def _product(steps: Steps, slope: Floats, key_number: NDArray[np.int64]) -> Floats:
@@ -244,8 +240,3 @@ def checked_form(form: str, masked: bool = False) -> Form:
             f"or use a form that reads one: {readers}"
         )
     return FORMS[form]
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WIDTH:
-        raise BadEncoding(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_WIDTH}")

@@ -140,21 +140,20 @@ def rotate(
     if inverse:
         cos, sin = (values * inverse_scale(attention_factor) for values in (cos, sin))
     read, written = (row.written, row.read) if inverse else (row.read, row.written)
-    source = x[..., skip:, :].astype(working, copy=False)
+    places = [pairs(row, pairing, head_dim, rotary_dim) for pairing in (read, written)]
+    turned = rounded(_turned(x[..., skip:, :].astype(working, copy=False), cos, sin, *places), x.dtype.name)
+    return np.concatenate([x[..., :skip, :], turned], axis=-2) if skip else turned
+
+
+def _turned(source: Array, cos: Array, sin: Array, read: list[Pair], written: list[Pair]) -> Array:
+    """Return a copy of the source [..., S, D] with the pairs of each block turned."""
     turned = source.copy()
-    blocks = zip(
-        pairs(row, read, head_dim, rotary_dim),
-        pairs(row, written, head_dim, rotary_dim),
-        np.split(cos, row.blocks, axis=-1),
-        np.split(sin, row.blocks, axis=-1),
-        strict=True,
-    )
-    for (first, second), (to_first, to_second), c, s in blocks:
+    angles = (np.split(values, len(read), axis=-1) for values in (cos, sin))
+    for (first, second), (to_first, to_second), c, s in zip(read, written, *angles, strict=True):
         u, v = source[..., first], source[..., second]
         turned[..., to_first] = u * c - v * s
         turned[..., to_second] = v * c + u * s
-    turned = rounded(turned, x.dtype.name)
-    return np.concatenate([x[..., :skip, :], turned], axis=-2) if skip else turned
+    return turned
 
 
 def _over_heads(values: Array, dims: int) -> Array:
