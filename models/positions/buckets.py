@@ -237,7 +237,6 @@ def tabulate_deberta(
     reach = _reach(max_relative_positions, max_position_embeddings)
     span = span_of(position_buckets, reach)
     bucket = partial(deberta_bucket, position_buckets=position_buckets, max_relative_positions=reach)
-    # strip: of query - key
     strip = bucket(query_length - 1 - np.arange(keys + query_length - 1, dtype=np.int64), arithmetic=arithmetic)
     outputs = _deberta_outputs(strip, span, query_length, keys)
     if weights is not None:
