@@ -9,7 +9,7 @@ from models.plots.colors import MASK, colour_scale
 from models.plots.heatmaps import rows_axis
 from models.plots.picture import Axis, AxisScale, HeatPanel, Picture
 from models.plots.sampling import cell_limit, evenly, grid_at, row_limit, sampling_note
-from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
+from models.plots.subject import Subject, legend_keys, panel_letters, panel_title, picture_of
 from models.positions.table import Output
 
 GRIDS_ALONE = (16, 8)  # grids of a single subject: all if they are up to the first number, else the second number
@@ -24,13 +24,8 @@ def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
     what = "bias" if all("bias" in subject.table.outputs for subject in subjects) else "bucket"
     grids = _all_grids(subjects, what)
     label = "bias (added to the score)" if what == "bias" else "bucket (index)"
-    return _picture(
-        title(f"{what} by query and key", subjects),
-        description(f"Heat map of the {what}: one row per query, one column per key.", subjects),
-        subjects,
-        grids,
-        label,
-    )
+    about = f"Heat map of the {what}: one row per query, one column per key."
+    return _picture(subjects, f"{what} by query and key", about, grids, label)
 
 
 def mask(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
@@ -39,30 +34,19 @@ def mask(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
         [(_visibility(panel, subject), notes) for panel, notes in subject_grids]
         for subject, subject_grids in zip(subjects, _all_grids(subjects, "mask"), strict=True)
     ]
-    return _picture(
-        title("which keys each query attends to", subjects),
-        description("Heat map of two colours: one row per query, one column per key.", subjects),
-        subjects,
-        grids,
-    )
+    about = "Heat map of two colours: one row per query, one column per key."
+    return _picture(subjects, "which keys each query attends to", about, grids)
 
 
 def _picture(
-    heading: str, alt_text: str, subjects: Sequence[Subject], grids: Sequence[Sequence[Grid]], label: str | None = None
+    subjects: Sequence[Subject], what: str, about: str, grids: Sequence[Sequence[Grid]], label: str | None = None
 ) -> Picture:
     panels = _arranged(grids)
     values = [panel.values for row in panels for panel in row]
-    keys = legend_keys(subjects)
-    return Picture(
-        heading,
-        subtitle(subjects),
-        alt_text,
-        panels,
-        height=_height(panels, len(keys) + (label is None)),
-        colours=MASK if label is None else colour_scale(values, label, steep=label.startswith("bias")),
-        keys=keys,
-        notes=tuple(dict.fromkeys(note for subject_grids in grids for _, notes in subject_grids for note in notes)),
-    )
+    colours = MASK if label is None else colour_scale(values, label, steep=label.startswith("bias"))
+    height = _height(panels, len(legend_keys(subjects)) + (label is None))
+    notes = [note for subject_grids in grids for _, lines in subject_grids for note in lines]
+    return picture_of(subjects, what, about, panels, height, notes, colours)
 
 
 def _height(panels: tuple[tuple[HeatPanel, ...], ...], text_lines: int) -> int:
