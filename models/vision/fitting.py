@@ -48,10 +48,10 @@ class FittedTower:
     no_blocks_reason: str | None = None
 
     def without_blocks(self) -> "FittedTower":
-        """Return the plan of the input layer alone."""
-        own = {name: self.shapes[name] for name in tensors(self.steps)}
+        """Return the input layer alone."""
+        shapes = {name: self.shapes[name] for name in tensors(self.steps)}
         reason = "--encoder none leaves its blocks out"
-        return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
+        return replace(self, shapes=shapes, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
 
     @property
     def axial(self) -> AxialRope | None:
@@ -104,16 +104,16 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
         raise BadCheckpoint(f"a {model_type} has two input layers: give --side text or --side {entry.side}")
     if side != entry.side:
         return None
-    own_config = config if entry.config_key is None else config.get(entry.config_key)
-    if not isinstance(own_config, Mapping | None):
-        raise BadCheckpoint(f"{entry.config_key} in config.json is {own_config!r}; it must be an object")
-    named = (own_config or {}).get("model_type")
+    tower_config = config if entry.config_key is None else config.get(entry.config_key)
+    if not isinstance(tower_config, Mapping | None):
+        raise BadCheckpoint(f"{entry.config_key} in config.json is {tower_config!r}; it must be an object")
+    named = (tower_config or {}).get("model_type")
     name = named if entry.config_key and named in FAMILIES else entry.family
-    return name, _config(name, own_config or {})
+    return name, _config(name, tower_config or {})
 
 
-def _config(name: str, own_config: Mapping[str, Any]) -> Config:
-    return Config(own_config, FAMILIES[name].defaults, FAMILIES[name].names)
+def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
+    return Config(tower_config, FAMILIES[name].defaults, FAMILIES[name].names)
 
 
 def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
