@@ -37,10 +37,11 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     if chain:
         names += ["config_sentence_transformers.json", *_sentence_configs(inner)]
     names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
-    for number, name in enumerate(names):
-        repository.progress("fetching small files", number, len(names))
+    present = [name for name in names if repository.has(name)]
+    for number, name in enumerate(present):
+        repository.progress("fetching small files", number, len(present))
         _fetch_if_present(repository, name, folder)
-    repository.progress("fetching small files", len(names), len(names))
+    repository.progress("fetching small files", len(present), len(present))
     place = sentence_transformers.path_inside(folder, inner)
     if is_static_embedding(folder):
         return place
@@ -85,11 +86,11 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
         BadCheckpoint: a header cannot be fetched, or there are no safetensors.
     """
     folder.mkdir()
-    if (index := repository.read(inner + INDEX)) is not None and not repository.has(inner + WEIGHTS):
-        (folder / INDEX).write_bytes(index)
-        names = sorted(set(read_index(folder / INDEX).values()))
-    elif repository.has(inner + WEIGHTS):
+    if repository.has(inner + WEIGHTS):
         names = [WEIGHTS]
+    elif (index := repository.read(inner + INDEX)) is not None:
+        (folder / INDEX).write_bytes(index)
+        names = sorted(name for name in set(read_index(folder / INDEX).values()) if repository.has(inner + name))
     else:
         if any(repository.has(inner + old) for old in _OLD_WEIGHTS):
             (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it

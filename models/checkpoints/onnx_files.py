@@ -135,10 +135,7 @@ def _choose(files: Files, wanted: str | None) -> str:
         if files.has(path):
             return path
     what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
-    try:
-        held = [path for path in files.files() if path.endswith(SUFFIX)]
-    except BadCheckpoint as error:
-        raise BadCheckpoint(f"{files.label} holds {what}, and its files cannot be listed: {error}") from error
+    held = [path for path in files.files() if path.endswith(SUFFIX)]
     if not held:
         raise BadCheckpoint(
             f"{files.label} holds {what}, and no other ONNX: `inlay export` makes ONNX of a checkpoint's safetensors"
