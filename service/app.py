@@ -33,8 +33,7 @@ from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
-from service.observability.metrics import Metrics
-from service.observability.stage_times import Stages
+from service.observability.metrics import Metrics, Stages
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.stop_signals import StopSignals
@@ -216,11 +215,8 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
 def _images(registry: Models, settings: Settings, budget: MemoryBudget) -> Images:
     return Images(
         registry,
-        max_inputs=settings.max_inputs,
-        max_pixels=settings.max_image_pixels,
-        max_rows=settings.max_request_tokens,
-        max_bytes=settings.max_answer_bytes,
-        budget=budget,
+        settings,
+        budget,
         threads=max(1, available_cpus() // settings.workers),
     )
 

@@ -54,8 +54,8 @@ def block_names(family: Family, blocks: int, prefix: str = "") -> dict[str, str]
     for block in range(blocks):
         norms = iter(("attn_output_norm", "layer_output_norm"))
         for step in family.block:
-            step_names = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
-            for name, base in step_names.items():
+            tensors_of_step = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
+            for name, base in tensors_of_step.items():
                 names.setdefault(base.replace("{block}", str(block)), f"{prefix}blk.{block}.{name}")
     names = {name: base for base, name in names.items()}
     for last in family.after_blocks:
