@@ -50,7 +50,7 @@ def _picture(
 
 
 def _height(panels: tuple[tuple[HeatPanel, ...], ...], text_lines: int) -> int:
-    """The height in pixels for squares as wide as the picture allows."""
+    """Return the height in pixels for squares as wide as the picture allows."""
     if not panels[0][0].square:
         return 460
     (left, right), (top, bottom) = panels[0][0].edges
@@ -60,7 +60,7 @@ def _height(panels: tuple[tuple[HeatPanel, ...], ...], text_lines: int) -> int:
 
 
 def _visibility(panel: HeatPanel, subject: Subject) -> HeatPanel:
-    """The panel with 1 where a key is visible: True in a boolean mask, 0 in an additive one."""
+    """Return the panel with 1 where a key is visible: True in a boolean mask, 0 in an additive one."""
     boolean = subject.table.outputs["mask"].kind == "bool"
     visible = panel.values != 0 if boolean else panel.values == 0
     return HeatPanel(panel.title, visible.astype(np.float64), panel.x, panel.y, panel.square)
@@ -74,7 +74,7 @@ def _all_grids(subjects: Sequence[Subject], name: str) -> list[list[Grid]]:
 
 
 def _grids(subject: Subject, output: Output, letter: str, columns: int) -> list[Grid]:
-    """One grid for each leading index of [.., S, K], or for as many as fit."""
+    """Return one grid for each leading index of [.., S, K], or for as many as fit."""
     *leading, queries, _ = output.shape
     heads, count_all = (leading[-1] if leading else 1), prod(leading)
     if queries == 1 and heads > 1:  # one row for all queries: heads make the rows
@@ -106,7 +106,7 @@ def _grid(output: Output, rows: range, limit: int, y: Axis, name: str, kind: str
 
 
 def _arranged(grids: Sequence[Sequence[Grid]]) -> tuple[tuple[HeatPanel, ...], ...]:
-    """A single subject's grids in rows of COLUMNS; several subjects side by side."""
+    """Return a single subject's grids in rows of COLUMNS; several subjects side by side."""
     if len(grids) == 1:
         panels = [panel for panel, _ in grids[0]]
         return tuple(tuple(panels[start : start + COLUMNS]) for start in range(0, len(panels), COLUMNS))

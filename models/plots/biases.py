@@ -68,7 +68,7 @@ def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
 
 
 def _by_head(subject: Subject) -> tuple[Int64s, Int64s, Float64s]:
-    """Heads, distances, and the bias [heads, distances]; a key-only form is measured from its last key."""
+    """Return heads, distances, and the bias [heads, distances]; a key-only form is measured from its last key."""
     output = subject.output("bias")
     queries, keys = output.shape[-2:]
     positions = subject.row_positions(queries) if queries > 1 else range(keys - 1, keys)
@@ -78,7 +78,7 @@ def _by_head(subject: Subject) -> tuple[Int64s, Int64s, Float64s]:
 
 
 def _relative(lines: Sequence[Curve], axis: AxisScale | None, scheme: str, label: str) -> Axis:
-    """The axis of distances: linear where they are short, logarithmic on both sides where they are long."""
+    """Return the axis of distances: linear where they are short, logarithmic on both sides where they are long."""
     minimum, maximum = (min(int(curve.x[0]) for curve in lines), max(int(curve.x[-1]) for curve in lines))
     reach = max(-minimum, maximum)
     if reach < LINEAR_UP_TO or (axis or ("log" if reach > LINEAR_REACH[scheme] else "linear")) == "linear":

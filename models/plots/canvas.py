@@ -165,7 +165,7 @@ def _fill(figure: "Figure", picture: Picture, theme: Theme) -> None:
 
 
 def _label_outer(grid: Any, picture: Picture) -> None:
-    """Grids that share an axis name it once, at the left and at the bottom."""
+    """Name an axis that several grids share once, at the left and at the bottom."""
     for down, row in enumerate(picture.panels):
         for across, panel in enumerate(row):
             below = picture.panels[down + 1] if down + 1 < len(picture.panels) else ()

@@ -79,7 +79,7 @@ def _picture(
 
 
 def _max_distance(subject: Subject) -> int:
-    """The largest distance between two positions of the table, 1 or more."""
+    """Return the largest distance between two positions of the table, 1 or more."""
     positions = subject.row_positions(next(iter(subject.table.outputs.values())).count)
     spread = abs(positions[-1] - positions[0]) if isinstance(positions, range) else int(np.ptp(positions))
     return max(1, spread)
@@ -95,6 +95,6 @@ def _curves(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, 
 
 
 def _above_zero(curve: Curve) -> Curve:
-    """The curve without values of 0, which a logarithmic axis cannot show."""
+    """Return the curve without values of 0, which a logarithmic axis cannot show."""
     low, high = (None if band is None else np.where(band > 0, band, np.nan) for band in (curve.low, curve.high))
     return Curve(curve.label, curve.x, np.where(curve.y > 0, curve.y, np.nan), low, high, curve.tone)

@@ -34,7 +34,7 @@ def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pict
 
 
 def _references(all_waves: Sequence[Waves]) -> list[Float64s]:
-    """The unscaled frequencies that no subject has itself, each once."""
+    """Return the unscaled frequencies that no subject has itself, each once."""
     drawn = [waves.inverse_frequency for waves in all_waves]
     references: list[Float64s] = []
     for waves in all_waves:
@@ -44,7 +44,7 @@ def _references(all_waves: Sequence[Waves]) -> list[Float64s]:
 
 
 def _equal(first: Float64s, second: Float64s) -> bool:
-    """Whether two spectra differ by no more than the rounding of float32."""
+    """Return whether two spectra differ by no more than the rounding of float32."""
     return len(first) == len(second) and np.allclose(first, second, rtol=1e-6, atol=0)
 
 

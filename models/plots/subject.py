@@ -110,7 +110,7 @@ class Subject:
 
 
 def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
-    """theta^(-2i/r) over as many pairs as the scaled table has; None where the table is not scaled."""
+    """Return theta^(-2i/r) over as many pairs as the scaled table has; None where the table is not scaled."""
     if facts.get("rope_type", "default") == "default":
         return None
     return np.asarray(float(facts["theta"]) ** (-np.arange(count) / count))
@@ -172,7 +172,7 @@ def _owner(table: Table) -> str:
 
 
 def _words(table: Table) -> list[str]:
-    """The scheme and its parameters, each as a few words."""
+    """Return the scheme and its parameters, each as a few words."""
     facts = table.facts
     if table.scheme == "mask":
         return [str(facts["description"])]
@@ -275,7 +275,7 @@ def distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _split(subjects: Sequence[Subject]) -> tuple[str, list[str]]:
-    """The parameters that all subjects share, and the label of each without them."""
+    """Return the parameters that all subjects share, and the label of each without them."""
     labels = [subject.label for subject in subjects]
     if any(subject.name or _owner(subject.table) or subject.scheme == "mask" for subject in subjects):
         return "", labels

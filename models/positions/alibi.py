@@ -121,7 +121,7 @@ def _exponents(heads: int, max_bias: float) -> NDArray[np.float64]:
 
 
 def _power_of_two(heads: int) -> int:
-    """The largest power of two that is not above `heads`."""
+    """Return the largest power of two that is not above `heads`."""
     return 1 << (heads.bit_length() - 1)
 
 
@@ -140,7 +140,7 @@ def _rounded_slopes(steps: Steps, heads: int, max_bias: float) -> NDArray[np.flo
 
 
 def _bfloat16(values: Floats) -> NDArray[np.float32]:
-    """float32 values rounded to bfloat16."""
+    """Return float32 values rounded to bfloat16."""
     return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
@@ -204,14 +204,14 @@ def _keys(query_length: int, key_length: int | None, past: int) -> int:
 
 
 def _product(steps: Steps, slope: Floats, key_number: NDArray[np.int64]) -> Floats:
-    """Slopes times key numbers in the arithmetic of the slopes."""
+    """Return the slopes times the key numbers in the arithmetic of the slopes."""
     if slope.dtype == np.float32 and steps == "falcon":  # torch takes the int64 numbers to bfloat16 too
         return _bfloat16(slope * _bfloat16(key_number))
     return np.asarray(slope * key_number.astype(slope.dtype))
 
 
 def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """The numbers that slopes are multiplied by (key-only), or the keys' positions (symmetric): int64 [B, K]."""
+    """Return what slopes are multiplied by, int64 [B, K]: key numbers (key-only), or positions of keys (symmetric)."""
     if mask is None:
         return np.arange(keys, dtype=np.int64)[None] - (keys - 1 if form == "mpt" else 0)
     if mask.ndim != 2 or mask.shape[1] != keys or len(mask) == 0:

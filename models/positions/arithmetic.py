@@ -52,7 +52,7 @@ def _singles(values: Iterable[float]) -> Array:
 
 
 def _single_power(base: float, exponents: Array) -> Array:
-    """float32 pow, correctly rounded: that of torch 2.13 and that of numpy 2.4 differ by up to 2 ulp."""
+    """Return float32 powers, correctly rounded: torch 2.13 and numpy 2.4 differ by up to 2 ulp."""
     result: Array = (np.float64(np.float32(base)) ** exponents.astype(np.float64)).astype(np.float32)
     return result
 

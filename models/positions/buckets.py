@@ -73,7 +73,7 @@ def t5_bucket(
 
 
 def _buckets_per_side(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """How many buckets one direction has."""
+    """Return how many buckets one direction has."""
     checked_count("num_buckets", num_buckets, 4 if bidirectional else 2, MAX_BUCKETS)
     checked_count("max_distance", max_distance)
     if bidirectional and num_buckets % 2:
@@ -273,7 +273,7 @@ def _reach(max_relative_positions: int, max_position_embeddings: int | None) -> 
 
 
 def _band(strip: NDArray[Any], rows: int, columns: int, start: int, stop: int) -> NDArray[Any]:
-    """Rows [start, stop) of a table that depends on column - row alone, as a read-only view [stop - start, columns].
+    """Return rows [start, stop) of a table that depends on column - row alone, as a read-only view.
 
     Row i is strip[rows - 1 - i :][:columns].
     """
@@ -285,7 +285,7 @@ def _band_output(strip: Int64s, rows: int, columns: int) -> Output:
 
 
 def _bias(strip: Int64s, queries: int, keys: int, weights: NDArray[Any]) -> Output:
-    """The learned value of each head, query and key; a row is one (head, query)."""
+    """Return the learned value of each head, query and key; a row is one (head, query)."""
 
     def block(start: int, stop: int) -> NDArray[Any]:
         bias = np.empty((stop - start, keys), weights.dtype)
@@ -328,7 +328,7 @@ def _rel_embeddings(
 
 
 def _disagreement(bucket: Callable[..., Int64s], max_distance: int) -> tuple[str, ...]:
-    """A note that names the distances for which exact and parity choose different buckets."""
+    """Return a note that names the distances for which exact and parity choose different buckets."""
     behind = -np.arange(max_distance + 1, dtype=np.int64)
     differing = np.flatnonzero(bucket(behind, arithmetic="exact") != bucket(behind, arithmetic="parity")).tolist()
     if not differing:
@@ -375,7 +375,7 @@ class LogScale:
         return self._round(distance, position, rounding)
 
     def _round(self, distance: Int64s, position: NDArray[np.float64], rounding: Callable[[Any], Any]) -> Int64s:
-        """`position` rounded; ties are decided in whole numbers.
+        """Return `position` rounded; ties are decided in whole numbers.
 
         A tie at step c means (distance/start)^steps = (end/start)^c. With common factors taken from steps and c, both
         ratios are powers of one fraction with exactly these exponents; as the numbers are below 2^63, the exponents are
@@ -394,5 +394,5 @@ class LogScale:
 
 
 def _log(value: NDArray[np.float32] | np.float32) -> Any:
-    """float32 logarithm, rounded correctly."""
+    """Return the float32 logarithm, rounded correctly."""
     return np.log(value, dtype=np.float64).astype(np.float32)

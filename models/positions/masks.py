@@ -175,7 +175,7 @@ def _left_pads(padding: Bools | None, batch: int, keys: int) -> Int64s:
 
 
 def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
-    """The first and last key of the range around each key; a range ends where positions do not go up by one."""
+    """Return the first and last key of the range around each key; a range ends where positions skip a number."""
     starts = np.ones(position_ids.shape, np.bool_)
     starts[:, 1:] = np.diff(position_ids.astype(np.int64)) != 1
     if chunk is not None:
@@ -320,7 +320,7 @@ def _formula(combined: Rules) -> str:
 
 
 def _description(combined: Rules) -> str:
-    """Which keys a query attends to, in words."""
+    """Return which keys a query attends to, in words."""
     window = combined.window
     if combined.causal:
         sees = f"itself and the {window - 1:,} tokens before it" if window else "itself and all tokens before it"

@@ -153,7 +153,7 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
 
 
 def _head_dim(config: Config) -> int:
-    """Channels of a head."""
+    """Return the channels of a head."""
     if config.get("head_dim") is not None:
         return config.count("head_dim")
     heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
@@ -218,7 +218,7 @@ def _with_config_values(step: Step, name: str, config: Config) -> Step:
 
 
 def _source_grid(name: str, config: Config) -> tuple[int, int]:
-    """Rows and columns of the learned positions."""
+    """Return the rows and columns of the learned positions."""
     if config.get("num_patches") is None:
         height, width = (size // patch(config) for size in side(config, "image_size"))
         if height and width:
@@ -232,7 +232,7 @@ def _source_grid(name: str, config: Config) -> tuple[int, int]:
 
 
 def _shapes(step: Step, config: Config) -> dict[str, Shape]:
-    """The shape that each tensor of a step must have, apart from dimensions of one."""
+    """Return the shape that each tensor of a step must have, apart from dimensions of one."""
     hidden = config.count("hidden_size")
     match step:
         case Patchify(weight, bias, size):
@@ -270,12 +270,12 @@ def _bare(shape: Shape) -> Shape:
 
 
 def _flattened(shape: Shape) -> Shape:
-    """[d, channels, frames, patch, patch] as a matrix."""
+    """Return [d, channels, frames, patch, patch] as a matrix."""
     return (shape[0], math.prod(shape[1:])) if len(shape) > 2 else shape
 
 
 def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
-    """The prefix of the base class's tensor names in this file, found by the first step's weight."""
+    """Return the prefix of the base class's tensor names in this file, found by the first step's weight."""
     stem = tensors((first,))[0]
     prefixes = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
     for prefix in (family.prefix, ""):

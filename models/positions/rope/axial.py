@@ -200,7 +200,7 @@ def _formula(row: Axial) -> str:
 def _patches(
     kind: str, row: Axial, grid: tuple[int, int] | None, positions: Int64s | None, merge: int | None
 ) -> tuple[Callable[[int, int], Int64s], int, Grid | None]:
-    """A function for row and column of patches start to stop, [2, ...]; the number of patches; the grid, if known."""
+    """Return a function for row and column of patches start to stop, [2, ...]; their number; the grid, if known."""
     known_grid = None if grid is None else _grid(grid, row.merge if merge is None else merge)
     if positions is None:
         if known_grid is None:

@@ -105,7 +105,7 @@ class Convention:
 
 
 def _mla(sizes: Sizes | None, rotary_dim: int = 64, **rest: Any) -> Convention:
-    """DeepSeek's latent attention: only a slice of each head rotates, and it is stored interleaved."""
+    """Return a row of DeepSeek's latent attention: only a slice of each head rotates, and it is stored interleaved."""
     return Convention(
         sizes, head="mla", rotary_dim=rotary_dim, softmax=True, **{"layout": "interleave_in_half_out"} | rest
     )
@@ -134,7 +134,7 @@ def _yarn(factor: float, trained: int, **rest: Any) -> Parameters:
 
 
 def _two_tables(full: float, sliding: float, **rest: Any) -> dict[str, Any]:
-    """Full and sliding layers with a theta each; older files may have them at the top level."""
+    """Return the tables of full and sliding layers with a theta each; older files may have them at the top level."""
     return {
         "tables": {"full_attention": {"rope_theta": full}, "sliding_attention": {"rope_theta": sliding}},
         "scaled": ("full_attention",),

@@ -157,7 +157,7 @@ def _turned(source: Array, cos: Array, sin: Array, read: list[Pair], written: li
 
 
 def _over_heads(values: Array, dims: int) -> Array:
-    """[B.., S, r/2] with as many axes as x, those between B.. and S of size 1; [S, r/2] broadcasts as it is."""
+    """Return [B.., S, r/2] with as many axes as x, those between B.. and S of size 1; [S, r/2] broadcasts as it is."""
     heads = (1,) * (dims - values.ndim) if values.ndim > 2 else ()
     return values.reshape(*values.shape[:-2], *heads, *values.shape[-2:])
 
@@ -260,7 +260,7 @@ def permutation(head_dim: int, rotary_dim: int, source: str, target: str) -> NDA
 
 
 def _channels(layout: Layout, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
-    """First channels of the pairs, then second ones, then those that do not rotate.
+    """Return the first channels of the pairs, then the second ones, then those that do not rotate.
 
     A pair that turns backwards equals one that turns forwards with its channels swapped.
     """

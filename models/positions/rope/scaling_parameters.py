@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """The range in words."""
+        """Return the range in words."""
         lower = f"above {self.above:g}" if self.above is not None else f"{self.minimum:g} or more"
         return lower if self.maximum is None else f"{lower}, up to {self.maximum:g}"
 

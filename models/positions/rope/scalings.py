@@ -137,7 +137,7 @@ def dynamic(rope: Unscaled, factor: Any) -> Scaled:
 
 
 def _theta_in_single_steps(rope: Unscaled, factor: float, length: int, trained: int) -> float:
-    """theta grown as transformers 5.23 grows it once seq_len is a tensor: every step rounded to float32."""
+    """Return theta grown as transformers 5.23 grows it once seq_len is a tensor: in float32 steps."""
     single = np.float32
     grown = single(factor) * single(length) / single(trained) - single(factor - 1)
     power = single(float(grown) ** (rope.rotary_dim / (rope.rotary_dim - 2)))
