@@ -29,7 +29,6 @@ BGE = "colbert_linear"
 BGE_FILES = (f"{BGE}.safetensors", f"{BGE}.pt")
 BGE_TYPE = "xlm-roberta"
 MASK_MODULE = "MultiVectorMask"
-POOLING_MODULE = "HierarchicalTokenPooling"
 _LENGTH = 32  # of expanded queries, where no file says another
 _PUNCTUATION = tuple(string.punctuation)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
