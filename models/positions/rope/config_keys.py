@@ -198,7 +198,7 @@ def _rotary_slice(source: Source) -> int:
 
 
 def _layer_head_dim(source: Source, layer_type: str) -> int | None:
-    """Return the head of layers that differ: by per_layer_config (transformers 5.23) or global_head_dim (older files)."""
+    """Return the head of layers that differ, by per_layer_config (transformers 5.23) or global_head_dim (older)."""
     key, default = source.convention.heads[layer_type]
     layers = source.data.get("per_layer_config")
     if layers is None:

@@ -217,11 +217,6 @@ def duplicate(values: Array, layout: str) -> Array:
     return wide
 
 
-def sin_cos(cos: Array, sin: Array) -> Array:
-    """Return [sin | cos] as one table of width r, as GPT-J, CodeGen (parity) and RoFormer (exact) keep it."""
-    return np.concatenate([sin, cos], axis=-1)
-
-
 def convert_rows(weight: Array, head_dim: int, rotary_dim: int, source: str, target: str) -> Array:
     """Return a q or k projection trained for one layout with its rows reordered for another; scores stay the same.
 
