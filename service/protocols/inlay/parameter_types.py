@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic, Positions
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
 from service.http.json_structure import check_structure
 from service.http.tensors import tensor
 
