@@ -19,6 +19,8 @@ from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
+from service.http import json_arrays
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
@@ -36,6 +38,7 @@ DIRECTIONS: dict[int, Direction] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "right",
     pb.TRUNCATION_DIRECTION_LEFT: "left",
 }
+MESSAGE_COST = 16  # of a sparse value in a message, to one in JSON
 VectorsRequest = pb.EmbedRequest | pb.EmbedAllRequest | pb.EmbedSparseRequest
 PredictRequest = pb.PredictRequest | pb.PredictPairRequest
 
@@ -173,7 +176,9 @@ class Handlers:
         """Return the sparse vector of a text."""
         started = perf_counter()
         result = await self._embedded(request, _options(request), sparse_output, call)
-        return Timed(answers.sparse_message(result), result, perf_counter() - started)
+        cost = MESSAGE_COST * json_arrays.count(result)
+        message = await inline_or_in_thread(cost, answers.sparse_message, result)
+        return Timed(message, result, perf_counter() - started)
 
     async def _embedded(
         self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext
