@@ -26,7 +26,6 @@ from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.operations import (
     Operations,
-    kind_of,
     pooled_output,
     raw_or_sigmoid,
     sparse_output,
@@ -68,7 +67,7 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
             default = registry.default
             if default is None or not kinds:
                 return default is not None
-            return not needs.reads_images(default) and kind_of(default.card) in kinds
+            return not needs.reads_images(default) and needs.kind_of(default) in kinds
 
         return serving
 
