@@ -34,7 +34,7 @@ from service.errors import (
 )
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
-from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.fair_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized

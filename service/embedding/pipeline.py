@@ -36,7 +36,7 @@ from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.fair_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 

@@ -18,8 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.caller_queue import Item, ItemTimes, QueuedItem, Result
-from service.scheduling.fair_queue import FairQueue
+from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
 from service.scheduling.shared_runs import SharedRun
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable

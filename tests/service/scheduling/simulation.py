@@ -22,9 +22,8 @@ from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
 from service.scheduling.admission import AdmissionController, reserved
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MOST_IDLE
+from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MAX_REMEMBERED, ItemTimes
 from tests.service.scheduling.virtual_time import Clock, run
 
 EVENTS = 16_000
@@ -346,7 +345,7 @@ class Graph:
             world.violated(f"{queue.requests} requests are counted and none waits")
         if queue.cost + queue.reserved > world.limits.most_queued:
             world.violated(f"a cost of {queue.cost + queue.reserved} is queued")
-        if queue.remembered > MOST_IDLE + world.limits.callers:
+        if queue.remembered > MAX_REMEMBERED + world.limits.callers:
             world.violated(f"{queue.remembered} callers are remembered")
 
     def check_idle(self) -> None:
