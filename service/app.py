@@ -20,16 +20,18 @@ from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
 from service.http import asgi
 from service.http.access_log import AccessLog
+from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
-from service.http.docs_pages import OpenAPIDocument, docs_application, docs_routes
+from service.http.docs_pages import OpenAPIDocument, docs_routes
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
 from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
-from service.http.routes import Head, RouteGroup
+from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.metrics import Metrics
 from service.observability.stage_times import Stages
@@ -65,13 +67,13 @@ class Application:
     """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
 
     Attributes:
-        api: the FastAPI application: the lifespan and the documentation pages.
+        api: the FastAPI application, which has the lifespan.
         pipeline: serves HTTP requests.
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.
         intake: bounds the bodies of all connections together.
         context: the parts of the service, for handlers.
-        heads: parsed request heads, cached by their bytes.
+        heads: request heads received before.
     """
 
     api: ASGIApplication
@@ -80,7 +82,7 @@ class Application:
     connections: ConnectionSettings
     intake: Intake
     context: ServiceContext
-    heads: dict[bytes, Head] = field(default_factory=dict)
+    heads: HeadMemory = field(default_factory=HeadMemory)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
@@ -116,21 +118,21 @@ def create_app(
     rpc = _rpc_server(context, plane, keys)
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
-    api, router = _documented(groups if management is None else _with(groups, management=False), context, keys)
+    router = _documented(groups if management is None else _with(groups, management=False), context, keys)
 
-    def application(router: Router) -> Application:
+    def application(router: Router, lifespan: Lifespan | None = None) -> Application:
+        api = lifespan_application(lifespan)
         return Application(api, _pipeline(router, context, keys), rpc, connections, intake, context)
 
     beside: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
     if management is not None:
         managed = application(Router(_with(groups, management=True)))
         beside = partial(serving_beside, managed, management, settings)
-    api.router.lifespan_context = partial(_lifespan, context, rpc, ready, beside, listens)
-    return application(router)
+    return application(router, partial(_lifespan, context, rpc, ready, beside, listens))
 
 
-def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Keys | None) -> tuple[Any, Router]:
-    """Return FastAPI's application, which has the documentation pages, and a router of the groups and these pages."""
+def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Keys | None) -> Router:
+    """Return a router of the groups, the documentation page and the OpenAPI document."""
     # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
     names_models = keys is None or context.settings.management_port is None
 
@@ -143,9 +145,8 @@ def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Key
         lambda models: build_document(router, VERSION, guarded=keys is not None, loaded=models),
         loaded if names_models else LoadedModels,
     )
-    api = docs_application(VERSION, document)
-    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(api, document)]), *groups[1:]])
-    return api, router
+    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(document)]), *groups[1:]])
+    return router
 
 
 def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:

@@ -51,7 +51,7 @@ def rows(case: Case) -> NDArray[np.float32]:
 def test_the_reference_gives_the_logits_of_transformers(case: Case, store: Path) -> None:
     card = cards.read(store / case.name)
     assert card.head is not None
-    assert card.headless is None
+    assert card.no_head_reason is None
     assert card.head.vocab_size == case.arrays["logits"].shape[-1]
     check(case, head_reference.logits(card.head, weights.tensors(store / case.name, card), rows(case)))
 

@@ -93,7 +93,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "jinja2": ("models.artifacts.chat_template_process" + IN_FUNCTIONS,),
     "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),
     "tokenizers": ("service.embedding.tokenization", "models" + IN_FUNCTIONS),
-    "fastapi": ("service.http.docs_pages",),
+    "fastapi": ("service.http",),
     "fastapi_offline": ("service.http.docs_pages",),
     "uvicorn": ("service.http.listener",),
     "httptools": ("service.http.request_parser",),

@@ -10,7 +10,7 @@ from models.checkpoints import sentence_transformers
 from models.errors import BadCheckpoint
 from models.families import classifier_fitting
 from models.families.head_fitting import MissingHead
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 
 IN_GRAPH = "graph"  # the pooling of logits that a graph gives of texts
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.adopted_file import VectorComparison
 from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
-from models.artifacts.card import Card, Graph
+from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
 from models.artifacts.export import write_weights
 from models.artifacts.int8_encoder import (
@@ -35,7 +34,7 @@ from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoi
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
 from models.errors import BadCheckpoint, ModelError
-from models.families.fitting import plan
+from models.families.fitting import fit
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.learned import positions
@@ -165,11 +164,11 @@ def _checkpoint_vectors(
     source: Checkpoint, vector: ToVector, texts: Sequence[Ids], folder: Path, progress: Progress
 ) -> Float32s:
     """Return the vectors that the encoder exported from safetensors gives the texts."""
-    planned = plan(source)
-    if not planned.encoder:
-        raise BadCheckpoint(f"of model_type {planned.model_type!r} only the input layer is exported")
-    stored = write_weights(source, planned, folder, weights.KEEP, False, progress)
-    width, ropes = planned.config.count("hidden_size"), planned.encodings.ropes
-    graph = encoder(GraphBuilder(stored.placed), planned.usual_recipe, planned.encoder, width, ropes=ropes)
+    fitted = fit(source)
+    if not fitted.encoder:
+        raise BadCheckpoint(f"of model_type {fitted.model_type!r} only the input layer is exported")
+    stored = write_weights(source, fitted, folder, weights.KEEP, False, progress)
+    width, ropes = fitted.config.count("hidden_size"), fitted.encodings.ropes
+    graph = encoder(GraphBuilder(stored.placed), fitted.usual_recipe, fitted.encoder, width, ropes=ropes)
     save(graph, folder / _GRAPH)
-    return encoder_vectors(Session(folder / _GRAPH), planned, vector, texts)
+    return encoder_vectors(Session(folder / _GRAPH), fitted, vector, texts)

@@ -15,14 +15,14 @@ from models.artifacts.card import Graph
 from models.artifacts.comparison import CheckInputs, Session
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints import sentence_modules, sentence_transformers
-from models.checkpoints.sentence_modules import Fetch, FoundModules, on_disk
+from models.checkpoints.sentence_modules import Fetch, StoredModules, on_disk
 from models.checkpoints.sentence_transformers import GRAPH, Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 
 HIDDEN = "last_hidden_state"
 POOLED = "sentence_embedding"
 LEAST_COSINE = 0.9999  # of vectors that are the same but for float16 and the order of additions
-NO_MODULES = FoundModules()
+NO_MODULES = StoredModules()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AdoptedGraph:
 
 def decide(
     source: Path, sentence: SentenceFiles, graph: AdoptedGraph, chosen: str | None, fetch: Fetch = on_disk
-) -> tuple[Pooling | None, FoundModules]:
+) -> tuple[Pooling | None, StoredModules]:
     """Return how sentence vectors are made, and the modules that run behind pooling here.
 
     The pooling is None where there are token vectors alone, or no file says more of the graph's.
@@ -93,7 +93,7 @@ def can_compute(source: Path, fetch: Fetch = on_disk) -> bool:
     return known and sentence_modules.hold_weights(source, fetch)
 
 
-def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: Fetch = on_disk) -> FoundModules:
+def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: Fetch = on_disk) -> StoredModules:
     """Return the modules that the files have behind pooling; errors as sentence_modules.read_modules."""
     return sentence_modules.read_modules(source, hidden_size * len(pooling.modes), fetch)
 
@@ -108,7 +108,7 @@ def _in_graph(source: Path, own: Pooling, sentence: SentenceFiles) -> Pooling:
     return replace(own, in_graph=True)
 
 
-def _check_same(source: Path, own: Pooling, found: FoundModules, graph: AdoptedGraph) -> None:
+def _check_same(source: Path, own: Pooling, found: StoredModules, graph: AdoptedGraph) -> None:
     """Raise BadCheckpoint unless the graph's vector has the direction of the one that the files describe.
 
     A graph may also leave out all modules behind pooling: they run here.

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import adopted_classifier, adopted_comparison, sentence_vectors, tokenizer, weights
-from models.artifacts.adopted_file import AdoptedFile
 from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, output_width
-from models.artifacts.card import FILE_NAME, MODULES, Card, Graph
+from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.export import max_input_tokens, tool_version
 from models.artifacts.folder import atomic_folder, finish_folder
@@ -25,7 +24,7 @@ from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
 from models.errors import BadCheckpoint, ModelError
@@ -98,7 +97,7 @@ def _checked(
     dynamic: bool,
     pooling: str | None,
     progress: Progress,
-) -> tuple[Card, FoundModules]:
+) -> tuple[Card, StoredModules]:
     """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
 
     Args:
@@ -121,7 +120,7 @@ def _checked(
         if pooling:
             raise BadCheckpoint(f"{onnx.label} gives logits of labels, not vectors: leave out --pooling {pooling}")
         card = replace(card, graphs={"encoder": graph}, default_output=card.classifier_output)
-        return replace(card, largest_difference=differences), FoundModules()
+        return replace(card, largest_difference=differences), StoredModules()
     place = onnx.place
     sentence = sentence_transformers.read(place.folder, "none")
     decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
@@ -163,7 +162,7 @@ def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | Non
     return replace(card, graphs={"encoder": graph}, pooling=pooling, default_output=POOLED)
 
 
-def _with_modules(folder: Path, card: Card, found: FoundModules) -> Card:
+def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
     """Write the modules that run behind pooling, if there are any, and return the card with them."""
     if (modules := sentence_vectors.described(found)) is None:
         return card

@@ -1,31 +1,23 @@
 """card.json: everything the service needs to know about an exported model, apart from its weights and graphs."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import adopted_file, links
-from models.artifacts.adopted_file import AdoptedFile
+from models.artifacts import links
 from models.artifacts.links import LinkedFile
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
-from models.recipes import classifier, multi_vector, output_head, positional_encodings, sentence_modules, sparse
-from models.recipes.classifier import Classifier
 from models.recipes.extra_inputs import Extra
-from models.recipes.multi_vector import MultiVector
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import Classifier, MultiVector, OutputHead, Sparse
 from models.recipes.positional_encodings import Encodings
-from models.recipes.recipe_json import from_json, to_json
 from models.recipes.sentence_modules import SentenceModules
-from models.recipes.sparse import Sparse
 from models.recipes.static import StaticTable
 from models.recipes.steps import Recipe
-from models.tables import quantization
+from models.recipes.typed_json import from_json, to_json
 from models.tables.quantization import StoredTable
-from models.vision import image_spec
-from models.vision import steps as image_steps
 from models.vision.image_spec import Image
 from models.vision.similarity import Similarity
 
@@ -116,6 +108,37 @@ class QuantizedEncoder:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorComparison:
+    """How close an adopted model's vectors are to those of its float32 weights.
+
+    Attributes:
+        reference: the file of these weights, in the folder or repository that was adopted.
+        min_cosine, mean_cosine: between the vectors of both.
+        texts: how many texts were compared, those of texts/evaluation.txt.
+    """
+
+    reference: str
+    min_cosine: float
+    mean_cosine: float
+    texts: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedFile:
+    """The ONNX file that a model was adopted from.
+
+    Attributes:
+        path: in the folder or repository.
+        comparison: with the float32 weights beside it; None: there was none.
+        uncompared: why there was none; None: there was one, or the file is the float32 model itself.
+    """
+
+    path: str
+    comparison: VectorComparison | None = None
+    uncompared: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Calibration:
     """The ranges that int8 and uint8 sentence vectors are made with, which `inlay calibrate` finds.
 
@@ -185,10 +208,10 @@ class Card:
         per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
         side: encoder or decoder, of a model that has both.
         assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
-        head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `headless`.
-        blockless: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
-        handed_over: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it gives
-            none, or was exported before cards said so.
+        head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `no_head_reason`.
+        no_blocks_reason: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
+        prompt_embeds_output: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it
+            gives none, or was exported before cards said so.
         quantized: of a model whose encoder is not float32; None: it is.
         adopted: of an adopted model; None: it was exported, or adopted before cards said so.
         modules: what makes sentence vectors of pooled ones, by modules.onnx; None: they are the same.
@@ -203,7 +226,7 @@ class Card:
         calibration: ranges of its sentence vectors; None: none were found.
         multi_vector: how hidden states become several vectors of a text, by multi_vector.onnx; None: they do not.
         reads_segments: whether the segment ids that its tokenizer gives the texts of a pair are read.
-        unclassified: why it has no classifier though its config names a class that has one; None: it does not.
+        no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
     """
@@ -249,9 +272,9 @@ class Card:
     side: str | None = None
     assumed: tuple[str, ...] = ()
     head: OutputHead | None = None
-    headless: str | None = None
-    blockless: str | None = None
-    handed_over: str | None = None
+    no_head_reason: str | None = None
+    no_blocks_reason: str | None = None
+    prompt_embeds_output: str | None = None
     quantized: QuantizedEncoder | None = None
     adopted: AdoptedFile | None = None
     modules: SentenceModules | None = None
@@ -265,7 +288,7 @@ class Card:
     row_graphs: RowGraphs | None = None
     calibration: Calibration | None = None
     multi_vector: MultiVector | None = None
-    unclassified: str | None = None
+    no_classifier_reason: str | None = None
     reads_segments: bool = True
     sparse: Sparse | None = None
 
@@ -353,20 +376,8 @@ class Card:
 
 def write(card: Card, folder: Path) -> None:
     """Write card.json; equal cards give equal bytes."""
-    data = asdict(card) | {"recipe": to_json(card.recipe), "encoder": to_json(card.encoder)}
-    data["per_layer"] = to_json(card.per_layer)
-    if card.image:
-        data["image"]["steps"] = image_steps.to_json(card.image.steps)
-        data["image"]["vector"] = image_steps.vector_to_json(card.image.vector)
-    if card.modules:
-        data["modules"] = sentence_modules.to_json(card.modules)
-    if card.classifier:
-        data["classifier"] = classifier.to_json(card.classifier)
-    if card.multi_vector:
-        data["multi_vector"] = multi_vector.to_json(card.multi_vector)
-    if card.sparse:
-        data["sparse"] = sparse.to_json(card.sparse)
-    (folder / FILE_NAME).write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(to_json(Card, card), indent=1, ensure_ascii=False)
+    (folder / FILE_NAME).write_text(text + "\n", encoding="utf-8")
 
 
 def read(folder: Path) -> Card:
@@ -400,45 +411,18 @@ def _check_size(path: Path, promised: File) -> None:
         raise BadCard(f"{path} has {size} bytes where its card promises {promised.bytes}; export the model again")
 
 
+# What earlier cards call some fields.
+_RENAMED = {
+    "headless": "no_head_reason",
+    "blockless": "no_blocks_reason",
+    "unclassified": "no_classifier_reason",
+    "handed_over": "prompt_embeds_output",
+}
+
+
 def _from_json(data: dict[str, Any]) -> Card:
+    data = {_RENAMED.get(name, name): value for name, value in data.items()}
     if data["format"] != FORMAT:
         raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
-    return Card(
-        **data
-        | {
-            "position": PositionRule(**data["position"]),
-            "graphs": {name: _graph(graph) for name, graph in data["graphs"].items()},
-            "recipe": from_json(data["recipe"]),
-            "encoder": from_json(data["encoder"]),
-            "pooling": data["pooling"] and Pooling(**data["pooling"]),
-            "encodings": positional_encodings.from_json(data["encodings"]),
-            "files": {name: File(**entry) for name, entry in data["files"].items()},
-            "tables": quantization.from_json(data.get("tables")),
-            "linked": links.from_json(data.get("linked")),
-            "static": (static := data.get("static")) and StaticTable(**static),
-            "extras": tuple(Extra(**entry) for entry in data.get("extras", ())),
-            "per_layer": from_json(data.get("per_layer", [])),
-            "assumed": tuple(data.get("assumed", ())),
-            "head": output_head.from_json(data.get("head")),
-            "image": (image := data.get("image")) and image_spec.from_json(image),
-            "similarity": (similarity := data.get("similarity")) and Similarity(**similarity),
-            "quantized": (quantized := data.get("quantized")) and QuantizedEncoder(**quantized),
-            "adopted": (adopted := data.get("adopted")) and adopted_file.from_json(adopted),
-            "modules": sentence_modules.from_json(data.get("modules")),
-            "classifier": classifier.from_json(data.get("classifier")),
-            "row_graphs": (rows := data.get("row_graphs")) and RowGraphs(**rows),
-            "multi_vector": multi_vector.from_json(data.get("multi_vector")),
-            "sparse": sparse.from_json(data.get("sparse")),
-            "filling": (filling := data.get("filling")) and TextFilling(**filling),
-            "calibration": (calibration := data.get("calibration")) and _calibration(calibration),
-            "tasks": tuple(data.get("tasks", ())),
-        }
-    )
-
-
-def _graph(data: dict[str, Any]) -> Graph:
-    return Graph(**data | {"inputs": tuple(data["inputs"]), "outputs": tuple(data["outputs"])})
-
-
-def _calibration(data: dict[str, Any]) -> Calibration:
-    return Calibration(tuple(data["least"]), tuple(data["largest"]), data["texts"])
+    card: Card = from_json(Card, data)
+    return card

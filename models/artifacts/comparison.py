@@ -32,7 +32,7 @@ from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.recipes.extra_inputs import TASKS, Extra, extra_values
 from models.recipes.graph_names import ONE_ROW
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.recipes.sentence_modules import SentenceModules
 from models.recipes.steps import Experts
 from models.reference import head as head_reference

@@ -13,11 +13,12 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCard, ModelError
-from models.families import FAMILIES, LIST_HINT, Family, family_of
-from models.families.fitting import Plan, plan
+from models.families import FAMILIES, LIST_HINT, family_of
+from models.families.family import Family
+from models.families.fitting import FittedModel, fit
 from models.families.opening import is_file_or_hub_id, located
 from models.families.uncovered import uncovered
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
 from models.recipes.steps import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION
@@ -131,9 +132,9 @@ def encoder_precision(card: Card) -> str | None:
     )
 
 
-def blocks_summary(model: Card | Plan) -> str | None:
+def blocks_summary(model: Card | FittedModel) -> str | None:
     """Return why the input layer alone is exported; None: the blocks are too, or the card does not say."""
-    return f"input layer alone: {model.blockless}" if model.blockless else None
+    return f"input layer alone: {model.no_blocks_reason}" if model.no_blocks_reason else None
 
 
 def adoption_summary(card: Card) -> list[str]:
@@ -230,7 +231,7 @@ def _masks(encodings: Encodings) -> list[str]:
     return lines
 
 
-def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
+def _optional_facts(model: Card | FittedModel, side: str | None) -> dict[str, str]:
     """Return lines on the optional parts of a model: a side, extra inputs, per-layer embeddings, an output head."""
     facts = {"side": side, "extras": ", ".join(extra.name for extra in model.extras)}
     facts["tasks"] = ", ".join(model.tasks)
@@ -239,17 +240,17 @@ def _optional_facts(model: Card | Plan, side: str | None) -> dict[str, str]:
         facts["blocks"] = blocks
     if head := model.head:
         facts["output head"] = f"{'tied to' if head.tied else 'its own,'} {head.matrix}, {head.vocab_size:,} logits"
-    elif model.headless:
-        facts["output head"] = f"none: {model.headless}"
+    elif model.no_head_reason:
+        facts["output head"] = f"none: {model.no_head_reason}"
     if isinstance(model, Card):
-        facts["classifier"] = _classifier(model.classifier, model.unclassified)
+        facts["classifier"] = _classifier(model.classifier, model.no_classifier_reason)
     return {key: value for key, value in facts.items() if value}
 
 
-def _classifier(own: Classifier | None, unclassified: str | None) -> str:
+def _classifier(own: Classifier | None, no_classifier_reason: str | None) -> str:
     """Return what the classifier of a model gives, or why it has none; "" for a model that needs none."""
     if own is None:
-        return f"none: {unclassified}" if unclassified else ""
+        return f"none: {no_classifier_reason}" if no_classifier_reason else ""
     labels = f"{len(own.labels)} label{'s' * (len(own.labels) > 1)} ({', '.join(own.labels[:8])}"
     labels += ", ...)" if len(own.labels) > 8 else ")"
     of = "each token" if own.pooling is None else f"a text, {'late ' * own.late}{own.pooling} pooling"
@@ -331,24 +332,24 @@ def _tables(card: Card) -> list[str]:
 def _checkpoint(name: str, source: Checkpoint, folder: Path) -> str:
     if source.model_type in VISION and (image_tower := tower(source.config, None)):
         return "\n".join(vision.checkpoint(source, image_tower))
-    planned = plan(source)
-    named = planned.tensors
-    heads = task_heads.find(source, planned, folder, sentence_transformers.read(folder, "none"))
-    classifier = _classifier(heads.classifier, heads.unclassified)
-    held = [planned.parts[name].tensor if name in planned.parts else source.tensors[name] for name in named]
+    fitted = fit(source)
+    named = fitted.tensors
+    heads = task_heads.find(source, fitted, folder, sentence_transformers.read(folder, "none"))
+    classifier = _classifier(heads.classifier, heads.no_classifier_reason)
+    held = [fitted.parts[name].tensor if name in fitted.parts else source.tensors[name] for name in named]
     size = sum({(each.path, each.offset): each.bytes for each in held}.values())  # GPT-2's q, k and v lie in one tensor
     whole = sum(each.bytes for each in source.tensors.values())
     return "\n".join(
         [
-            f"{name}: a checkpoint of model_type {planned.model_type!r}",
+            f"{name}: a checkpoint of model_type {fitted.model_type!r}",
             f"an export reads {size:,} of the {whole:,} bytes of its {len(source.tensors)} tensors",
-            f"longest input: {planned.position.longest() or 'any'}",
-            *([f"blocks: exported{_IF_POOLED * (planned.family.causal is True)}"] if planned.encoder else []),
-            f"attention: {_encodings(planned.encodings)}",
-            *(f"{key}: {value}" for key, value in _optional_facts(planned, planned.family.side).items()),
+            f"longest input: {fitted.position.longest() or 'any'}",
+            *([f"blocks: exported{_IF_POOLED * (fitted.family.causal is True)}"] if fitted.encoder else []),
+            f"attention: {_encodings(fitted.encodings)}",
+            *(f"{key}: {value}" for key, value in _optional_facts(fitted, fitted.family.side).items()),
             *([f"classifier: {classifier}"] if classifier else []),
             "input layer",
-            *_steps(planned.recipe),
+            *_steps(fitted.recipe),
         ]
     )
 

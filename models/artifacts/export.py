@@ -28,21 +28,21 @@ from models.artifacts.comparison import TOLERANCE, largest_differences
 from models.artifacts.folder import atomic_folder, finish_folder
 from models.artifacts.graph_files import write_graphs, write_row_graphs
 from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
-from models.artifacts.multi_vectors import FoundMultiVector
+from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.sentence_vectors import ToVector
-from models.artifacts.task_heads import FoundHeads
+from models.artifacts.task_heads import TaskHeads
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_modules, sentence_transformers, sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.located import LocatedCheckpoint
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import BadCheckpoint, ModelError
+from models.families.attention_direction import Attention, stated_attention
 from models.families.block_filling import with_layer_mean
-from models.families.encoding_fitting import Attention, stated_attention
-from models.families.fitting import Plan, plan
+from models.families.fitting import FittedModel, fit
 from models.families.opening import located
 from models.progress import Progress, no_progress
 from models.recipes import cost
@@ -121,44 +121,44 @@ def export(
             if dtype != weights.KEEP or link:
                 raise ModelError(f"{checkpoint}: no table of it is looked up, so leave out --dtype and --link")
             return vision_export.export(source, image_tower, out, name or out.name, tool_version(), progress, encoder)
-        planned = plan(source, side, assume, attention)
+        fitted = fit(source, side, assume, attention)
         sentence = files = sentence_transformers.read(place.folder, pooling)
         if pooling is None and encoder is not False:
-            sentence = text_vectors.with_own_vector(files, planned, source)
+            sentence = text_vectors.with_own_vector(files, fitted, source)
         if encoder is None and sentence_transformers.is_late_interaction(place.folder):
             encoder = True
-        heads = task_heads.find(source, planned, place.folder, files, reranker)
-        planned = _with_blocks(planned, encoder, sentence, int8, checkpoint, bool(heads))
-        _check_attention(planned, attention, source)
-        if sentence.pooling and not planned.encoder:
+        heads = task_heads.find(source, fitted, place.folder, files, reranker)
+        fitted = _with_blocks(fitted, encoder, sentence, int8, checkpoint, bool(heads))
+        _check_attention(fitted, attention, source)
+        if sentence.pooling and not fitted.encoder:
             raise BadCheckpoint(
-                f"{checkpoint} (model_type {planned.model_type!r}) pools token vectors, but its input layer alone is "
-                f"exported: {planned.blockless}; export that with --pooling none"
+                f"{checkpoint} (model_type {fitted.model_type!r}) pools token vectors, but its input layer alone is "
+                f"exported: {fitted.no_blocks_reason}; export that with --pooling none"
             )
         if sentence.pooling and not pooling:
             mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
-            planned = _with_layer_mean(planned, mean)
-            heads = FoundHeads(unclassified=planned.headless) if heads and mean else heads
-        found = FoundModules() if pooling else _modules(place, planned, files)
+            fitted = _with_layer_mean(fitted, mean)
+            heads = TaskHeads(no_classifier_reason=fitted.no_head_reason) if heads and mean else heads
+        found = StoredModules() if pooling else _modules(place, fitted, files)
         if sentence is not files:
-            found = text_vectors.projection(planned, source)
-        if heads and not planned.encoder:
-            heads = FoundHeads(unclassified=planned.blockless)
-        several = multi_vectors.find(place, source, planned)
-        found_sparse = sparse_vectors.find(place, source, planned, sparse_files)
+            found = text_vectors.projection(fitted, source)
+        if heads and not fitted.encoder:
+            heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
+        several = multi_vectors.find(place, source, fitted)
+        found_sparse = sparse_vectors.find(place, source, fitted, sparse_files)
         heads = replace(heads, multi_vector=several, sparse=found_sparse)
         vector = sentence_vectors.to_vector(sentence.pooling, found)
         with atomic_folder(out) as folder:
-            calibration = _calibration(source, planned, sentence, vector, folder, int8, progress) if int8 else None
-            stored = write_weights(source, planned, folder, dtype, link, progress, calibration, found, heads)
+            calibration = _calibration(source, fitted, sentence, vector, folder, int8, progress) if int8 else None
+            stored = write_weights(source, fitted, folder, dtype, link, progress, calibration, found, heads)
             card = replace(
-                _write_parts(source, planned, sentence, stored, folder),
+                _write_parts(source, fitted, sentence, stored, folder),
                 name=name or out.name,
                 source=place.name,
                 modules=sentence_vectors.described(found),
                 classifier=heads.classifier,
-                row_graphs=write_row_graphs(folder, planned, stored.placed, sentence.pooling, heads),
-                unclassified=heads.unclassified,
+                row_graphs=write_row_graphs(folder, fitted, stored.placed, sentence.pooling, heads),
+                no_classifier_reason=heads.no_classifier_reason,
                 sparse=found_sparse.sparse if found_sparse else None,
             )
             if heads and not sentence.pooling:
@@ -171,12 +171,12 @@ def export(
             task_heads.write_graphs(folder, card, stored.placed)
             progress("comparing with the reference", 0, 0)
             if int8 and calibration:
-                quantized = measure(folder, planned, vector, calibration, int8.min_cosine)
+                quantized = measure(folder, fitted, vector, calibration, int8.min_cosine)
                 card = replace(card, quantized=quantized)
             return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
-def _with_multi_vectors(card: Card, several: FoundMultiVector, folder: Path) -> Card:
+def _with_multi_vectors(card: Card, several: MultiVectorHead, folder: Path) -> Card:
     """Return the card of a late-interaction model, whose tokenizer is to read its markers as one token each."""
     if several.markers:
         tokenizer.add_markers(folder, several.markers)
@@ -186,45 +186,47 @@ def _with_multi_vectors(card: Card, several: FoundMultiVector, folder: Path) -> 
 
 
 def _with_blocks(
-    planned: Plan,
+    fitted: FittedModel,
     encoder: bool | None,
     sentence: SentenceFiles,
     int8: Int8Options | None,
     checkpoint: Path | str,
     classifies: bool,
-) -> Plan:
+) -> FittedModel:
     """Return the plan, without its blocks where they are not to be written."""
     requested = encoder or int8 is not None
-    if not planned.encoder:
+    if not fitted.encoder:
         if requested:
             raise BadCheckpoint(
-                f"{checkpoint} (model_type {planned.model_type!r}) cannot be exported whole: {planned.blockless}; its "
-                "input layer can, with --encoder none"
+                f"{checkpoint} (model_type {fitted.model_type!r}) cannot be exported whole: {fitted.no_blocks_reason}; "
+                "its input layer can, with --encoder none"
             )
-        return planned
-    reads_blocks = planned.family.causal is not True or sentence.pooling is not None or classifies
+        return fitted
+    reads_blocks = fitted.family.causal is not True or sentence.pooling is not None or classifies
     if requested or (encoder is None and reads_blocks):
-        return planned
+        return fitted
     reason = "--encoder none leaves its blocks out" if encoder is False else MAY_BE_WHOLE
-    return replace(planned, encoder=(), blockless=reason)
+    return replace(fitted, encoder=(), no_blocks_reason=reason)
 
 
-def _with_layer_mean(planned: Plan, mean: tuple[int, tuple[float, ...]] | None) -> Plan:
+def _with_layer_mean(fitted: FittedModel, mean: tuple[int, tuple[float, ...]] | None) -> FittedModel:
     """Return the plan, whose blocks give the mean of several layers where there is one."""
     if mean is None:
-        return planned
-    blocks = with_layer_mean(planned.family, planned.encoder, *mean)
-    return replace(planned, encoder=blocks, head=None, headless="its token vectors are means of several layers")
+        return fitted
+    blocks = with_layer_mean(fitted.family, fitted.encoder, *mean)
+    return replace(fitted, encoder=blocks, head=None, no_head_reason="its token vectors are means of several layers")
 
 
-def _check_attention(planned: Plan, attention: Attention | None, source: Checkpoint) -> None:
+def _check_attention(fitted: FittedModel, attention: Attention | None, source: Checkpoint) -> None:
     """Raise BadCheckpoint if a decoder's files leave open how it attends, or `attention` is of no blocks."""
-    if attention and not planned.encoder:
-        raise BadCheckpoint(f"--attention is of decoders exported whole, and {source.name} is not: {planned.blockless}")
-    if attention or not planned.encoder or planned.family.causal is not True:
+    if attention and not fitted.encoder:
+        raise BadCheckpoint(
+            f"--attention is of decoders exported whole, and {source.name} is not: {fitted.no_blocks_reason}"
+        )
+    if attention or not fitted.encoder or fitted.family.causal is not True:
         return
     code = source.config.get("auto_map")
-    if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(planned.config):
+    if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(fitted.config):
         raise BadCheckpoint(
             f"{source.name} names code of its own (auto_map: {code['AutoModel']}), which may attend to later tokens "
             "where the usual class does not, and config.json does not say: add --attention causal or bidirectional"
@@ -237,17 +239,17 @@ def _check_no_blocks(of_blocks: Mapping[str, Any], checkpoint: Path | str, reaso
         raise ModelError(f"{checkpoint} {reason}; leave out {' and '.join(used)}")
 
 
-def _modules(place: LocatedCheckpoint, planned: Plan, sentence: SentenceFiles) -> FoundModules:
+def _modules(place: LocatedCheckpoint, fitted: FittedModel, sentence: SentenceFiles) -> StoredModules:
     """Return the modules behind the pooling that the files describe."""
     if sentence.pooling is None:
-        return FoundModules()
-    inner = planned.token_width * len(sentence.pooling.modes)
+        return StoredModules()
+    inner = fitted.token_width * len(sentence.pooling.modes)
     return sentence_modules.read_modules(place.folder, inner, place.fetch_module)
 
 
 def _calibration(
     source: Checkpoint,
-    planned: Plan,
+    fitted: FittedModel,
     sentence: SentenceFiles,
     vector: ToVector,
     folder: Path,
@@ -257,48 +259,48 @@ def _calibration(
     """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
         full = Path(name)
-        stored = write_weights(source, planned, full, weights.KEEP, False, progress)
+        stored = write_weights(source, fitted, full, weights.KEEP, False, progress)
         tokenizer.copy(source.folder, full, sentence.lowercase)
         progress("calibrating", 0, 0)
-        longest = max_input_tokens(planned.position.longest(), sentence, source.folder)
-        filling = text_vectors.filling(planned, source.folder, longest)
-        return calibrate(full, stored.placed, planned, vector, longest, int8.calibration or CALIBRATION, filling)
+        longest = max_input_tokens(fitted.position.longest(), sentence, source.folder)
+        filling = text_vectors.filling(fitted, source.folder, longest)
+        return calibrate(full, stored.placed, fitted, vector, longest, int8.calibration or CALIBRATION, filling)
 
 
 def _write_parts(
-    source: Checkpoint, planned: Plan, sentence: SentenceFiles, stored: WrittenWeights, folder: Path
+    source: Checkpoint, fitted: FittedModel, sentence: SentenceFiles, stored: WrittenWeights, folder: Path
 ) -> Card:
     """Write graphs and tokenizer; return the card, its name still empty."""
-    graphs = write_graphs(folder, planned, stored.placed)
+    graphs = write_graphs(folder, fitted, stored.placed)
     has_tokenizer = tokenizer.copy(source.folder, folder, sentence.lowercase)
-    return _card(source, planned, sentence, graphs, stored, has_tokenizer)
+    return _card(source, fitted, sentence, graphs, stored, has_tokenizer)
 
 
 def write_weights(
     source: Checkpoint,
-    planned: Plan,
+    fitted: FittedModel,
     folder: Path,
     dtype: str,
     link: bool,
     progress: Progress = no_progress,
     calibration: Calibration | None = None,
-    modules: FoundModules | None = None,
-    heads: FoundHeads | None = None,
+    modules: StoredModules | None = None,
+    heads: TaskHeads | None = None,
 ) -> WrittenWeights:
     """Write the tensors of the plan, of the modules and of the heads, the blocks in int8 if calibrated.
 
     Raises:
         BadCheckpoint, ModelError: as weights.write does.
     """
-    table_names = tables(planned.recipe + planned.per_layer)
-    if planned.head and planned.head.matrix not in table_names:
-        table_names = (*table_names, planned.head.matrix)
+    table_names = tables(fitted.recipe + fitted.per_layer)
+    if fitted.head and fitted.head.matrix not in table_names:
+        table_names = (*table_names, fitted.head.matrix)
     if link and source.fetch:
         raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
     originals = {name: source.tensors[name] for name in table_names} if link else None
-    arrays = planned.read(source)
+    arrays = fitted.read(source)
     if calibration:
-        arrays = int8_matrices.quantized(arrays, planned.encoder, calibration.largest)
+        arrays = int8_matrices.quantized(arrays, fitted.encoder, calibration.largest)
     if modules:
         arrays = {**arrays, **sentence_vectors.arrays(modules)}
     if heads:
@@ -308,100 +310,100 @@ def write_weights(
 
 def _card(
     source: Checkpoint,
-    planned: Plan,
+    fitted: FittedModel,
     sentence: SentenceFiles,
     graphs: dict[str, Graph],
     stored: WrittenWeights,
     has_tokenizer: bool,
 ) -> Card:
-    width = planned.config.count("hidden_size")
-    max_tokens = max_input_tokens(planned.position.longest(), sentence, source.folder)
-    flops = {"embedding": cost.flops_per_token(planned.recipe, planned.shapes, width)}
-    if planned.encoder:
-        flops["encoder"] = flops["embedding"] + cost.flops_per_token(planned.encoder, planned.shapes, width)
-    if planned.head:
-        flops["head"] = planned.head.flops_per_row
+    width = fitted.config.count("hidden_size")
+    max_tokens = max_input_tokens(fitted.position.longest(), sentence, source.folder)
+    flops = {"embedding": cost.flops_per_token(fitted.recipe, fitted.shapes, width)}
+    if fitted.encoder:
+        flops["encoder"] = flops["embedding"] + cost.flops_per_token(fitted.encoder, fitted.shapes, width)
+    if fitted.head:
+        flops["head"] = fitted.head.flops_per_row
     return Card(
         name="",
-        family=planned.model_type,
+        family=fitted.model_type,
         hidden_size=width,
-        vocab_size=planned.config.count("vocab_size"),
+        vocab_size=fitted.config.count("vocab_size"),
         max_tokens=max_tokens,
-        pad_id=planned.pad_id,
-        type_rows=planned.type_rows,
-        types=planned.types,
-        position=planned.position,
+        pad_id=fitted.pad_id,
+        type_rows=fitted.type_rows,
+        types=fitted.types,
+        position=fitted.position,
         graphs=graphs,
-        default_output=_default_output(sentence, planned),
-        recipe=planned.recipe,
-        encoder=planned.encoder,
+        default_output=_default_output(sentence, fitted),
+        recipe=fitted.recipe,
+        encoder=fitted.encoder,
         weights=weights.FILE_NAME,
         tokenizer=TOKENIZER if has_tokenizer else None,
         pooling=sentence.pooling,
-        prompts=_task_prompts(planned) | sentence.prompts,
+        prompts=_task_prompts(fitted) | sentence.prompts,
         default_prompt=sentence.default_prompt,
-        encodings=planned.encodings,
-        dtype=stored.tables[tables(planned.recipe)[0]].dtype,
+        encodings=fitted.encodings,
+        dtype=stored.tables[tables(fitted.recipe)[0]].dtype,
         parameters=stored.parameters(),
         bytes=sum(tensor.bytes for tensor in stored.placed.values()),
         flops_per_token=flops,
-        flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, width),
+        flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         largest_difference={},
-        tolerance=TOLERANCE["encoder" if planned.encoder else "input"],
+        tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
         files={},
         source=source.folder.resolve().name,
         tool=tool_version(),
         tables=stored.tables,
         linked=stored.linked,
-        extras=planned.extras,
-        mask_from=planned.family.mask_from,
-        per_layer=planned.per_layer,
-        side=planned.family.side,
-        assumed=planned.assumed,
-        head=planned.head,
-        headless=planned.headless,
-        blockless=planned.blockless,
-        handed_over=_handed_over(planned),
+        extras=fitted.extras,
+        mask_from=fitted.family.mask_from,
+        per_layer=fitted.per_layer,
+        side=fitted.family.side,
+        assumed=fitted.assumed,
+        head=fitted.head,
+        no_head_reason=fitted.no_head_reason,
+        no_blocks_reason=fitted.no_blocks_reason,
+        prompt_embeds_output=_handed_over(fitted),
         similarity=similarity.read_similarity(source),
         similarity_function=sentence.similarity_function,
-        filling=text_vectors.filling(planned, source.folder, max_tokens),
-        tasks=planned.tasks,
-        default_task=_default_task(planned, sentence.default_prompt),
-        encoder_width=planned.token_width if planned.token_width != width else None,
+        filling=text_vectors.filling(fitted, source.folder, max_tokens),
+        tasks=fitted.tasks,
+        default_task=_default_task(fitted, sentence.default_prompt),
+        encoder_width=fitted.token_width if fitted.token_width != width else None,
         reads_segments=sentence_transformers.reads_segments(source.folder),
     )
 
 
-def _default_task(planned: Plan, default_prompt: str | None) -> str | None:
+def _default_task(fitted: FittedModel, default_prompt: str | None) -> str | None:
     """Return the task of requests that name none: config.json's, else that of the default prompt; None: no adapter."""
-    named = planned.config.get("default_task")
-    if planned.tasks and named is not None and named not in planned.tasks:
+    named = fitted.config.get("default_task")
+    if fitted.tasks and named is not None and named not in fitted.tasks:
         raise BadCheckpoint(
-            f"config.json says default_task {named!r}; its lora_adaptations are {', '.join(planned.tasks)}"
+            f"config.json says default_task {named!r}; its lora_adaptations are {', '.join(fitted.tasks)}"
         )
-    return next((task for task in planned.tasks if task == (named or default_prompt)), None)
+    return next((task for task in fitted.tasks if task == (named or default_prompt)), None)
 
 
-def _task_prompts(planned: Plan) -> dict[str, str]:
+def _task_prompts(fitted: FittedModel) -> dict[str, str]:
     """Return the prompt that config.json has for each task, which its code puts before texts of the task."""
-    texts = planned.config.get("task_instructions") or {}
-    if not planned.tasks:
+    texts = fitted.config.get("task_instructions") or {}
+    if not fitted.tasks:
         return {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         raise BadCheckpoint("config.json: task_instructions must be an object of texts")
-    return {task: texts[task] for task in planned.tasks if task in texts}
+    return {task: texts[task] for task in fitted.tasks if task in texts}
 
 
-def _default_output(sentence: SentenceFiles, planned: Plan) -> str:
+def _default_output(sentence: SentenceFiles, fitted: FittedModel) -> str:
     if sentence.pooling:
         return "sentence_embedding"
-    return "last_hidden_state" if planned.encoder else "input_embeddings"
+    return "last_hidden_state" if fitted.encoder else "input_embeddings"
 
 
-def _handed_over(planned: Plan) -> str:
-    """Return the family's handed_over for this checkpoint; where nothing scales, rows are unscaled already."""
-    output = planned.family.handed_over
-    scales = any(isinstance(step, Scale) for step in planned.recipe)
+def _handed_over(fitted: FittedModel) -> str:
+    """Return the family's prompt_embeds_output for this checkpoint; where nothing scales, rows are unscaled already."""
+    output = fitted.family.prompt_embeds_output
+    scales = any(isinstance(step, Scale) for step in fitted.recipe)
     return "token_embeddings" if output == "unscaled_embeddings" and not scales else output
 
 

@@ -17,7 +17,7 @@ from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
-from models.families.fitting import Plan
+from models.families.fitting import FittedModel
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.graphs.projections import Recorded
@@ -93,7 +93,7 @@ def read_texts(path: Path) -> list[str]:
 def calibrate(
     folder: Path,
     placed: Mapping[str, Tensor],
-    planned: Plan,
+    fitted: FittedModel,
     vector: ToVector,
     max_tokens: int | None,
     texts: Path,
@@ -104,36 +104,36 @@ def calibrate(
     Args:
         folder: holds the float32 weights, and the tokenizer if the checkpoint has one; the graph is written there.
         placed: where the weights lie.
-        planned: the model.
+        fitted: the model.
         vector: makes the vector of a text, which is compared.
         max_tokens: what texts are cut to; None: not.
         texts: the file of calibration texts.
         filling: how texts are filled up; None: they are not.
     """
-    recorded, width = Recorded(), planned.config.count("hidden_size")
-    ropes = planned.encodings.ropes
+    recorded, width = Recorded(), fitted.config.count("hidden_size")
+    ropes = fitted.encodings.ropes
     graph = encoder(
-        GraphBuilder(placed), planned.usual_recipe, planned.encoder, width, recorded, ropes, planned.token_width
+        GraphBuilder(placed), fitted.usual_recipe, fitted.encoder, width, recorded, ropes, fitted.token_width
     )
     save(graph, folder / _GRAPH)
     session = Session(folder / _GRAPH)
     largest: dict[str, Float32s] = {}
     for ids in tokenized(folder / TOKENIZER, read_texts(texts), max_tokens, filling):
-        seen = session.run(_feeds(session, planned, ids), list(recorded.largest))
+        seen = session.run(_feeds(session, fitted, ids), list(recorded.largest))
         largest = {name: np.maximum(values, largest.get(name, values)) for name, values in seen.items()}
     evaluated = tokenized(folder / TOKENIZER, read_texts(EVALUATION), max_tokens, filling)
-    return Calibration(largest, evaluated, encoder_vectors(session, planned, vector, evaluated))
+    return Calibration(largest, evaluated, encoder_vectors(session, fitted, vector, evaluated))
 
 
 def measure(
-    folder: Path, planned: Plan, vector: ToVector, calibration: Calibration, min_cosine: float
+    folder: Path, fitted: FittedModel, vector: ToVector, calibration: Calibration, min_cosine: float
 ) -> QuantizedEncoder:
     """Return how far the int8 encoder in a folder is from the float32 one.
 
     Raises:
         ReferenceMismatch: the cosine of a text is below `min_cosine`.
     """
-    vectors = encoder_vectors(Session(folder / _GRAPH), planned, vector, calibration.texts)
+    vectors = encoder_vectors(Session(folder / _GRAPH), fitted, vector, calibration.texts)
     least, mean = cosines(vectors, calibration.vectors)
     if not least >= min_cosine:
         raise ReferenceMismatch(
@@ -169,21 +169,21 @@ def tokenized(
     return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch_fast(texts) if encoding.ids]
 
 
-def _feeds(session: Session, planned: Plan, ids: Ids) -> dict[str, NDArray[Any]]:
+def _feeds(session: Session, fitted: FittedModel, ids: Ids) -> dict[str, NDArray[Any]]:
     feeds: dict[str, NDArray[Any]] = {
         "ids": ids,
-        "positions": positions(planned.position, ids),
+        "positions": positions(fitted.position, ids),
         "types": np.zeros_like(ids),
         "mask": np.ones(len(ids), bool),
         "lengths": np.array([len(ids)], np.int64),
     }
-    feeds |= {extra.name: extra_values(extra, ids, None, None) for extra in planned.extras}
+    feeds |= {extra.name: extra_values(extra, ids, None, None) for extra in fitted.extras}
     return {name: feeds[name] for name in session.inputs}
 
 
-def encoder_vectors(session: Session, planned: Plan, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
+def encoder_vectors(session: Session, fitted: FittedModel, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
     """Return the vectors that an exported encoder gives texts, of unit length."""
-    rows = (session.run(_feeds(session, planned, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
+    rows = (session.run(_feeds(session, fitted, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
     return unit_vectors([vector(own.astype(np.float64)) for own in rows])
 
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from models.checkpoints.safetensors import DTYPES, Tensor
 from models.errors import BadCard, BadCheckpoint
@@ -163,12 +162,3 @@ def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
         for file, own in linked.items()
         for name, place in own.tensors.items()
     ]
-
-
-def from_json(data: dict[str, Any] | None) -> dict[str, LinkedFile] | None:
-    """Return the linked files of their dataclasses.asdict; KeyError or TypeError if the data is no such object."""
-    return data and {file: LinkedFile(**entry | {"tensors": _places(entry["tensors"])}) for file, entry in data.items()}
-
-
-def _places(data: dict[str, Any]) -> dict[str, LinkedTensor]:
-    return {name: LinkedTensor(**entry | {"shape": tuple(entry["shape"])}) for name, entry in data.items()}

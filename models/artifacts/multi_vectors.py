@@ -12,8 +12,8 @@ from models.checkpoints.hub import Repository
 from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInteraction
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
-from models.families.fitting import Plan
-from models.recipes.multi_vector import Expansion, MultiVector, Side
+from models.families.fitting import FittedModel
+from models.recipes.heads import Expansion, MultiVector, Side
 from models.recipes.sentence_modules import Dense, SentenceModules
 from models.recipes.steps import Attention, Linear, layers
 
@@ -23,7 +23,7 @@ _MASKS = ("[MASK]", "<mask>")  # of tokenizers whose config does not name theirs
 
 
 @dataclass(frozen=True, slots=True)
-class FoundMultiVector:
+class MultiVectorHead:
     """What makes several vectors of a text.
 
     Attributes:
@@ -39,22 +39,22 @@ class FoundMultiVector:
     markers: tuple[str, ...]
 
 
-def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan) -> FoundMultiVector | None:
+def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> MultiVectorHead | None:
     """Return what makes several vectors of a text; None: the model does not, or its blocks are not exported.
 
     Args:
         place: of the checkpoint, with the files of sentence-transformers.
         source: its config and tensors.
-        planned: what of it is exported.
+        fitted: what of it is exported.
 
     Raises:
         BadCheckpoint: it is described and not computed, or a file is missing or damaged.
     """
-    if not planned.encoder:
+    if not fitted.encoder:
         return None
     if place.repository:
         _fetch(place.repository, source)
-    files = late_interaction.read(place.folder, source, planned.token_width, place.fetch_module)
+    files = late_interaction.read(place.folder, source, fitted.token_width, place.fetch_module)
     if files is None:
         return None
     vocabulary = _Vocabulary(source)
@@ -65,10 +65,10 @@ def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan) -> FoundMu
     expansion = None
     if stated := files.expansion:
         expansion = Expansion(stated.tokens, vocabulary.filler(stated), stated.attended)
-        _check_seen(source, expansion, planned)
-    modules = SentenceModules(files.steps, planned.token_width, files.width, _flops(files), weights.FILE_NAME)
+        _check_seen(source, expansion, fitted)
+    modules = SentenceModules(files.steps, fitted.token_width, files.width, _flops(files), weights.FILE_NAME)
     own = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
-    return FoundMultiVector(own, files.arrays, files.prompts, vocabulary.divided(files.markers))
+    return MultiVectorHead(own, files.arrays, files.prompts, vocabulary.divided(files.markers))
 
 
 def longest(own: MultiVector, usual: int | None, positions: int | None) -> int | None:
@@ -90,12 +90,12 @@ def _fetch(repository: Repository, source: Checkpoint) -> None:
             return
 
 
-def _check_seen(source: Checkpoint, expansion: Expansion, planned: Plan) -> None:
+def _check_seen(source: Checkpoint, expansion: Expansion, fitted: FittedModel) -> None:
     """Raise BadCheckpoint where a token that fills a query up has no position, or may see no token that counts."""
-    most = min(planned.position.longest() or _MOST_TOKENS, _MOST_TOKENS)
+    most = min(fitted.position.longest() or _MOST_TOKENS, _MOST_TOKENS)
     if expansion.tokens > most:
         raise BadCheckpoint(f"{source.name} fills queries up to {expansion.tokens} tokens, and at most {most} are read")
-    windows = [step.left for step in layers(planned.encoder) if isinstance(step, Attention) and step.left is not None]
+    windows = [step.left for step in layers(fitted.encoder) if isinstance(step, Attention) and step.left is not None]
     if windows and not expansion.attended and min(windows) < expansion.tokens - _LEAST_TOKENS:
         raise BadCheckpoint(
             f"{source.name} fills queries up to {expansion.tokens} tokens that are not attended to, and a layer of it "

@@ -26,7 +26,7 @@ from models.errors import ModelError
 from models.families import family_of
 from models.families.config import Config
 from models.families.filling import position_rule
-from models.families.fitting import plan, variant_of
+from models.families.fitting import fit, variant_of
 from models.families.padding import padding_rows
 from models.progress import Progress, no_progress
 
@@ -120,12 +120,12 @@ def create(
     sizes = Config(own, family.defaults, family.names)
     whole = whole or labels is not None
     data = random_head.with_labels(data, model_type, labels)
-    planned = layout(family, sizes, model_type, whole)
-    padding = padding_rows(model_type, planned.input_layer, position_rule(family, sizes), sizes.pad_id())
+    fitted = layout(family, sizes, model_type, whole)
+    padding = padding_rows(model_type, fitted.input_layer, position_rule(family, sizes), sizes.pad_id())
     record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
     data |= {"dtype": dtype, "initialised": record}
     data.pop("torch_dtype", None)  # its older name
-    tensors = {family.prefix + name: tensor for name, tensor in planned.tensors.items()}
+    tensors = {family.prefix + name: tensor for name, tensor in fitted.tensors.items()}
     if whole:
         tensors |= random_head.tensors(data, model_type, family.prefix, sizes.count("hidden_size"))
     _check(folder, data, tensors, _ELEMENTS[dtype], whole)
@@ -155,15 +155,15 @@ def add_head(
     _check_empty(folder)
     spread = _checked_std(init, std)
     source = open_checkpoint(base)
-    planned = plan(source)
-    if not planned.encoder:
-        raise ModelError(f"{base} has no blocks to classify by: {planned.blockless}")
-    data = random_head.with_labels(source.config, planned.model_type, labels)
+    fitted = fit(source)
+    if not fitted.encoder:
+        raise ModelError(f"{base} has no blocks to classify by: {fitted.no_blocks_reason}")
+    data = random_head.with_labels(source.config, fitted.model_type, labels)
     shapes = {name: tensor.shape for name, tensor in source.tensors.items()}
-    drawn = random_head.tensors(data, planned.model_type, planned.family.prefix, planned.token_width, shapes)
+    drawn = random_head.tensors(data, fitted.model_type, fitted.family.prefix, fitted.token_width, shapes)
     data |= {"initialised": {"name": init, "seed": seed, "tensors": list(drawn)}}
     random = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), {})
-    prefix = "" if planned.prefix else planned.family.prefix  # classes with a head hold the base class by that name
+    prefix = "" if fitted.prefix else fitted.family.prefix  # classes with a head hold the base class by that name
     held = safetensors.read(list(source.tensors.values()))
     own = [
         TensorSource(prefix + name, tensor.dtype, tensor.shape, [held[name][...]])
@@ -202,9 +202,9 @@ def _check(folder: Path, config: dict[str, Any], tensors: Mapping[str, DrawnTens
         )
         for name, tensor in tensors.items()
     }
-    fitted = plan(Checkpoint(folder, config, places))
-    if whole and fitted.blockless:
-        raise ModelError(f"{fitted.model_type!r} cannot be created whole: {fitted.blockless}; leave out --whole")
+    fitted = fit(Checkpoint(folder, config, places))
+    if whole and fitted.no_blocks_reason:
+        raise ModelError(f"{fitted.model_type!r} cannot be created whole: {fitted.no_blocks_reason}; leave out --whole")
 
 
 @dataclass(frozen=True, slots=True)

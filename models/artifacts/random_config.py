@@ -6,7 +6,8 @@ from typing import Any
 
 from models.checkpoints.checkpoint import read_object
 from models.errors import ModelError
-from models.families import Family, config_of, family_of
+from models.families import config_of, family_of
+from models.families.family import Family
 from models.positions.rope.conventions import CONVENTIONS
 
 _HEAD_DIMS = (128, 64, 32, 16, 8, 4, 2)

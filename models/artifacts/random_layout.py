@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from models.errors import ModelError
-from models.families import Family
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings
+from models.families.family import Family
 from models.families.filling import input_layer
 from models.families.tensor_names import parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
@@ -33,7 +33,7 @@ class DrawnTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CheckpointLayout:
     """What a created checkpoint holds.
 
     Attributes:
@@ -45,7 +45,7 @@ class Layout:
     tensors: dict[str, DrawnTensor]
 
 
-def layout(family: Family, config: Config, model_type: str, whole: bool) -> Layout:
+def layout(family: Family, config: Config, model_type: str, whole: bool) -> CheckpointLayout:
     """Return the tensors of a family's input layer, and of all its blocks where `whole`.
 
     Raises:
@@ -59,7 +59,7 @@ def layout(family: Family, config: Config, model_type: str, whole: bool) -> Layo
         blocks = block_steps(family, config, encodings)
     shapes = expected_shapes(recipe + blocks, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(family.per_layer, config)
-    return Layout(recipe, _stored(family, config, shapes, _norm_weights(recipe + blocks, encodings)))
+    return CheckpointLayout(recipe, _stored(family, config, shapes, _norm_weights(recipe + blocks, encodings)))
 
 
 def _stored(

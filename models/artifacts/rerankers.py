@@ -16,12 +16,12 @@ from models.artifacts.tokenizer import FILE_NAME
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
-from models.families.fitting import Plan
+from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
-from models.recipes.classifier import PairTemplate
+from models.recipes.heads import PairTemplate
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import Linear
 
@@ -71,16 +71,16 @@ def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int
     return tuple(int(each) for each in ids if each is not None)
 
 
-def layer(source: Checkpoint, planned: Plan, ids: tuple[int, ...]) -> tuple[FoundModules, Computed]:
+def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tuple[StoredModules, Computed]:
     """Return the layer that gives the score of a hidden state, and what computes its matrix of one row.
 
     Raises:
         MissingHead: the model's logits are not its hidden states times a matrix.
         BadCheckpoint: an id is none of its rows.
     """
-    head = planned.head
+    head = fitted.head
     if head is None:
-        raise MissingHead(f"it has no output head: {planned.headless}")
+        raise MissingHead(f"it has no output head: {fitted.no_head_reason}")
     if head.transform or head.bias or head.cap or (head.before, head.after) != (1.0, 1.0):
         raise MissingHead("its logits are not hidden states times a matrix alone")
     if not all(0 <= each < head.vocab_size for each in ids):
@@ -93,7 +93,7 @@ def layer(source: Checkpoint, planned: Plan, ids: tuple[int, ...]) -> tuple[Foun
 
     place = Tensor(WEIGHT, "F32", (1, head.inner), Path(), 0, 4 * head.inner)
     steps = (Dense(Linear(WEIGHT, None), "identity"),)
-    return FoundModules(steps, {WEIGHT: place}, head.inner, 1), computed
+    return StoredModules(steps, {WEIGHT: place}, head.inner, 1), computed
 
 
 def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> PairTemplate:

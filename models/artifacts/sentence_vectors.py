@@ -12,7 +12,7 @@ from models.artifacts.card import MODULES
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
@@ -38,7 +38,7 @@ def pool(pooling: Pooling, rows: Vector) -> Vector:
     return np.concatenate([_POOLINGS[mode](rows) for mode in pooling.modes])
 
 
-def to_vector(pooling: Pooling | None, found: FoundModules) -> ToVector:
+def to_vector(pooling: Pooling | None, found: StoredModules) -> ToVector:
     """Return what makes the vector of a text: its mean where nothing is pooled; it is not scaled at the end."""
     own = pooling or Pooling("mean", False)
     modules, held = described(found), arrays(found)
@@ -47,14 +47,14 @@ def to_vector(pooling: Pooling | None, found: FoundModules) -> ToVector:
     return lambda rows: reference.vectors(modules, held, pool(own, rows)[None])[0]
 
 
-def described(found: FoundModules) -> SentenceModules | None:
+def described(found: StoredModules) -> SentenceModules | None:
     """Return the card's entry for the modules of a checkpoint; None: it has none."""
     if not found.steps:
         return None
     return SentenceModules(found.steps, found.inner, found.width, found.flops_per_text, weights.FILE_NAME)
 
 
-def arrays(found: FoundModules) -> dict[str, NDArray[Any]]:
+def arrays(found: StoredModules) -> dict[str, NDArray[Any]]:
     """Return the modules' tensors by name; BadCheckpoint for one of a dtype that is not read."""
     return read_tensors(Checkpoint(Path(), {}, found.tensors), found.tensors)
 
@@ -65,7 +65,7 @@ def write_graph(folder: Path, modules: SentenceModules | None, placed: dict[str,
         save(sentence_modules(GraphBuilder(placed), modules), folder / f"{MODULES}.onnx")
 
 
-def write_beside(folder: Path, found: FoundModules) -> WrittenWeights:
+def write_beside(folder: Path, found: StoredModules) -> WrittenWeights:
     """Write the modules of an adopted model: their tensors, which are its only ones, and their graph."""
     stored = weights.write(folder, arrays(found), ())
     write_graph(folder, described(found), stored.placed)

@@ -12,8 +12,8 @@ from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes.heads import Sparse
 from models.recipes.positional_encodings import Encodings
-from models.recipes.sparse import Sparse
 
 FAMILY = "sparse_static_embedding"
 

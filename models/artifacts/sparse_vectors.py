@@ -16,12 +16,12 @@ from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint
-from models.families.fitting import Plan
+from models.families.fitting import FittedModel
 from models.graphs import head as head_graph
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
+from models.recipes.heads import Lexical, Sparse
 from models.recipes.sentence_modules import Dense, SentenceModules
-from models.recipes.sparse import Lexical, Sparse
 from models.recipes.steps import Linear
 
 TABLE = "sparse_table"
@@ -30,7 +30,7 @@ _HAVE_LINEAR = ("xlm-roberta",)  # model types of which a hub repository may hol
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSparse:
+class SparseHead:
     """How a checkpoint makes sparse vectors, and the tensors that this takes besides the model's.
 
     Attributes:
@@ -42,7 +42,9 @@ class FoundSparse:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
-def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: SparseFiles | None) -> FoundSparse | None:
+def find(
+    place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, files: SparseFiles | None
+) -> SparseHead | None:
     """Return how a checkpoint whose blocks are exported makes sparse vectors; None: it makes none.
 
     Args:
@@ -52,8 +54,8 @@ def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: Spa
         BadCheckpoint: a part is missing or not computed.
     """
     if files is not None and files.splade:
-        return _splade(place, source, planned, files)
-    if not planned.encoder:
+        return _splade(place, source, fitted, files)
+    if not fitted.encoder:
         return None
     linear = sparse_modules.find_linear(source.folder)
     if linear is None and place.repository and source.model_type in _HAVE_LINEAR:
@@ -61,19 +63,19 @@ def find(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: Spa
             if place.repository.copy(name, source.folder / name):
                 break
         linear = sparse_modules.find_linear(source.folder)
-    return None if linear is None else _lexical(linear, source, planned)
+    return None if linear is None else _lexical(linear, source, fitted)
 
 
-def _splade(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: SparseFiles) -> FoundSparse:
-    if not planned.encoder or planned.head is None:
-        why = planned.blockless if not planned.encoder else planned.headless
+def _splade(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, files: SparseFiles) -> SparseHead:
+    if not fitted.encoder or fitted.head is None:
+        why = fitted.no_blocks_reason if not fitted.encoder else fitted.no_head_reason
         raise BadCheckpoint(
             f"{source.name} gives no SPLADE vectors, which are made of the logits of a masked language model: {why}; "
             "its token vectors can be exported with --pooling none"
         )
-    width = planned.head.vocab_size
+    width = fitted.head.vocab_size
     if files.table is None:
-        return FoundSparse(Sparse(width, files.splade))
+        return SparseHead(Sparse(width, files.splade))
     table = sparse_modules.read_table(place.folder, files.table, place.fetch_module)
     if len(table) != width:
         raise BadCheckpoint(f"{source.name} weighs {len(table)} ids of queries, and documents have {width} logits")
@@ -82,18 +84,18 @@ def _splade(place: LocatedCheckpoint, source: Checkpoint, planned: Plan, files: 
         other.write_bytes(content)
     if other.is_file() and not sparse_modules.same_vocabulary(source.folder / TOKENIZER, other):
         raise BadCheckpoint(f"{source.name} tokenizes queries ({other}) and documents differently; one tokenizer is")
-    return FoundSparse(
+    return SparseHead(
         Sparse(width, files.splade, table=TABLE, default_input_type=files.default_input_type), {TABLE: table}
     )
 
 
-def _lexical(path: Path, source: Checkpoint, planned: Plan) -> FoundSparse:
-    width = planned.token_width
+def _lexical(path: Path, source: Checkpoint, fitted: FittedModel) -> SparseHead:
+    width = fitted.token_width
     weight, bias = sparse_modules.read_linear(path, width)
     step = Dense(Linear(_WEIGHT, _BIAS), "relu")
     modules = SentenceModules((step,), width, 1, 2 * width, weights.FILE_NAME)
     lexical = Lexical(modules, sparse_modules.unused_ids(source.folder))
-    return FoundSparse(Sparse(planned.config.count("vocab_size"), lexical=lexical), {_WEIGHT: weight, _BIAS: bias})
+    return SparseHead(Sparse(fitted.config.count("vocab_size"), lexical=lexical), {_WEIGHT: weight, _BIAS: bias})
 
 
 def write_graph(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:

@@ -16,24 +16,24 @@ from models.artifacts.card import (
     TOKEN_CLASS_LOGITS,
     Card,
 )
-from models.artifacts.multi_vectors import FoundMultiVector
-from models.artifacts.sparse_vectors import FoundSparse
+from models.artifacts.multi_vectors import MultiVectorHead
+from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import classifier_fitting
-from models.families.fitting import Plan
+from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.sentence_modules import sentence_modules
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHeads:
+class TaskHeads:
     """The task heads of a checkpoint.
 
     Attributes:
@@ -41,16 +41,16 @@ class FoundHeads:
         layers: of the classifier, with their tensors.
         multi_vector: None: it gives no several vectors of a text.
         computed: what gives those of its tensors that no file holds; None: all are in files.
-        unclassified: why it has no classifier though its config names a class that has one; None: it does not.
+        no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: None: it gives no sparse vectors.
     """
 
     classifier: Classifier | None = None
-    layers: FoundModules = field(default_factory=FoundModules)
+    layers: StoredModules = field(default_factory=StoredModules)
     computed: rerankers.Computed | None = None
-    unclassified: str | None = None
-    multi_vector: FoundMultiVector | None = None
-    sparse: FoundSparse | None = None
+    no_classifier_reason: str | None = None
+    multi_vector: MultiVectorHead | None = None
+    sparse: SparseHead | None = None
 
     def __bool__(self) -> bool:
         return any((self.classifier, self.multi_vector, self.sparse))
@@ -64,13 +64,13 @@ class FoundHeads:
 
 
 def find(
-    source: Checkpoint, planned: Plan, folder: Path, sentence: SentenceFiles, reranker: str | None = None
-) -> FoundHeads:
+    source: Checkpoint, fitted: FittedModel, folder: Path, sentence: SentenceFiles, reranker: str | None = None
+) -> TaskHeads:
     """Return the task heads of a checkpoint, or why it has none.
 
     Args:
         source: the checkpoint.
-        planned: fitted to it.
+        fitted: fitted to it.
         folder: of its sentence-transformers files.
         sentence: what they say.
         reranker: entries of the vocabulary whose logits make a score, instead of what the files say.
@@ -80,21 +80,21 @@ def find(
     """
     tokens = rerankers.token_ids(folder, source, reranker)
     if tokens is None and not classifier_fitting.is_classifier(source.config):
-        return FoundHeads()
+        return TaskHeads()
     try:
-        if not planned.encoder:
-            raise MissingHead(f"its blocks are not exported: {planned.blockless}")
+        if not fitted.encoder:
+            raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:
-            return _reranker(source, planned, folder, sentence, tokens, reranker)
-        return _classifier(source, planned, folder)
+            return _reranker(source, fitted, folder, sentence, tokens, reranker)
+        return _classifier(source, fitted, folder)
     except MissingHead as missing:
         if reranker is not None:
             raise BadCheckpoint(f"{source.name} does not rank by --reranker {reranker}: {missing}") from missing
-        return FoundHeads(unclassified=str(missing))
+        return TaskHeads(no_classifier_reason=str(missing))
 
 
-def _classifier(source: Checkpoint, planned: Plan, folder: Path) -> FoundHeads:
-    found = classifier_fitting.find(source, planned.model_type, planned.token_width)
+def _classifier(source: Checkpoint, fitted: FittedModel, folder: Path) -> TaskHeads:
+    found = classifier_fitting.find(source, fitted.model_type, fitted.token_width)
     modules = sentence_vectors.described(found.layers)
     if modules is None:
         raise MissingHead("its head has no layers")
@@ -106,30 +106,30 @@ def _classifier(source: Checkpoint, planned: Plan, folder: Path) -> FoundHeads:
         classifier_fitting.activation(source.config, modules.width, stated),
         classifier_fitting.problem_type(source.config),
         found.late,
-        planned.pad_id if found.pooling == "lasttoken" and planned.family.causal is True else None,
+        fitted.pad_id if found.pooling == "lasttoken" and fitted.family.causal is True else None,
     )
-    return FoundHeads(classifier, found.layers)
+    return TaskHeads(classifier, found.layers)
 
 
 def _reranker(
     source: Checkpoint,
-    planned: Plan,
+    fitted: FittedModel,
     folder: Path,
     sentence: SentenceFiles,
     tokens: tuple[int, ...],
     option: str | None,
-) -> FoundHeads:
-    layers, computed = rerankers.layer(source, planned, tokens)
+) -> TaskHeads:
+    layers, computed = rerankers.layer(source, fitted, tokens)
     modules = sentence_vectors.described(layers)
     if modules is None:
         raise MissingHead("its head has no layers")
     activation = classifier_fitting.activation(source.config, 1, sentence_transformers.activation(folder))
     template = rerankers.template(folder, source, sentence, option)
     classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
-    return FoundHeads(classifier, layers, computed)
+    return TaskHeads(classifier, layers, computed)
 
 
-def arrays(found: FoundHeads) -> dict[str, NDArray[Any]]:
+def arrays(found: TaskHeads) -> dict[str, NDArray[Any]]:
     """Return the heads' own tensors by name."""
     own = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
     heads = (found.multi_vector, found.sparse)

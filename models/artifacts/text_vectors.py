@@ -7,12 +7,12 @@ from typing import Any
 from models.artifacts.card import TextFilling
 from models.artifacts.tokenizer import FILE_NAME
 from models.checkpoints.checkpoint import Checkpoint, read_object
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import TextVector
-from models.families.fitting import Plan
+from models.families.fitting import FittedModel
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import Linear
 from models.vision import similarity
@@ -20,7 +20,7 @@ from models.vision import similarity
 _OLD_END = 2  # eos_token_id of CLIP's files before 2023, which is no token of theirs
 
 
-def with_own_vector(sentence: SentenceFiles, planned: Plan, source: Checkpoint) -> SentenceFiles:
+def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkpoint) -> SentenceFiles:
     """Return the settings with the family's own pooling and case of letters; the same where files describe a pooling.
 
     Vectors of a dual encoder are scaled to unit length, which is how it compares them itself.
@@ -28,11 +28,11 @@ def with_own_vector(sentence: SentenceFiles, planned: Plan, source: Checkpoint) 
     Raises:
         BadCheckpoint: the config names no single end token.
     """
-    own = planned.family.text_vector
-    if own is None or not planned.encoder or sentence.pooling:
+    own = fitted.family.text_vector
+    if own is None or not fitted.encoder or sentence.pooling:
         return sentence
     unit = similarity.read_similarity(source) is not None
-    pooling = Pooling(own.mode, unit, end_id=_end_id(planned.config) if own.mode == EOS else None)
+    pooling = Pooling(own.mode, unit, end_id=_end_id(fitted.config) if own.mode == EOS else None)
     return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or own.lowercase)
 
 
@@ -45,13 +45,13 @@ def _end_id(config: Config) -> int | None:
     return None if end == _OLD_END else end
 
 
-def projection(planned: Plan, source: Checkpoint) -> FoundModules:
+def projection(fitted: FittedModel, source: Checkpoint) -> StoredModules:
     """Return the projection behind the family's own pooling as modules; none where the file holds none."""
-    own = planned.family.text_vector
-    name = own and _in_file(own, planned, source)
+    own = fitted.family.text_vector
+    name = own and _in_file(own, fitted, source)
     if not own or not name:
-        return FoundModules()
-    hidden, tensor = planned.config.count("hidden_size"), source.tensors[name]
+        return StoredModules()
+    hidden, tensor = fitted.config.count("hidden_size"), source.tensors[name]
     if len(tensor.shape) != 2 or tensor.shape[1] != hidden:
         raise BadCheckpoint(f"{name!r} has shape {list(tensor.shape)}; it must be [width of a vector, {hidden}]")
     bias = name.removesuffix("weight") + "bias"
@@ -59,24 +59,24 @@ def projection(planned: Plan, source: Checkpoint) -> FoundModules:
     tensors = {each: source.tensors[each] for each in (linear.weight, linear.bias) if each}
     if source.fetch:
         source.fetch(list(tensors.values()))
-    return FoundModules((Dense(linear, "identity"),), tensors, hidden, tensor.shape[0])
+    return StoredModules((Dense(linear, "identity"),), tensors, hidden, tensor.shape[0])
 
 
-def _in_file(own: TextVector, planned: Plan, source: Checkpoint) -> str | None:
+def _in_file(own: TextVector, fitted: FittedModel, source: Checkpoint) -> str | None:
     """Return the file's name of the projection: in the tower, or beside it."""
-    prefixes = (planned.prefix, planned.prefix.removesuffix(planned.family.prefix))
+    prefixes = (fitted.prefix, fitted.prefix.removesuffix(fitted.family.prefix))
     return next(
         (each + own.projection.weight for each in prefixes if each + own.projection.weight in source.tensors), None
     )
 
 
-def filling(planned: Plan, folder: Path, max_tokens: int | None) -> TextFilling | None:
+def filling(fitted: FittedModel, folder: Path, max_tokens: int | None) -> TextFilling | None:
     """Return how texts are filled up to the length with which the family was trained; None: they are not."""
-    own = planned.family.text_vector
-    if own is None or not own.filled or not planned.encoder or max_tokens is None:
+    own = fitted.family.text_vector
+    if own is None or not own.filled or not fitted.encoder or max_tokens is None:
         return None
     token_id = _tokenizer_pad_id(folder)
-    return TextFilling(max_tokens, planned.pad_id or 0 if token_id is None else token_id)
+    return TextFilling(max_tokens, fitted.pad_id or 0 if token_id is None else token_id)
 
 
 def _tokenizer_pad_id(folder: Path) -> int | None:

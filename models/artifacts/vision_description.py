@@ -6,7 +6,7 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.families.config import Config
 from models.vision.families import FAMILIES, TOWERS, Family
-from models.vision.fitting import plan
+from models.vision.fitting import fit
 from models.vision.image_spec import Image
 from models.vision.preprocessor_config import FILTERS, Preprocessor
 from models.vision.steps import Step, tensors
@@ -46,15 +46,15 @@ def _names(row: Family) -> list[str]:
 
 def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
     """Describe a checkpoint folder; BadCheckpoint if it is no model of its family."""
-    planned = plan(source, *tower)
-    size = sum(source.tensors[name].bytes for name in planned.shapes)
+    fitted = fit(source, *tower)
+    size = sum(source.tensors[name].bytes for name in fitted.shapes)
     return [
-        f"{source.name}: a checkpoint whose images a {planned.model_type!r} reads",
-        f"an export reads {len(planned.shapes)} of its {len(source.tensors)} tensors, {size:,} bytes",
+        f"{source.name}: a checkpoint whose images a {fitted.model_type!r} reads",
+        f"an export reads {len(fitted.shapes)} of its {len(source.tensors)} tensors, {size:,} bytes",
         "input layer",
-        *steps(planned.steps),
-        f"whole tower: {'no: ' + planned.blockless if planned.blockless else 'yes'}; "
-        f"image_embedding: {f'{planned.vector_width} wide' if planned.vector else 'none'}",
+        *steps(fitted.steps),
+        f"whole tower: {'no: ' + fitted.no_blocks_reason if fitted.no_blocks_reason else 'yes'}; "
+        f"image_embedding: {f'{fitted.vector_width} wide' if fitted.vector else 'none'}",
     ]
 
 

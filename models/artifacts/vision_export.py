@@ -27,9 +27,9 @@ from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
 from models.vision.fitting import (
-    VisionPlan,
+    FittedTower,
+    fit,
     patch,
-    plan,
     side,
 )
 from models.vision.image_spec import Image
@@ -65,43 +65,43 @@ def export(
         ReferenceMismatch: a graph differs from the reference.
         OSError: a file cannot be written.
     """
-    planned = _with_blocks(plan(source, *image_tower), encoder, source)
+    fitted = _with_blocks(fit(source, *image_tower), encoder, source)
     dual_encoder = similarity.read_similarity(source)
     refused: dict[str, str] = {}
-    axial = unless_refused(refused, "axial", lambda: planned.axial, None)
-    image = replace(_image(planned, source.folder), axial=axial, normalize=dual_encoder is not None)
+    axial = unless_refused(refused, "axial", lambda: fitted.axial, None)
+    image = replace(_image(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
     with atomic_folder(out) as folder:
-        views = read_tensors(source, planned.shapes)
-        arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in planned.shapes.items()}
+        views = read_tensors(source, fitted.shapes)
+        arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in fitted.shapes.items()}
         placed = weights.write(folder, arrays, (), progress=progress).placed
-        card = _card(planned, image, placed, write_graphs(folder, planned, placed))
+        card = _card(fitted, image, placed, write_graphs(folder, fitted, placed))
         card = replace(card, name=name, source=source.name, tool=tool, similarity=dual_encoder)
         card = replace(card, encodings=Encodings(refused=refused))
         progress("comparing with the reference", 0, 0)
         return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
 
 
-def _with_blocks(planned: VisionPlan, encoder: bool | None, source: Checkpoint) -> VisionPlan:
+def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) -> FittedTower:
     """Return the plan, without its blocks where they are not to be written."""
-    if encoder and not planned.encoder:
+    if encoder and not fitted.encoder:
         raise BadCheckpoint(
-            f"{source.name} (model_type {planned.model_type!r}) cannot be exported whole: {planned.blockless}; its "
-            "input layer can, with --encoder none"
+            f"{source.name} (model_type {fitted.model_type!r}) cannot be exported whole: {fitted.no_blocks_reason}; "
+            "its input layer can, with --encoder none"
         )
-    return planned.without_blocks() if encoder is False else planned
+    return fitted.without_blocks() if encoder is False else fitted
 
 
-def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
+def write_graphs(folder: Path, fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
     """Emit the graphs and return the card's entries for them."""
-    inputs = vision_graph.inputs_of(planned.steps, planned.width)
+    inputs = vision_graph.inputs_of(fitted.steps, fitted.width)
     models = {
-        "image": vision_graph.image(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size),
-        "image_components": vision_graph.components(GraphBuilder(placed), planned.steps, inputs, planned.hidden_size),
+        "image": vision_graph.image(GraphBuilder(placed), fitted.steps, inputs, fitted.hidden_size),
+        "image_components": vision_graph.components(GraphBuilder(placed), fitted.steps, inputs, fitted.hidden_size),
     }
-    if planned.encoder:
-        sizes = vision_graph.TowerSizes(inputs, planned.hidden_size, planned.vector_width)
+    if fitted.encoder:
+        sizes = vision_graph.TowerSizes(inputs, fitted.hidden_size, fitted.vector_width)
         models["image_encoder"] = vision_graph.encoder(
-            GraphBuilder(placed), planned.steps, planned.encoder, planned.vector, sizes
+            GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes
         )
     graphs = {}
     for name, model in models.items():
@@ -112,26 +112,26 @@ def write_graphs(folder: Path, planned: VisionPlan, placed: Mapping[str, Tensor]
     return graphs
 
 
-def _image(planned: VisionPlan, folder: Path) -> Image:
+def _image(fitted: FittedTower, folder: Path) -> Image:
     """Return the card's description of the inputs, without the attention's axial RoPE."""
-    config, feed = planned.config, planned.family.feed
-    first = planned.steps[0]
+    config, feed = fitted.config, fitted.family.feed
+    first = fitted.steps[0]
     fixed = None
-    if isinstance(first, Patchify) and any(_is_oblong(step) for step in planned.steps):
+    if isinstance(first, Patchify) and any(_is_oblong(step) for step in fitted.steps):
         fixed = side(config, "image_size")
     frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
-    preprocessing = None if feed == "features" else _preprocessor(planned, folder)
+    preprocessing = None if feed == "features" else _preprocessor(fitted, folder)
     size = 1 if feed == "features" else patch(config)
     return Image(
-        planned.steps,
+        fitted.steps,
         feed,
-        planned.width,
+        fitted.width,
         size,
         frames,
         fixed,
         preprocessing,
-        vector=planned.vector,
-        vector_width=planned.vector_width,
+        vector=fitted.vector,
+        vector_width=fitted.vector_width,
     )
 
 
@@ -140,7 +140,7 @@ def _is_oblong(step: Any) -> bool:
     return isinstance(step, AddGrid) and step.rows != step.columns
 
 
-def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
+def _preprocessor(fitted: FittedTower, folder: Path) -> Preprocessor | None:
     if (folder / preprocessor_config.FILE_NAME).is_file():
         data: Any = read_object(folder / preprocessor_config.FILE_NAME)
     elif (folder / PROCESSOR).is_file():
@@ -149,34 +149,33 @@ def _preprocessor(planned: VisionPlan, folder: Path) -> Preprocessor | None:
         return None
     if not isinstance(data, dict):
         return None
-    channels = 3 if isinstance(planned.steps[0], Project) else planned.width
-    preprocessing = preprocessor_config.read(data, planned.family.processor, channels)
+    channels = 3 if isinstance(fitted.steps[0], Project) else fitted.width
+    preprocessing = preprocessor_config.read(data, fitted.family.processor, channels)
     cuts = preprocessing.patch > 1
-    if cuts != (planned.family.feed == "patches"):
+    if cuts != (fitted.family.feed == "patches"):
         raise BadCheckpoint(
             f"{preprocessor_config.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
-            f"and a {planned.model_type} takes {planned.family.feed}"
+            f"and a {fitted.model_type} takes {fitted.family.feed}"
         )
     values = channels * preprocessing.frames * preprocessing.patch**2
-    if cuts and values != planned.width:
+    if cuts and values != fitted.width:
         raise BadCheckpoint(
-            f"{preprocessor_config.FILE_NAME} makes patches of {values} values, "
-            f"and the checkpoint takes {planned.width}"
+            f"{preprocessor_config.FILE_NAME} makes patches of {values} values, and the checkpoint takes {fitted.width}"
         )
     return preprocessing
 
 
-def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graphs: dict[str, Graph]) -> Card:
+def _card(fitted: FittedTower, image: Image, placed: Mapping[str, Tensor], graphs: dict[str, Graph]) -> Card:
     """Return the card, its name and origin still empty."""
-    multiplied = [step for step in planned.steps if isinstance(step, Patchify | Project | Convolve)]
-    flops = {"image": sum(2 * math.prod(planned.shapes[step.weight]) for step in multiplied)}
-    if planned.encoder:
-        own = cost.flops_per_token(planned.encoder, planned.shapes, planned.hidden_size)
+    multiplied = [step for step in fitted.steps if isinstance(step, Patchify | Project | Convolve)]
+    flops = {"image": sum(2 * math.prod(fitted.shapes[step.weight]) for step in multiplied)}
+    if fitted.encoder:
+        own = cost.flops_per_token(fitted.encoder, fitted.shapes, fitted.hidden_size)
         flops["image_encoder"] = flops["image"] + own
     return Card(
         name="",
-        family=planned.model_type,
-        hidden_size=planned.hidden_size,
+        family=fitted.model_type,
+        hidden_size=fitted.hidden_size,
         vocab_size=0,
         max_tokens=None,
         pad_id=None,
@@ -184,10 +183,10 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
         types="none",
         position=PositionRule("arange", 0, None),
         graphs=graphs,
-        default_output=_default_output(planned),
+        default_output=_default_output(fitted),
         recipe=(),
-        encoder=planned.encoder,
-        blockless=planned.blockless,
+        encoder=fitted.encoder,
+        no_blocks_reason=fitted.no_blocks_reason,
         weights=weights.FILE_NAME,
         tokenizer=None,
         pooling=None,
@@ -198,9 +197,9 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
         parameters=sum(math.prod(tensor.shape) for tensor in placed.values()),
         bytes=sum(tensor.bytes for tensor in placed.values()),
         flops_per_token=flops,
-        flops_per_token_and_key=cost.flops_per_token_and_key(planned.encoder, planned.hidden_size),
+        flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, fitted.hidden_size),
         largest_difference={},
-        tolerance=TOLERANCE["encoder" if planned.encoder else "input"],
+        tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
         files={},
         source="",
         tool="",
@@ -208,7 +207,7 @@ def _card(planned: VisionPlan, image: Image, placed: Mapping[str, Tensor], graph
     )
 
 
-def _default_output(planned: VisionPlan) -> str:
-    if planned.vector:
+def _default_output(fitted: FittedTower) -> str:
+    if fitted.vector:
         return IMAGE_VECTOR
-    return "last_hidden_state" if planned.encoder else "input_embeddings"
+    return "last_hidden_state" if fitted.encoder else "input_embeddings"

@@ -37,7 +37,7 @@ class Checkpoint:
         source: what cards call it: the file's name or org/name@commit; "": the folder's name.
         fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
             are partial and temporary: no export may link to them.
-        blockless: why its blocks cannot be read; None: they can.
+        no_blocks_reason: why its blocks cannot be read; None: they can.
         separate: every tensor lies by itself, under the base class's name (GGUF).
     """
 
@@ -46,7 +46,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     source: str = ""
     fetch: Callable[[list[Tensor]], None] | None = None
-    blockless: str | None = None
+    no_blocks_reason: str | None = None
     separate: bool = False
 
     @property

@@ -44,7 +44,7 @@ def on_disk(place: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundModules:
+class StoredModules:
     """The modules behind the Pooling of a checkpoint, without a Normalize at their end.
 
     Attributes:
@@ -94,7 +94,7 @@ def hold_weights(folder: Path, fetch: Fetch = on_disk) -> bool:
     return all((folder / place / WEIGHTS).is_file() for place in places)
 
 
-def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModules:
+def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> StoredModules:
     """Return the modules behind the Pooling of a checkpoint.
 
     Args:
@@ -119,10 +119,10 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> FoundModul
         source.check_all_read()
         steps.append(step)
         tensors |= source.read
-    return FoundModules(tuple(steps), tensors, inner, width)
+    return StoredModules(tuple(steps), tensors, inner, width)
 
 
-def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> FoundModules:
+def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> StoredModules:
     """Return the modules of a late-interaction model, which make vectors of the rows of hidden states.
 
     A module that reads sentence vectors changes nothing there, but for a Dense, which has nothing to read.
@@ -160,7 +160,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
             normalizes = config.get("normalize_embeddings") is True
             if normalizes if kind != "Normalize" else config.get("module_input_name") == TOKENS:
                 steps.append(Normalize())
-    return FoundModules(tuple(steps), tensors, inner, width)
+    return StoredModules(tuple(steps), tensors, inner, width)
 
 
 def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) -> tuple[int, tuple[float, ...]] | None:

@@ -18,7 +18,7 @@ from models.checkpoints.pickled import read_pickled
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import path_inside
 from models.errors import BadCheckpoint
-from models.recipes.sparse import InputType, Splade, SpladeActivation, SpladePooling
+from models.recipes.heads import InputType, Splade, SpladeActivation, SpladePooling
 
 SPLADE = "splade"  # what --pooling calls it
 TOKENIZER = "tokenizer.json"

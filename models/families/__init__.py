@@ -12,39 +12,9 @@ from models.families.config import Config
 from models.families.decoders import DECODERS
 from models.families.encoder_decoders import ENCODER_DECODERS
 from models.families.encoders import ENCODERS
-from models.families.family import (
-    AlibiSpec,
-    BucketSpec,
-    ConfigKey,
-    ExpertSpec,
-    Family,
-    Part,
-    ScaleSpec,
-    Side,
-    Types,
-)
+from models.families.family import Family
 from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
-from models.recipes.steps import Activation
-
-__all__ = [
-    "ACTIVATIONS",
-    "FAMILIES",
-    "LIST_HINT",
-    "AlibiSpec",
-    "BucketSpec",
-    "ConfigKey",
-    "ExpertSpec",
-    "Family",
-    "Part",
-    "ScaleSpec",
-    "Side",
-    "Types",
-    "config_of",
-    "family_for_side",
-    "family_of",
-    "text_tower",
-]
 
 FAMILIES: dict[str, Family] = ENCODERS | DECODERS | ENCODER_DECODERS
 LIST_HINT = "`inlay list` names all that are known"
@@ -56,19 +26,6 @@ _TEXT_TYPES = {
 }
 
 _PUBLISHED_TYPES = {"new": "gte"}  # of the published code -> what transformers calls it since
-
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-    "quick_gelu": "quick_gelu",
-    "relu2": "squared_relu",
-}
 
 
 def family_of(model_type: str) -> Family:

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families import Family, Part
 from models.families.config import Config
+from models.families.family import Family, TensorPart
 from models.families.tensor_names import LORA_A, LORA_B, ORIGINAL, place_of
 from models.families.tensor_parts import StoredPart, part_rows
 from models.recipes.steps import Adapter, AddType, Embed, Linear
@@ -80,7 +80,7 @@ class Adapters:
         lora_b = self._tensor(stem + LORA_B, (count, outputs, rank))
         self._note(lora_a, (count * rank, inputs))
         own = replace(lora_b, name=f"{self.prefix}{name.removesuffix('weight')}lora_B") if part else lora_b
-        first, last = part_rows(held, part or Part(""), outputs, self.config)
+        first, last = part_rows(held, part or TensorPart(""), outputs, self.config)
         self.parts[own.name] = StoredPart(
             own, (last - first, count * rank), (1, outputs, first, last), side_by_side=True
         )

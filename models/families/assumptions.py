@@ -10,7 +10,8 @@ from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, BadEncoding, UnknownFamily
-from models.families import FAMILIES, LIST_HINT, Family
+from models.families import FAMILIES, LIST_HINT
+from models.families.family import Family
 from models.positions.rope import config as rope_config
 from models.recipes.steps import Embed, tensors
 

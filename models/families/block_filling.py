@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS, ExpertSpec, Family
-from models.families.config import Config
-from models.families.encoding_fitting import causality_and_window
+from models.families.attention_direction import causality_and_window
+from models.families.config import ACTIVATIONS, Config
+from models.families.family import ExpertSpec, Family
 from models.families.filling import fill_step, filled_norm, renamed
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes

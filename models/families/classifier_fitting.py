@@ -6,12 +6,12 @@ from typing import Any, get_args
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
-from models.checkpoints.sentence_modules import FoundModules
+from models.checkpoints.sentence_modules import StoredModules
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS
 from models.families.classifiers import CLASSIFIERS, LATE, ClassifierSpec, LayerSpec
+from models.families.config import ACTIVATIONS
 from models.families.head_fitting import MissingHead
-from models.recipes.classifier import ProblemType, ScoreActivation
+from models.recipes.heads import ProblemType, ScoreActivation
 from models.recipes.sentence_modules import Dense, Module
 from models.recipes.steps import Activation, LayerNorm, Linear
 
@@ -30,7 +30,7 @@ _POOLINGS |= {"lasttoken": "lasttoken", "last": "lasttoken"}
 
 
 @dataclass(frozen=True, slots=True)
-class FoundClassifier:
+class FittedClassifier:
     """The classification head of a checkpoint.
 
     Attributes:
@@ -38,7 +38,7 @@ class FoundClassifier:
         pooling, late: as of Classifier.
     """
 
-    layers: FoundModules
+    layers: StoredModules
     pooling: str | None
     late: bool = False
 
@@ -53,7 +53,7 @@ def of_tokens(config: Mapping[str, Any]) -> bool:
     return _class_of(config) == TOKEN_CLASS
 
 
-def find(checkpoint: Checkpoint, model_type: str, width: int) -> FoundClassifier:
+def find(checkpoint: Checkpoint, model_type: str, width: int) -> FittedClassifier:
     """Return the classification head of a checkpoint whose config names a class that has one.
 
     Args:
@@ -79,7 +79,7 @@ def find(checkpoint: Checkpoint, model_type: str, width: int) -> FoundClassifier
     if pooling is not None and pooling not in _POOLINGS:
         raise MissingHead(f"config.json says {spec.pooling} {pooling!r}, which is not computed")
     found = _modules(checkpoint, spec, layers, values, width)
-    return FoundClassifier(found, pooling and _POOLINGS[pooling], pooling == LATE)
+    return FittedClassifier(found, pooling and _POOLINGS[pooling], pooling == LATE)
 
 
 def layers_of(spec: ClassifierSpec, config: Mapping[str, Any]) -> tuple[LayerSpec, ...]:
@@ -152,7 +152,7 @@ def _class_of(config: Mapping[str, Any]) -> str | None:
 
 def _modules(
     checkpoint: Checkpoint, spec: ClassifierSpec, layers: tuple[LayerSpec, ...], values: Mapping[str, Any], width: int
-) -> FoundModules:
+) -> StoredModules:
     steps: list[Module] = []
     tensors: dict[str, Tensor] = {}
     inner = width
@@ -167,7 +167,7 @@ def _modules(
             steps.append(_norm(checkpoint, layer.norm, inner, float(values[spec.eps]), tensors))
     if checkpoint.fetch:
         checkpoint.fetch(list(tensors.values()))
-    return FoundModules(tuple(steps), tensors, width, inner)
+    return StoredModules(tuple(steps), tensors, width, inner)
 
 
 def _linear(checkpoint: Checkpoint, stem: str, width: int, tensors: dict[str, Tensor]) -> Linear:

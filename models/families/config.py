@@ -6,8 +6,22 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from models.errors import BadCheckpoint
+from models.recipes.steps import Activation
 
 Value = TypeVar("Value")
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "quick_gelu": "quick_gelu",
+    "relu2": "squared_relu",
+}
 
 
 @dataclass(frozen=True, slots=True)

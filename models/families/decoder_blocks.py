@@ -9,8 +9,7 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import linear, norm, rms_norm
-from models.families.tensor_parts import Part, by_heads, equal
+from models.families.family import TensorPart, by_heads, equal, expert_count, linear, norm, rms_norm
 from models.recipes.steps import (
     Attention,
     Experts,
@@ -27,7 +26,7 @@ from models.recipes.steps import (
 _LAYER = "layers.{block}"
 ATTENTION_BIAS = {"attention_bias": ".self_attn."}
 BIASES = {**ATTENTION_BIAS, "mlp_bias": ".mlp."}
-Stored = dict[str, tuple[str | Part, ...]]
+Stored = dict[str, tuple[str | TensorPart, ...]]
 
 
 def attention(
@@ -195,7 +194,9 @@ def _heads(config: Config) -> int:
 def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
     """Return where the parts of a fused module lie, in the order of `names`."""
     how = {"shares": equal(len(names))} | how
-    return {f"{_LAYER}.{stem}.{name}": (Part(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)}
+    return {
+        f"{_LAYER}.{stem}.{name}": (TensorPart(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)
+    }
 
 
 QKV = ("q_proj", "k_proj", "v_proj")
@@ -203,11 +204,6 @@ FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
 PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
 PERSIMMON_STORED = fused("self_attn", QKV, "self_attn.query_key_value", groups=_heads)
 GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
-
-
-def expert_count(config: Config) -> int:
-    """Return the number of experts."""
-    return config.count("num_experts")
 
 
 def stored_experts(
@@ -226,7 +222,7 @@ def stored_experts(
         whole = [f"{file}.{name}.weight" for name in (names[0], *names)]
     places: Stored = {}
     for number, (own, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
-        in_class = Part(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
+        in_class = TensorPart(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
         published = (
             f"{_LAYER}.{file}.experts.{{expert}}.{names[number]}"
             if len(names) == 3
@@ -278,7 +274,7 @@ def _by_layers(config: Config) -> tuple[int, ...]:
 
 
 EMBEDDING_GEMMA2_STORED: Stored = {
-    f"{_LAYER}.ple": (Part("ple.per_layer_model_projection", shares=_by_layers, by_block=True),)
+    f"{_LAYER}.ple": (TensorPart("ple.per_layer_model_projection", shares=_by_layers, by_block=True),)
 }
 
 

@@ -104,7 +104,9 @@ _MULTIPLIED = ScaleSpec(key="embedding_multiplier")
 _PER_LAYER = (Embed("embed_tokens_per_layer.weight"), Scale(0.0))
 _NO_MASKS: dict[str, Any] = {"omits_masks": True}
 
-_TAKES_UNSCALED: dict[str, Any] = {"handed_over": "unscaled_embeddings"}  # vLLM 0.33: forward scales its inputs_embeds
+_TAKES_UNSCALED: dict[str, Any] = {
+    "prompt_embeds_output": "unscaled_embeddings"
+}  # vLLM 0.33: forward scales its inputs_embeds
 
 _GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0)
 _MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")
@@ -327,7 +329,7 @@ DECODERS: dict[str, Family] = {
         eps="layer_norm_epsilon",
         types="optional",
         scale=ScaleSpec(),
-        handed_over="unscaled_embeddings",
+        prompt_embeds_output="unscaled_embeddings",
         causal=True,
     ),
     "gpt_neox": _whole(

@@ -6,10 +6,8 @@ Source: transformers 5.23 (the modeling module of each family).
 from collections.abc import Callable
 from dataclasses import replace
 
-from models.families import decoder_blocks
 from models.families.config import Config
-from models.families.family import linear, norm, rms_norm
-from models.families.tensor_parts import Part, equal
+from models.families.family import TensorPart, equal, expert_count, linear, norm, rms_norm
 from models.recipes.steps import (
     Activation,
     Attention,
@@ -111,7 +109,7 @@ def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
     )
 
 
-Stored = dict[str, tuple[str | Part, ...]]
+Stored = dict[str, tuple[str | TensorPart, ...]]
 _LLAMA_LAYER = "layers.{block}"
 
 
@@ -119,7 +117,7 @@ def _thirds(
     stem: str, names: tuple[str, str, str], whole: str, groups: Callable[[Config], int] = lambda config: 1
 ) -> Stored:
     """Return where query, key and value lie in one module, in groups or not."""
-    return {f"{stem}.{name}": (Part(whole, index, equal(3), groups),) for index, name in enumerate(names)}
+    return {f"{stem}.{name}": (TensorPart(whole, index, equal(3), groups),) for index, name in enumerate(names)}
 
 
 def _heads(config: Config) -> int:
@@ -152,7 +150,7 @@ def _native(attention: Attention, feed_forward: FeedForward) -> Recipe:
     )
 
 
-def _published(layer: str, places: dict[str, str | Part]) -> Stored:
+def _published(layer: str, places: dict[str, str | TensorPart]) -> Stored:
     """Return where files of the published code hold the tensors of a layer."""
     return {
         f"{_LLAMA_LAYER}.{name}": (
@@ -163,7 +161,7 @@ def _published(layer: str, places: dict[str, str | Part]) -> Stored:
 
 
 _PUBLISHED_LAYER = "encoder.layers.{block}"
-_NORMS: dict[str, str | Part] = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
+_NORMS: dict[str, str | TensorPart] = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
 
 NOMIC = _native(_unbiased(_SELF), _gated(down_biased=False))
 NOMIC_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
@@ -196,7 +194,7 @@ NOMIC_MOE: Recipe = (
     ),
     norm(f"{_LLAMA_LAYER}.post_mlp_layernorm"),
 )
-_ROWS_OF_EXPERTS = Part("mlp.experts.mlp.w1", experts=decoder_blocks.expert_count, stacked=False)
+_ROWS_OF_EXPERTS = TensorPart("mlp.experts.mlp.w1", experts=expert_count, stacked=False)
 NOMIC_MOE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
     _PUBLISHED_LAYER,
     {
@@ -222,8 +220,8 @@ GTE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv
     _LAYER,
     {
         "self_attn.o_proj": "attention.o_proj",
-        "mlp.up_proj": Part("mlp.up_gate_proj", 0, equal(2)),
-        "mlp.gate_proj": Part("mlp.up_gate_proj", 1, equal(2)),
+        "mlp.up_proj": TensorPart("mlp.up_gate_proj", 0, equal(2)),
+        "mlp.gate_proj": TensorPart("mlp.up_gate_proj", 1, equal(2)),
         "mlp.down_proj": "mlp.down_proj",
         "post_attention_layernorm": "attn_ln",
         "post_mlp_layernorm": "mlp_ln",
@@ -245,8 +243,8 @@ MODERNBERT: Recipe = (
     ),
 )
 MODERNBERT_STORED: Stored = _thirds(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | {
-    f"{_MODERN_MLP}.gate": (Part(f"{_MODERN_MLP}.Wi", 0, equal(2)),),
-    f"{_MODERN_MLP}.up": (Part(f"{_MODERN_MLP}.Wi", 1, equal(2)),),
+    f"{_MODERN_MLP}.gate": (TensorPart(f"{_MODERN_MLP}.Wi", 0, equal(2)),),
+    f"{_MODERN_MLP}.up": (TensorPart(f"{_MODERN_MLP}.Wi", 1, equal(2)),),
 }
 MODERNBERT_DECODER: Recipe = (
     replace(_attention(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
@@ -302,8 +300,8 @@ JINA_V2 = _post_norm(
     f"{_LAYER}.mlp.layernorm",
 )
 JINA_V2_STORED: Stored = {
-    f"{_LAYER}.mlp.gate": (Part(f"{_LAYER}.mlp.gated_layers", 0, equal(2)),),
-    f"{_LAYER}.mlp.up": (Part(f"{_LAYER}.mlp.gated_layers", 1, equal(2)),),
+    f"{_LAYER}.mlp.gate": (TensorPart(f"{_LAYER}.mlp.gated_layers", 0, equal(2)),),
+    f"{_LAYER}.mlp.up": (TensorPart(f"{_LAYER}.mlp.gated_layers", 1, equal(2)),),
 }
 
 JINA_CODE = _post_norm(
@@ -325,8 +323,8 @@ JINA_CODE = _post_norm(
     f"{_LAYER}.layer_norm_2",
 )
 JINA_CODE_STORED: Stored = {
-    f"{_LAYER}.mlp.up": (Part(f"{_LAYER}.mlp.up_gated_layer", 0, equal(2)),),
-    f"{_LAYER}.mlp.gate": (Part(f"{_LAYER}.mlp.up_gated_layer", 1, equal(2)),),
+    f"{_LAYER}.mlp.up": (TensorPart(f"{_LAYER}.mlp.up_gated_layer", 0, equal(2)),),
+    f"{_LAYER}.mlp.gate": (TensorPart(f"{_LAYER}.mlp.up_gated_layer", 1, equal(2)),),
 }
 
 _T5_LAYER = "encoder.block.{block}.layer"

@@ -119,7 +119,7 @@ def _with_decoder_layer(family: Family, layer: Recipe) -> Family:
 def _with_unscaled_decoder_inputs(family: Family) -> Family:
     """Return the family with a decoder whose forward scales inputs_embeds; the encoder does not."""
     assert family.decoder is not None
-    return replace(family, decoder=replace(family.decoder, handed_over="unscaled_embeddings"))
+    return replace(family, decoder=replace(family.decoder, prompt_embeds_output="unscaled_embeddings"))
 
 
 def _whole(family: Family, *, inner: int, pre_norm: bool, act: str = "gelu", **rest: Any) -> Family:
@@ -273,7 +273,7 @@ ENCODER_DECODERS: dict[str, Family] = {
             (Embed("{side}.embed_tokens.weight"), Scale(0.0), AddSinusoid("tensor2tensor", 0)),
             {"encoder": {"vocab_size": "src_vocab_size"}, "decoder": {"vocab_size": "tgt_vocab_size"}},
             numbering="cumsum_non_pad",
-            handed_over="unscaled_embeddings",
+            prompt_embeds_output="unscaled_embeddings",
             preferred_names={},
             fallback_names={
                 "decoder.embed_tokens.weight": ("decoder.output_projection.weight", "encoder.embed_tokens.weight")

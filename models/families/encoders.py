@@ -568,7 +568,7 @@ ENCODERS: dict[str, Family] = {
         },
         input_layer=(_WORD_TABLE, Scale(0.0), _TYPE_TABLE, _POSITION_TABLE, _NORM),
         scale=ScaleSpec(switch="rescale_embeddings"),
-        handed_over="unscaled_embeddings",
+        prompt_embeds_output="unscaled_embeddings",
         omits_masks=True,
     ),
     "megatron-bert": _like_bert(
@@ -653,7 +653,7 @@ ENCODERS: dict[str, Family] = {
         },
         rotates="position_embedding_type=rotary",
         stored_frequencies="rotary_embeddings.inv_freq",  # one for all layers, or the same in each
-        handed_over="input_embeddings",
+        prompt_embeds_output="input_embeddings",
         causal="is_decoder",
     ),
     "xlm": _XLM,

@@ -4,14 +4,14 @@ The input layer reads none of it, so a config that makes a table impossible cost
 """
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from models.errors import BadCheckpoint, ModelError
-from models.families import BucketSpec, Family
+from models.families.attention_direction import causality_and_window
 from models.families.config import Config
+from models.families.family import BucketSpec, Family
 from models.positions.alibi import MAX_BIAS
 from models.positions.buckets import deberta_bucket, t5_bucket
 from models.positions.rope import config as rope_config
@@ -20,7 +20,6 @@ from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
 from models.recipes.positional_encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 
-Attention = Literal["causal", "bidirectional"]
 Fitted = TypeVar("Fitted")
 Ropes = tuple[dict[str, RopeTable], tuple[str | None, ...]]
 _NO_ROPES: Ropes = ({}, ())
@@ -128,55 +127,3 @@ def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> di
     causal, window = causality_and_window(family, config)
     types = dict.fromkeys(name for name in layers if name) or {EVERY_LAYER: None}
     return {name: Mask(causal, window if name == EVERY_LAYER or "sliding" in name else None) for name in types}
-
-
-def stated_attention(config: Config) -> list[str]:
-    """Return what a decoder's config says of how it attends, such as "is_causal False"; null says nothing."""
-    keys = ("is_causal", "use_bidirectional_attention")
-    return [f"{key} {config.data[key]!r}" for key in keys if config.data.get(key) is not None]
-
-
-def with_attention(family: Family, config: Config, attention: Attention) -> tuple[Config, str | None]:
-    """Return a decoder's config that attends as told, and in a sentence what it said; None: the same.
-
-    Raises:
-        BadCheckpoint: the family is no decoder, or its class builds its mask itself.
-    """
-    if family.causal is not True or family.builds_own_mask:
-        raise BadCheckpoint(f"--attention is of decoders, and {config.get('model_type')!r} is none: leave it out")
-    causal = attention == "causal"
-    stated = stated_attention(config)
-    agrees = causality_and_window(family, config)[0] == causal
-    if stated and agrees:
-        return config, None
-    note = f"attention is {attention}, by --attention; config.json says {' and '.join(stated) or 'nothing of it'}"
-    return (config if agrees else replace(config, data={**config.data, **_attending(family, causal)})), note
-
-
-def _attending(family: Family, causal: bool) -> dict[str, Any]:
-    """Return the config keys by which a family's class is causal, or is not."""
-    if family.bidirectional_if is None:
-        return {"is_causal": causal}
-    key, _, word = family.bidirectional_if[0].partition("=")
-    return {"is_causal": True, key: not causal and (word or True)}
-
-
-def causality_and_window(family: Family, config: Config) -> tuple[bool, int | None]:
-    """Return whether the attention is causal, and the window of sliding layers.
-
-    Source: transformers 5.23: masking_utils (a causal family whose is_causal is false keeps the width of its window, to
-        either side) and the configs of Gemma 3 and 4, which halve it.
-    """
-    causal = config.holds(family.causal) if isinstance(family.causal, str) else family.causal
-    is_causal = family.builds_own_mask or bool(config.data.get("is_causal", True))
-    halved = family.bidirectional_if is not None and config.holds(family.bidirectional_if[0])
-    window = None
-    in_use = config.get("use_sliding_window") is not False  # Qwen 2's mixtures then write a window of 0
-    if family.window is not None and config.get(family.window) is not None and in_use:
-        least = 1 if (causal and not halved and family.window_of != "half") or family.window_of == "each" else 2
-        window = config.count(family.window, least)
-        if halved and family.bidirectional_if:
-            window = window // 2 + max(family.bidirectional_if[1], not is_causal)
-        elif family.window_of == "half" or (not causal and family.window_of == "both"):
-            window //= 2
-    return causal and is_causal and not halved, window

@@ -8,15 +8,60 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from models.families import tensor_parts
 from models.families.config import Config
 from models.positions.learned import Kind
 from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 
-Part = tensor_parts.Part
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
-HandedOver = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
+PromptEmbedsOutput = Literal["token_embeddings", "unscaled_embeddings", "input_embeddings"]
+
+
+Shares = Callable[[Config], tuple[int, ...]]
+
+
+def equal(count: int) -> Shares:
+    """Return the shares of `count` equal parts."""
+    return lambda config: (1,) * count
+
+
+def by_heads(config: Config) -> tuple[int, ...]:
+    """Return the shares of queries, keys and values of all heads."""
+    heads = config.count("num_attention_heads")
+    keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
+    return heads, keys, keys
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """A tensor as part of another.
+
+    Attributes:
+        stem: of the other, its block's number written as {block}.
+        index: which of its parts.
+        shares: how its rows are divided.
+        groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
+        transposed: the file holds [in, out] (GPT-2's Conv1D).
+        by_block: whether the number of the block is the index.
+        experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
+        stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
+        expert: whose matrix is read.
+    """
+
+    stem: str
+    index: int = 0
+    shares: Shares = field(default=equal(1))
+    groups: Callable[[Config], int] = field(default=lambda config: 1)
+    transposed: bool = False
+    by_block: bool = False
+    experts: Callable[[Config], int] | None = None
+    stacked: bool = True
+    expert: int = 0
+
+
+def expert_count(config: Config) -> int:
+    """Return the number of experts."""
+    return config.count("num_experts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +226,9 @@ class Family:
         builds_own_mask: the class builds its mask itself, so that the config's is_causal has no effect.
         bidirectional_if: of a causal family: the condition on which it attends both ways, and what is then added to
             half the window (EmbeddingGemma).
-        handed_over: the output that another server of the same model takes as inputs_embeds (prompt_embeds) in place of
-            the ids. token_embeddings: the word table's rows, scaled where their module scales
-            (Gemma, BART); unscaled_embeddings: the forward pass scales inputs_embeds itself (Granite);
+        prompt_embeds_output: the output that another server of the same model takes as inputs_embeds (prompt_embeds)
+            in place of the ids. token_embeddings: the word table's rows, scaled where their module scales (Gemma,
+            BART); unscaled_embeddings: the forward pass scales inputs_embeds itself (Granite);
             input_embeddings: it adds nothing of the input layer to them (ESM). Follows vLLM where it has the family,
             else transformers.
         omits_masks: no mask is exported: sliding and full layers share one RoPE table, layers are recurrent, or
@@ -199,7 +244,7 @@ class Family:
     input_layer: Recipe
     block: Recipe = ()
     after_blocks: Recipe = ()
-    stored: Mapping[str, tuple["str | Part", ...]] = field(default_factory=dict)
+    stored: Mapping[str, tuple["str | TensorPart", ...]] = field(default_factory=dict)
     absent: tuple[str, ...] = ()
     experts: ExpertSpec | None = None
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
@@ -239,7 +284,7 @@ class Family:
     window_of: Literal["both", "each", "half"] = "both"
     builds_own_mask: bool = False
     bidirectional_if: tuple[str, int] | None = None
-    handed_over: HandedOver = "token_embeddings"
+    prompt_embeds_output: PromptEmbedsOutput = "token_embeddings"
     omits_masks: bool = False
     text_vector: TextVector | None = None
     alibi: AlibiSpec | None = None

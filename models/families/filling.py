@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 
 from models.errors import BadCheckpoint
-from models.families import Family
 from models.families.config import Config
+from models.families.family import Family
 from models.families.tensor_names import TensorNaming
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS, Extra
@@ -79,7 +79,7 @@ def _with_factor(step: Step, family: Family, config: Config, dtype: str) -> Reci
         return (step,)
     spec = family.scale
     factor = config.number(spec.key) if spec.key else math.sqrt(config.count("hidden_size"))
-    return _scaled(factor, spec.rounded, dtype, family.handed_over == "unscaled_embeddings")
+    return _scaled(factor, spec.rounded, dtype, family.prompt_embeds_output == "unscaled_embeddings")
 
 
 def _scaled(factor: float, rounded: str | None, dtype: str, outside: bool = False) -> Recipe:

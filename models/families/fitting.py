@@ -8,12 +8,14 @@ import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, ConfigKey, Family, Types, family_for_side, text_tower
+from models.families import FAMILIES, family_for_side, text_tower
 from models.families.adapters import Adapters, adapters_of
 from models.families.assumptions import assume_decoder
+from models.families.attention_direction import Attention, with_attention
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
-from models.families.encoding_fitting import Attention, fit_encodings, unless_refused, with_attention
+from models.families.encoding_fitting import fit_encodings, unless_refused
+from models.families.family import ConfigKey, Family, Types
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
@@ -21,14 +23,14 @@ from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
 from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tensors
 from models.tables.quantization import RowSource
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FittedModel:
     """A family fitted to one checkpoint: steps with the file's tensor names, and the sizes its config promises.
 
     Attributes:
@@ -46,9 +48,9 @@ class Plan:
         extras: what graphs read of each token besides id, position and segment.
         per_layer: steps to the embeddings each layer has of its own; empty: it has none.
         assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
-        head: how hidden states become logits; None: it is not exported, for the reason in `headless`.
+        head: how hidden states become logits; None: it is not exported, for the reason in `no_head_reason`.
         parts: tensors that the file holds as parts of others, by name.
-        blockless: why there is no `encoder`; None: there is one.
+        no_blocks_reason: why there is no `encoder`; None: there is one.
         tasks: names of the tasks that the file holds adapters of; empty: it holds none.
     """
 
@@ -67,9 +69,9 @@ class Plan:
     per_layer: Recipe = ()
     assumed: tuple[str, ...] = ()
     head: OutputHead | None = None
-    headless: str | None = None
+    no_head_reason: str | None = None
     parts: Mapping[str, StoredPart] = field(default_factory=dict)
-    blockless: str | None = None
+    no_blocks_reason: str | None = None
     tasks: tuple[str, ...] = ()
 
     @property
@@ -103,9 +105,9 @@ class Plan:
         return {name: self.parts[name].view(array) if name in self.parts else array for name, array in arrays.items()}
 
 
-def plan(
+def fit(
     checkpoint: Checkpoint, side: str | None = None, assume: bool = False, attention: Attention | None = None
-) -> Plan:
+) -> FittedModel:
     """Fit the family of a checkpoint to it.
 
     Args:
@@ -146,7 +148,9 @@ def variant_of(
     return model_type, family, data
 
 
-def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]) -> Plan:
+def _fitted(
+    model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]
+) -> FittedModel:
     prefix = find_prefix(family, checkpoint, config)
     naming = checkpoint_naming(family, prefix, checkpoint)
     dtype = checkpoint.tensors[naming(tensors(family.input_layer)[0])].dtype
@@ -157,15 +161,15 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
     per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
     fitted = _with_stored_frequencies(fit_encodings(family, config, model_type), family, prefix, checkpoint)
     encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
-    encoder, blockless = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts, adapters)
+    encoder, reason = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts, adapters)
     shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
     shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
     _check_shapes(shapes, checkpoint, parts)
     word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
-    head, headless = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
+    head, no_head_reason = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
     if assumed and head:
         assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
-    return Plan(
+    return FittedModel(
         model_type=model_type,
         family=family,
         config=config,
@@ -181,9 +185,9 @@ def _fitted(model_type: str, family: Family, config: Config, checkpoint: Checkpo
         per_layer=per_layer,
         assumed=assumed,
         head=head,
-        headless=headless,
+        no_head_reason=no_head_reason,
         parts=parts,
-        blockless=blockless,
+        no_blocks_reason=reason,
         tasks=adapters.tasks if adapters else (),
     )
 
@@ -283,14 +287,14 @@ def _checked_blocks(
 ) -> tuple[Recipe, str | None]:
     """Return what `_encoder_blocks` does; where a decoder's blocks are faulty, the fault: its input layer is not."""
     try:
-        blocks, blockless = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts, adapters)
+        blocks, reason = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts, adapters)
         _check_shapes(expected_shapes(blocks, config, family), checkpoint, parts)
     except BadCheckpoint as error:
         if family.causal is not True:
             raise
         parts.clear()
         return (), str(error)
-    return blocks, blockless
+    return blocks, reason
 
 
 def _encoder_blocks(
@@ -304,7 +308,7 @@ def _encoder_blocks(
     adapters: Adapters | None,
 ) -> tuple[Recipe, str | None]:
     """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
-    if reason := checkpoint.blockless or uncomputed(model_type, family, config, encodings):
+    if reason := checkpoint.no_blocks_reason or uncomputed(model_type, family, config, encodings):
         return (), reason
     if family.causal is not True and config.get("is_decoder"):
         return (), "config.json says is_decoder true"

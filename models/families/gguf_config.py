@@ -18,8 +18,9 @@ from models.checkpoints.gguf import Gguf
 from models.checkpoints.gguf_rope import is_size, rope_config
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, Family
+from models.families import FAMILIES
 from models.families.config import Config as FamilyConfig
+from models.families.family import Family
 from models.families.gguf_tensors import arranged, block_names, input_names, unread
 
 Config = dict[str, Any]

@@ -14,7 +14,7 @@ from typing import Any
 
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families import Family
+from models.families.family import Family
 from models.recipes.steps import (
     AddPosition,
     AddType,

@@ -9,11 +9,10 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import linear, norm
-from models.families.tensor_parts import Part, equal
+from models.families.family import TensorPart, equal, linear, norm
 from models.recipes.steps import Activation, Attention, DistanceBias, FeedForward, Parallel, Recipe
 
-Stored = dict[str, tuple[str | Part, ...]]
+Stored = dict[str, tuple[str | TensorPart, ...]]
 KeyHeads = Callable[[Config], int]
 
 
@@ -34,7 +33,9 @@ def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads 
     def shares(config: Config) -> tuple[int, ...]:
         return _heads(config) // key_heads(config), 1, 1
 
-    return {f"{stem}.{name}": (Part(f"{stem}.{whole}", index, shares, key_heads),) for index, name in enumerate(names)}
+    return {
+        f"{stem}.{name}": (TensorPart(f"{stem}.{whole}", index, shares, key_heads),) for index, name in enumerate(names)
+    }
 
 
 def with_key_heads(key_heads: KeyHeads) -> Callable[[Config, int, str | None], Mapping[str, Any]]:
@@ -47,8 +48,8 @@ def one_if_shared(config: Config) -> int:
     return 1 if config.get("multi_query") else _heads(config)
 
 
-def _conv(stem: str) -> tuple[str | Part, ...]:
-    return (Part(stem, transposed=True),)
+def _conv(stem: str) -> tuple[str | TensorPart, ...]:
+    return (TensorPart(stem, transposed=True),)
 
 
 _H = "h.{block}"
@@ -73,7 +74,7 @@ _GPT2_MLP = FeedForward(linear(f"{_H}.mlp.c_fc"), linear(f"{_H}.mlp.c_proj"), "g
 GPT2 = _gpt2(_GPT2_ATTENTION)
 GPT2_STORED: Stored = {
     **{
-        f"{_H}.attn.{name}": (Part(f"{_H}.attn.c_attn", index, equal(3), transposed=True),)
+        f"{_H}.attn.{name}": (TensorPart(f"{_H}.attn.c_attn", index, equal(3), transposed=True),)
         for index, name in enumerate("qkv")
     },
     f"{_H}.attn.c_proj": _conv(f"{_H}.attn.c_proj"),
@@ -100,7 +101,7 @@ OPENAI_GPT: Recipe = (_GPT2_ATTENTION, norm(f"{_H}.ln_1"), _GPT2_MLP, norm(f"{_H
 _NEO = _projections(f"{_H}.attn.attention", biased=False)
 GPT_NEO = _gpt2(replace(_NEO, output=linear(f"{_H}.attn.attention.out_proj")))
 CODEGEN_STORED: Stored = {  # of four devices, values before keys
-    f"{_H}.attn.{name}_proj": (Part(f"{_H}.attn.qkv_proj", index, equal(3), lambda config: 4),)
+    f"{_H}.attn.{name}_proj": (TensorPart(f"{_H}.attn.qkv_proj", index, equal(3), lambda config: 4),)
     for index, name in enumerate("qvk")
 }
 CTRL: Recipe = (
@@ -125,7 +126,8 @@ MPT: Recipe = (
     ),
 )
 MPT_STORED: Stored = {
-    f"{_MPT_LAYER}.attn.{name}": (Part(f"{_MPT_LAYER}.attn.Wqkv", index, equal(3)),) for index, name in enumerate(_QKV)
+    f"{_MPT_LAYER}.attn.{name}": (TensorPart(f"{_MPT_LAYER}.attn.Wqkv", index, equal(3)),)
+    for index, name in enumerate(_QKV)
 }
 
 

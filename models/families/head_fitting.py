@@ -10,14 +10,14 @@ from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
-from models.families import ACTIVATIONS
+from models.families.config import ACTIVATIONS
 from models.families.heads import (
     HEADS,
     PLAIN,
     HeadConfig,
     HeadSpec,
 )
-from models.recipes.output_head import OutputHead, Transform
+from models.recipes.heads import OutputHead, Transform
 from models.recipes.steps import Activation, LayerNorm, Linear
 
 TIE = "tie_word_embeddings"

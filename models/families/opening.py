@@ -71,11 +71,11 @@ def _folder(path: Path) -> Checkpoint:
 
 def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     file = read_gguf(path)
-    config, tensors, blockless = gguf_config.read(file, str(path))
+    config, tensors, no_blocks_reason = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     family = FAMILIES.get(config["model_type"])
     gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
-    checkpoint = Checkpoint(folder, config, tensors, path.name, blockless=blockless, separate=True)
+    checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
 

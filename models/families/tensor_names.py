@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
-from models.families import Family, Part
 from models.families.config import Config
+from models.families.family import Family, TensorPart
 from models.families.tensor_parts import StoredPart, stored_part
 from models.recipes.steps import tensors
 
@@ -31,13 +31,13 @@ def _with_adapters(family: Family, name: str) -> tuple[str, ...]:
     return (name.removesuffix(".weight") + ORIGINAL,) if family.adapters and name.endswith(".weight") else ()
 
 
-def parts(family: Family, name: str) -> tuple[str | Part, ...]:
+def parts(family: Family, name: str) -> tuple[str | TensorPart, ...]:
     """Return where else than under its own name files may hold a tensor of the blocks, full names without prefix."""
     number = match.group() if (match := _BLOCK.search(name)) else ""
     expert = match.group() if (match := _EXPERT.search(name)) else "0"
     stem, _, kind = _EXPERT.sub("{expert}", _BLOCK.sub("{block}", name, count=1)).rpartition(".")
 
-    def named(place: str | Part) -> str | Part:
+    def named(place: str | TensorPart) -> str | TensorPart:
         if isinstance(place, str):
             return f"{place.replace('{block}', number).replace('{expert}', expert)}.{kind}"
         whole = place.stem.replace("{block}", number)
@@ -117,7 +117,9 @@ def checkpoint_naming(
     return name_in_file
 
 
-def place_of(family: Family, prefix: str, checkpoint: Checkpoint, name: str, fused: bool) -> tuple[str, Part | None]:
+def place_of(
+    family: Family, prefix: str, checkpoint: Checkpoint, name: str, fused: bool
+) -> tuple[str, TensorPart | None]:
     """Return the file's tensor that is or, if `fused`, holds a tensor of the base class, and which part of it that is.
 
     Raises:

@@ -1,7 +1,6 @@
 """Tensors that files hold inside others: rows of fused projections, transposed matrices."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -11,48 +10,8 @@ from numpy.typing import NDArray
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
+from models.families.family import TensorPart
 from models.tables.quantization import RowSource
-
-Shares = Callable[[Config], tuple[int, ...]]
-
-
-def equal(count: int) -> Shares:
-    """Return the shares of `count` equal parts."""
-    return lambda config: (1,) * count
-
-
-def by_heads(config: Config) -> tuple[int, ...]:
-    """Return the shares of queries, keys and values of all heads."""
-    heads = config.count("num_attention_heads")
-    keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
-    return heads, keys, keys
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A tensor as part of another.
-
-    Attributes:
-        stem: of the other, its block's number written as {block}.
-        index: which of its parts.
-        shares: how its rows are divided.
-        groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
-        transposed: the file holds [in, out] (GPT-2's Conv1D).
-        by_block: whether the number of the block is the index.
-        experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
-        stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
-        expert: whose matrix is read.
-    """
-
-    stem: str
-    index: int = 0
-    shares: Shares = field(default=equal(1))
-    groups: Callable[[Config], int] = field(default=lambda config: 1)
-    transposed: bool = False
-    by_block: bool = False
-    experts: Callable[[Config], int] | None = None
-    stacked: bool = True
-    expert: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +39,7 @@ class StoredPart:
         return array if as_read else _Reordered(self, array)
 
 
-def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> StoredPart:
+def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> StoredPart:
     """Return where a part lies.
 
     Args:
@@ -108,7 +67,7 @@ def stored_part(name: str, part: Part, tensor: Tensor, config: Config) -> Stored
     return StoredPart(replace(tensor, name=name), own, whole, transposed)
 
 
-def part_rows(whole: str, part: Part, count: int, config: Config) -> tuple[int, int]:
+def part_rows(whole: str, part: TensorPart, count: int, config: Config) -> tuple[int, int]:
     """Return the first row of a part, and the one behind its last, in each group of a tensor of `count` rows.
 
     Raises:
@@ -124,7 +83,7 @@ def part_rows(whole: str, part: Part, count: int, config: Config) -> tuple[int, 
     return first, first + unit * shares[part.index]
 
 
-def _of_expert(tensor: Tensor, part: Part, experts: int) -> Tensor:
+def _of_expert(tensor: Tensor, part: TensorPart, experts: int) -> Tensor:
     """Return the matrix of one expert, in a tensor of those of all."""
     shape = tensor.shape[1:] if part.stacked else (tensor.shape[0] // experts, *tensor.shape[1:])
     if len(shape) != 2 or tensor.shape[0] != (experts if part.stacked else experts * shape[0]):

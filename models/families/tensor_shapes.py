@@ -1,7 +1,7 @@
 """The shapes that a config's sizes give the tensors of a recipe."""
 
-from models.families import Family
 from models.families.config import Config
+from models.families.family import Family
 from models.recipes.positional_encodings import Encodings
 from models.recipes.steps import (
     Adapter,

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
-from models.graphs.row_layout import Layout
+from models.graphs.row_layout import RowLayout
 from models.graphs.score_terms import LONG, Terms
 from models.recipes.score_terms import MASKED
 from models.recipes.steps import Attention
@@ -37,7 +37,7 @@ EmitOne = Callable[[GraphBuilder, list[str], list[str]], str]  # of one sequence
 def attend(
     builder: GraphBuilder,
     projected: tuple[str, str, str],
-    rows: Layout,
+    rows: RowLayout,
     step: Attention,
     width: int,
     terms: Terms,
@@ -86,7 +86,7 @@ def attend(
 def attend_of_one(
     builder: GraphBuilder,
     projected: tuple[str, str, str],
-    rows: Layout,
+    rows: RowLayout,
     step: Attention,
     width: int,
     terms: Terms,
@@ -110,7 +110,7 @@ class _Attention:
     """
 
     projected: tuple[str, str, str]
-    rows: Layout
+    rows: RowLayout
     step: Attention
     head_width: int
     terms: Terms

@@ -23,7 +23,7 @@ from models.graphs.input_layer import (
 from models.graphs.positions.rope import cos_sin, filled
 from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded
-from models.graphs.row_layout import Layout, Row, layout, rows_of_one
+from models.graphs.row_layout import Row, RowLayout, layout, rows_of_one
 from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
@@ -135,7 +135,7 @@ class Blocks:
 
     builder: GraphBuilder
     projections: Projections
-    rows: Layout
+    rows: RowLayout
     width: int
     ropes: Ropes
     terms: dict[Any, Terms] = field(default_factory=dict)

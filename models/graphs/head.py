@@ -9,7 +9,7 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import activate, emit_row_step
-from models.recipes.output_head import OutputHead, Transform
+from models.recipes.heads import OutputHead, Transform
 
 INPUT, OUTPUT = "hidden", "logits"
 

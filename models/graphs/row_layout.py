@@ -16,7 +16,7 @@ Row = Literal["first", "last"]  # of the tokens of a sequence that are attended 
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RowLayout:
     """Values that say how the sequences lie in the packed rows of a batch.
 
     Attributes:
@@ -49,7 +49,7 @@ class Layout:
     images: bool = False
 
 
-def layout(builder: GraphBuilder) -> Layout:
+def layout(builder: GraphBuilder) -> RowLayout:
     """Emit the layout of a batch from the inputs mask bool [N] and lengths int64 [B]."""
     longest, shortest = (builder.op(kind, "lengths", keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
     unmasked = builder.cast(builder.op("ReduceMin", builder.cast("mask", "INT32"), keepdims=0), "BOOL")
@@ -62,10 +62,10 @@ def layout(builder: GraphBuilder) -> Layout:
     starts = builder.op("Sub", ends, "lengths")
     unused = builder.op("Or", uniform, builder.op("And", looped, builder.op("Not", padded)))
     take, keys, hidden, back = _rectangle(builder, unused, starts, longest)
-    return Layout(uniform, looped, long, padded, starts, ends, take, keys, hidden, back)
+    return RowLayout(uniform, looped, long, padded, starts, ends, take, keys, hidden, back)
 
 
-def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> Layout:
+def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> RowLayout:
     """Emit the layout of a batch of images.
 
     Args:
@@ -74,11 +74,11 @@ def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> Layout:
         rows: of an image, int64 without dimensions.
     """
     long = builder.op("Greater", rows, builder.scalar(LONG, np.int64))
-    return Layout("", "", long, "", "", "", "", "", "", "", lengths, images=True)
+    return RowLayout("", "", long, "", "", "", "", "", "", "", lengths, images=True)
 
 
 def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) -> list[str]:
-    """Return take, keys, hidden and back of Layout."""
+    """Return take, keys, hidden and back of RowLayout."""
     empty, padded = builder.inner(), builder.inner()
     values = _padded_rectangle(padded, starts, longest)
     slots = ("sequences", "slots")
@@ -114,7 +114,7 @@ def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> list[
     return [take, builder.cast(keys, "INT32"), hidden, back]
 
 
-def rows_of_one(builder: GraphBuilder, rows: Layout, which: Row) -> str:
+def rows_of_one(builder: GraphBuilder, rows: RowLayout, which: Row) -> str:
     """Emit the packed row of each sequence's first or last token that is attended to, int64 [B]; of none, its own."""
     body, axis = builder.inner(), builder.constant(np.array([0]))
     number = body.op("Unsqueeze", "number", axis)

@@ -4,7 +4,6 @@ It holds numbers and names; models/positions/ computes the tables.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from models.positions.rope.frequencies import Rope
 
@@ -107,27 +106,3 @@ class Encodings:
         if self.buckets is None or self.buckets.table is None:
             return ()
         return (self.buckets.table, *(self.buckets.norm[:2] if self.buckets.norm else ()))
-
-
-def from_json(data: dict[str, Any]) -> Encodings:
-    """Return the Encodings of their dataclasses.asdict; KeyError or TypeError if the data is no such object."""
-    buckets = data["buckets"]
-    if buckets and buckets["norm"]:
-        buckets = buckets | {"norm": tuple(buckets["norm"])}
-    return Encodings(
-        {name: _rope_table(entry) for name, entry in data["ropes"].items()},
-        tuple(data["layers"]),
-        data["alibi"] and Alibi(**data["alibi"]),
-        buckets and Buckets(**buckets),
-        {name: Mask(**entry) for name, entry in data["masks"].items()},
-        dict(data.get("refused", {})),  # cards of earlier versions have none
-    )
-
-
-def _rope_table(entry: dict[str, Any]) -> RopeTable:
-    own = entry["rope"]
-    stored = own.get("stored") and tuple(own["stored"])  # cards of earlier versions have none
-    rope = Rope.of(**own | {"parameters": dict(own["parameters"]), "stored": stored})
-    sections = entry["sections"] and tuple(entry["sections"])
-    lists = {name: tuple(entry[name]) for name in ("inverse_frequency", "notes")}
-    return RopeTable(**entry | lists | {"rope": rope, "sections": sections})

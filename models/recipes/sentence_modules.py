@@ -3,9 +3,8 @@
 models/graphs/sentence_modules.py and models/reference/sentence_modules.py read them.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from models.recipes.steps import Activation, LayerNorm, Linear
 
@@ -31,7 +30,6 @@ class Normalize:
 
 
 Module = Dense | LayerNorm | Normalize
-_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Dense, LayerNorm, Normalize)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +49,3 @@ class SentenceModules:
     width: int
     flops_per_text: int
     file: str
-
-
-def to_json(modules: SentenceModules) -> dict[str, Any]:
-    """Return the modules as JSON, each with the name of its `module`."""
-    return asdict(modules) | {"steps": [{"module": type(step).__name__, **asdict(step)} for step in modules.steps]}
-
-
-def from_json(data: Mapping[str, Any] | None) -> SentenceModules | None:
-    """Return the modules of `to_json`'s object, None of None; KeyError or TypeError if the data is no such object."""
-    if data is None:
-        return None
-    return SentenceModules(**{**data, "steps": tuple(_module(dict(entry)) for entry in data["steps"])})
-
-
-def _module(entry: dict[str, Any]) -> Module:
-    kind = _KINDS[entry.pop("module")]
-    module: Module = kind(
-        **{key: Linear(**value) if isinstance(value, dict) else value for key, value in entry.items()}
-    )
-    return module

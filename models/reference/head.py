@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.reference.interpreter import ACTIVATIONS, rowwise
 
 BLOCK_VALUES = 1 << 22  # of the matrix held in float64 at a time: 32 MB

@@ -63,11 +63,6 @@ class StoredTable:
     rms_error: float
 
 
-def from_json(data: dict[str, Any] | None) -> dict[str, StoredTable] | None:
-    """Return stored tables by name from their dataclasses.asdict; TypeError if the data is no such object."""
-    return data and {name: StoredTable(**entry) for name, entry in data.items()}
-
-
 def ranges_name(table: str, kind: Kind) -> str:
     """Return the name under which a weights file holds the ranges of a table."""
     return f"{table}.{kind}"

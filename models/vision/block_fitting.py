@@ -26,14 +26,14 @@ class FittedBlocks:
         vector: from their rows to an image's vector; empty: the checkpoint makes none.
         width: of this vector.
         shapes: of the tensors of both.
-        blockless: why there is no `encoder`; None: there is one.
+        no_blocks_reason: why there is no `encoder`; None: there is one.
     """
 
     encoder: Recipe = ()
     vector: VectorSteps = ()
     width: int = 0
     shapes: dict[str, Shape] = field(default_factory=dict)
-    blockless: str | None = None
+    no_blocks_reason: str | None = None
 
 
 def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> FittedBlocks:
@@ -49,11 +49,11 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
         BadCheckpoint: the config makes no such blocks.
     """
     if family.blocks is None:
-        return FittedBlocks(blockless=family.uncovered)
+        return FittedBlocks(no_blocks_reason=family.uncovered)
     filled = block_steps(family.blocks, config, Encodings())
     named = expected_shapes(filled, config)
     if not any(prefix + name in checkpoint.tensors for name in named):
-        return FittedBlocks(blockless="the checkpoint holds no tensor of a block")
+        return FittedBlocks(no_blocks_reason="the checkpoint holds no tensor of a block")
     _check_heads(config)
     encoder = tuple(renamed(step, lambda name: prefix + name) for step in filled)
     shapes = {prefix + name: shape for name, shape in named.items()}

@@ -31,7 +31,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class VisionPlan:
+class FittedTower:
     """A row of FAMILIES fitted to one checkpoint.
 
     Attributes:
@@ -44,7 +44,7 @@ class VisionPlan:
         encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
         vector: from the rows behind the blocks to an image's vector; empty: there is none.
         vector_width: of this vector.
-        blockless: why there is no `encoder`; None: there is one.
+        no_blocks_reason: why there is no `encoder`; None: there is one.
     """
 
     model_type: str
@@ -56,13 +56,13 @@ class VisionPlan:
     encoder: Recipe = ()
     vector: VectorSteps = ()
     vector_width: int = 0
-    blockless: str | None = None
+    no_blocks_reason: str | None = None
 
-    def without_blocks(self) -> "VisionPlan":
+    def without_blocks(self) -> "FittedTower":
         """Return the plan of the input layer alone."""
         own = {name: self.shapes[name] for name in tensors(self.steps)}
         reason = "--encoder none leaves its blocks out"
-        return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, blockless=reason)
+        return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
 
     @property
     def axial(self) -> AxialRope | None:
@@ -127,7 +127,7 @@ def _config(name: str, own_config: Mapping[str, Any]) -> Config:
     return Config(own_config, FAMILIES[name].defaults, FAMILIES[name].names)
 
 
-def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
+def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
     """Return a row fitted to a checkpoint.
 
     Args:
@@ -149,7 +149,7 @@ def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
     renamed = tuple(_renamed(step, prefix) for step in filled)
     behind = fit_blocks(family, config, prefix, checkpoint)
     shapes |= {tensor: _checked(checkpoint, tensor, shape) for tensor, shape in behind.shapes.items()}
-    return VisionPlan(
+    return FittedTower(
         name,
         family,
         config,
@@ -159,7 +159,7 @@ def plan(checkpoint: Checkpoint, name: str, config: Config) -> VisionPlan:
         behind.encoder,
         behind.vector,
         behind.width,
-        behind.blockless,
+        behind.no_blocks_reason,
     )
 
 

@@ -1,10 +1,7 @@
 """Image, the part of a card that describes a vision model: its steps, its input and its image preprocessing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from models.vision import preprocessor_config, steps
 from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, Feed, Patchify, Steps, VectorSteps
 
@@ -77,17 +74,3 @@ class Image:
     def reads_pictures(self) -> bool:
         """Whether the model accepts image files, not only tensors."""
         return self.preprocessor is not None
-
-
-def from_json(data: Mapping[str, Any]) -> Image:
-    """Return the Image of its JSON: dataclasses.asdict with steps as steps.to_json gives them.
-
-    Raises:
-        KeyError: a key is missing.
-        TypeError: a value has another type.
-    """
-    preprocessor = data["preprocessor"] and preprocessor_config.from_json(data["preprocessor"])
-    fixed = data["fixed"] and tuple(data["fixed"])
-    axial = data["axial"] and AxialRope(**data["axial"])
-    parts = {"steps": steps.from_json(data["steps"]), "vector": steps.vector_from_json(data.get("vector", []))}
-    return Image(**dict(data) | parts | {"preprocessor": preprocessor, "fixed": fixed, "axial": axial})

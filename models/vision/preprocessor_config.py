@@ -57,17 +57,6 @@ class Preprocessor:
     channels_last: bool = False
 
 
-def from_json(data: Mapping[str, Any]) -> Preprocessor:
-    """Return the Preprocessor of its JSON, the inverse of dataclasses.asdict.
-
-    Raises:
-        KeyError: a key is missing.
-        TypeError: a value has another type.
-    """
-    lists = {name: data[name] and tuple(data[name]) for name in ("sizes", "crop", "mean", "std")}
-    return Preprocessor(**dict(data) | lists)
-
-
 @dataclass(frozen=True, slots=True)
 class Processor:
     """The defaults of an image processor class of transformers.

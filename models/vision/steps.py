@@ -4,11 +4,9 @@ They are data that name the tensors they use; the blocks between are those of mo
 [batch, rows, d]. models/reference/vision.py (numpy float64) and models/graphs/vision.py (ONNX) read them.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from models.recipes import recipe_json
 from models.recipes import steps as recipe
 from models.recipes.steps import FeedForward, LayerNorm, Linear, RMSNorm
 
@@ -120,34 +118,14 @@ class AttentionPool:
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Patchify, Project, Insert, AddGrid, AddRows, Convolve, LayerNorm, RMSNorm)
-}
-
 VectorStep = TakeRow | AttentionPool | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]
-_VECTOR_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (TakeRow, AttentionPool)}
 
 
 def tensors(steps: Steps) -> tuple[str, ...]:
     """Return the names of the tensors that the steps read, in order of first use, each once."""
     named = (getattr(step, field, None) for step in steps for field in ("table", "weight", "bias"))
     return tuple(dict.fromkeys(name for name in named if name is not None))
-
-
-def to_json(steps: Steps) -> list[dict[str, Any]]:
-    """Return the steps as JSON objects, each with its `step` name."""
-    return [{"step": type(step).__name__, **asdict(step)} for step in steps]
-
-
-def from_json(data: list[Mapping[str, Any]]) -> Steps:
-    """Return the steps of `to_json`.
-
-    Raises:
-        KeyError: an unknown step or a missing key.
-        TypeError: an unknown key.
-    """
-    return tuple(KINDS[entry["step"]](**{key: entry[key] for key in entry if key != "step"}) for entry in data)
 
 
 def vector_tensors(steps: VectorSteps) -> tuple[str, ...]:
@@ -159,26 +137,3 @@ def vector_tensors(steps: VectorSteps) -> tuple[str, ...]:
         elif not isinstance(step, TakeRow):
             names += recipe.tensors((step,))
     return tuple(dict.fromkeys(names))
-
-
-def vector_to_json(steps: VectorSteps) -> list[dict[str, Any]]:
-    """Return the steps to an image's vector as JSON objects, each with its `step` name."""
-    return [
-        {"step": type(step).__name__, **asdict(step)}
-        if isinstance(step, TakeRow | AttentionPool)
-        else recipe_json.to_json((step,))[0]
-        for step in steps
-    ]
-
-
-def vector_from_json(data: list[Mapping[str, Any]]) -> VectorSteps:
-    """Return the steps of `vector_to_json`; KeyError or TypeError as `from_json`."""
-    return tuple(_vector_step(dict(entry)) for entry in data)
-
-
-def _vector_step(entry: dict[str, Any]) -> Any:
-    kind = _VECTOR_KINDS.get(entry["step"])
-    if kind is None:
-        return recipe_json.from_json([entry])[0]
-    output = {"output": Linear(**entry["output"])} if "output" in entry else {}
-    return kind(**{key: value for key, value in entry.items() if key != "step"} | output)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
-from models.recipes.classifier import Classifier, ScoreActivation
+from models.recipes.heads import Classifier, ScoreActivation
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.ranking import ACTIVATIONS

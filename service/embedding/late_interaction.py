@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR
-from models.recipes.multi_vector import MultiVector
+from models.recipes.heads import MultiVector
 from service.embedding.model import Model
 from service.embedding.packing import split
 from service.embedding.pipeline import EmbeddingPipeline

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD
 from models.positions.table import Arithmetic, Output, Table
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, OutOfRange, WrongShape
@@ -30,7 +30,7 @@ def head_of(model: Model) -> OutputHead:
     card = model.card
     if card.head is not None:
         return card.head
-    why = card.headless
+    why = card.no_head_reason
     if why is None and card.weights is None:
         why = "it was adopted as ONNX; export its checkpoint"
     elif why is None:

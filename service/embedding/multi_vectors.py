@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR, MULTI_VECTORS, Card
-from models.recipes.multi_vector import Expansion, MultiVector, Side
+from models.recipes.heads import Expansion, MultiVector, Side
 from service.embedding.model import Model, Rows
 from service.embedding.requests import EmbedRequest, Ids, Text
 from service.errors import EngineFailure

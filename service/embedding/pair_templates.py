@@ -5,7 +5,7 @@ Source: sentence-transformers 6.2, base.modules.Transformer: a text that is too 
 
 from collections.abc import Sequence
 
-from models.recipes.classifier import PairTemplate
+from models.recipes.heads import PairTemplate
 from service.embedding.requests import Text
 from service.embedding.tokenization import Tokenizer
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
-from models.recipes.classifier import PairTemplate, ScoreActivation
+from models.recipes.heads import PairTemplate, ScoreActivation
 from service.embedding import late_interaction
 from service.embedding.model import Model
 from service.embedding.pair_templates import texts_of

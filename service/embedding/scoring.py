@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from service.embedding import limits
 from service.embedding.classifying import reads_pairs
 from service.embedding.model import Model

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
-from models.recipes.sparse import Lexical, Sparse, Splade
+from models.recipes.heads import Lexical, Sparse, Splade
 from service.embedding.model import Model, Rows, Work
 from service.embedding.output_plan import HIDDEN, Plan
 from service.embedding.reduction import cast

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, MULTI_VECTOR, TOKEN_CLASS_LOGITS
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 from service.embedding import validation
 from service.embedding.model import Model, Rows
 from service.embedding.output_plan import Plan

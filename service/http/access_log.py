@@ -31,12 +31,8 @@ class AccessLog:
         """Begin the span of a request."""
         if self._tracing is None:
             return
-        headers = request.headers
-        carrier = {
-            name: [headers[name.encode()].decode("latin-1")]
-            for name in (TRACEPARENT, TRACESTATE)
-            if name.encode() in headers
-        }
+        sent = {name: request.varying.get(name.encode()) for name in (TRACEPARENT, TRACESTATE)}
+        carrier = {name: [value.decode("latin-1")] for name, value in sent.items() if value is not None}
         if "," in carrier.get(TRACEPARENT, [""])[0]:  # sent twice: which of them is meant cannot be known
             carrier = {}
         attributes = {"http.request.method": request.verb, "url.scheme": "http"}

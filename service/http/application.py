@@ -1,11 +1,17 @@
-"""What HttpProtocol needs of the application that uvicorn loads."""
+"""What HttpProtocol needs of the application that uvicorn loads, and the ASGI application that has its lifespan."""
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from fastapi import FastAPI
+
 from service.http.client_pace import ConnectionSettings
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.pipeline import Pipeline
-from service.http.routes import Head
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 class HttpApplication(Protocol):
@@ -15,13 +21,18 @@ class HttpApplication(Protocol):
         pipeline: serves requests.
         connections: limits of one connection.
         intake: bounds the bodies of all connections together.
-        heads: request heads received before, by their bytes (`head_memory.remember`).
+        heads: request heads received before.
     """
 
     pipeline: Pipeline
     connections: ConnectionSettings
     intake: Intake
-    heads: dict[bytes, Head]
+    heads: HeadMemory
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""
+
+
+def lifespan_application(lifespan: Lifespan | None) -> FastAPI:
+    """Return the ASGI application that uvicorn starts and stops; requests never reach it."""
+    return FastAPI(title="Inlay", openapi_url=None, lifespan=lifespan, telemetry={"auto_configure": False})

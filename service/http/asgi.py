@@ -16,7 +16,7 @@ from service.http.application import HttpApplication
 from service.http.client_pace import CLIENT_BYTES_PER_SECOND
 from service.http.intake import IncomingBody
 from service.http.pipeline import GONE
-from service.http.request_parser import ambiguity
+from service.http.request_parser import ambiguity, varying_of
 from service.http.response import Response, in_pieces
 from service.http.response_writer import BODILESS, declared_length
 from service.http.routes import Head, Request
@@ -45,7 +45,8 @@ class Exchange:
         client = scope.get("client")
         self._pipeline, self._receive, self._send = app.pipeline, receive, send
         self._client_seconds = app.connections.client_seconds
-        self._request = Request(head_of(scope), (str(client[0]), int(client[1])) if client else None)
+        head, varying = head_of(scope)
+        self._request = Request(head, (str(client[0]), int(client[1])) if client else None, varying)
         self._body = IncomingBody(app.intake)
         self._status = GONE
 
@@ -76,7 +77,7 @@ class Exchange:
         request, pipeline = self._request, self._pipeline
         try:
             if (error := ambiguity(request.head)) is not None:
-                request.context.request_id = request_id(request.headers.get(b"x-request-id"))
+                request.context.request_id = request_id(request.varying.get(b"x-request-id"))
                 raise error
             pipeline.prepare(request.head)
             early = pipeline.accept(request)
@@ -88,7 +89,7 @@ class Exchange:
 
     async def _read_body(self) -> None:
         """Read the body, within the bounds of its size and of the client's pace."""
-        declared, more = self._request.head.body_bytes, True
+        declared, more = self._request.body_bytes, True
         try:
             async with asyncio.timeout(self._client_seconds) as patience:
                 while more:
@@ -160,8 +161,10 @@ class Exchange:
             raise ClientGone from None
 
 
-def head_of(scope: Message) -> Head:
-    """Return the head of an ASGI scope, its path without the prefix that the application is mounted at."""
+def head_of(scope: Message) -> tuple[Head, dict[bytes, bytes]]:
+    """Return the head of an ASGI scope, its path without the prefix that the application is mounted at, and its headers
+    of VARYING.
+    """
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         headers[name] = headers[name] + b"," + value if name in headers else value
@@ -171,4 +174,5 @@ def head_of(scope: Message) -> Head:
         path = path[len(root) :] or b"/"
     query = scope.get("query_string", b"")
     version = scope.get("http_version", "1.1")
-    return Head(scope["method"], path + (b"?" + query if query else b""), headers, "1.1" if version == "2" else version)
+    varying, target = varying_of(headers), path + (b"?" + query if query else b"")
+    return Head(scope["method"], target, headers, "1.1" if version == "2" else version), varying

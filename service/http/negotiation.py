@@ -49,6 +49,14 @@ def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "documen
     return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, kind)
 
 
+def may_compress_vectors(accept: bytes | None, policy: Policy) -> bool:
+    """Return whether a response of vectors may be compressed, or has to be refused, for this Accept-Encoding header."""
+    try:
+        return any(choose(accept, policy, kind) is not PLAIN for kind in CHOSEN_BY_NAME)
+    except NotAcceptable:
+        return True
+
+
 @lru_cache(maxsize=512)
 def _chosen(accept: bytes, policy: Policy, kind: Kind) -> Choice:
     qualities = _qualities(accept)

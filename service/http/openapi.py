@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from service.http import timeouts
 from service.http.formats import FORMATS, JSON
 from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
 from service.http.openapi_sharing import share_parts
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
-from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
 
 References = Mapping[type[BaseModel], Schema]
 REFERENCE = "#/components/schemas/{model}"
@@ -32,8 +32,8 @@ TRACE_HEADER = (
 COMMON_HEADERS: tuple[tuple[str, Schema, str], ...] = (
     REQUEST_ID_HEADER,
     TRACE_HEADER,
-    (TIMEOUT_HEADERS[0].decode(), _MILLISECONDS, f"how long the caller waits, {_WAITS}"),
-    (TIMEOUT_HEADERS[1].decode(), _MILLISECONDS, f"the same as Envoy says it, {_WAITS}; of both the shorter counts"),
+    (timeouts.OWN.decode(), _MILLISECONDS, f"how long the caller waits, {_WAITS}"),
+    (timeouts.ENVOYS.decode(), _MILLISECONDS, f"the same as Envoy says it, {_WAITS}; of both the shorter counts"),
 )
 
 

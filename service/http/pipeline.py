@@ -18,11 +18,11 @@ from service.http.access_log import AccessLog
 from service.http.compression import compressed
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import Policy, choose
+from service.http.negotiation import Policy, choose, may_compress_vectors
 from service.http.response import Response
 from service.http.router import Router
-from service.http.routes import Head, Request, Route
-from service.http.timeouts import HEADERS as TIMEOUT_HEADERS
+from service.http.routes import Handler, Head, Request, Route
+from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics
 from service.request_context import CURRENT_CALL, request_id
@@ -33,12 +33,9 @@ from service.security.api_keys import Keys
 
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
 GONE = 499  # how a client that left before its response is counted
-BATCHED_BYTES = 8192  # of the body of one request for a batch handler: about 1 300 token ids, 1 ms
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 10e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
-INDIRECT = frozenset((*TIMEOUT_HEADERS, b"accept-encoding", b"content-encoding", b"origin"))
-"""Headers that need more than the route's handler."""
 log = logging.getLogger(__name__)
 
 
@@ -104,7 +101,6 @@ class Pipeline:
         self._gathered: list[tuple[Request, Connection]] = []
         self._single_caller = True  # the last turn gathered one request
         self._answered_at = 0.0
-        self._plain = keys is None and access_log is None
         self._count_at_gate = metrics.gate("http")
         metrics.expect("http", [route.path for route in router.routes if not route.probe])
 
@@ -114,23 +110,17 @@ class Pipeline:
         return self._lifecycle.stopping or self._lifecycle.draining
 
     def prepare(self, head: Head) -> None:
-        """Find the route of a head."""
+        """Work out what follows from a head alone: its route, and whether its responses may be compressed."""
         match = self.router.find(head.verb, head.path)
         if match is None:
             head.template = self.router.template(head.path)
-        else:
-            head.route, head.parameters = match
-            head.template = match.route.path
-            size = head.body_bytes
-            head.direct = (
-                match.route.vectors
-                and size is not None
-                and size <= self._limits.max_body_bytes
-                and INDIRECT.isdisjoint(head.headers)
-            )
-            head.batched = (
-                head.direct and self._plain and match.route.batch_handler is not None and size is not None
-            ) and size <= BATCHED_BYTES
+            return
+        head.route, head.parameters = match
+        head.template = match.route.path
+        accepted = head.headers.get(b"accept-encoding")
+        head.may_compress = not match.route.vectors or may_compress_vectors(accepted, self._limits.compression)
+        is_plain = not head.may_compress and b"content-encoding" not in head.headers
+        head.batched = is_plain and match.route.batch_handler is not None
 
     def gather(self, request: Request, connection: Connection) -> None:
         """Take a request for its route's batch handler, with all others that are readable in this turn of the loop."""
@@ -167,7 +157,7 @@ class Pipeline:
         """Answer gathered requests of one route."""
         assert route is not None
         assert route.batch_handler is not None
-        answers: Sequence[Response | InlayError | None] = [None] * len(batch)
+        answers: Sequence[Response | InlayError | Handler] = [route.handler] * len(batch)
         if self._admission.has_room(len(batch)) and self.budget.has_room and not self._lifecycle.stopping:
             try:
                 given = route.batch_handler([request for request, _ in batch])
@@ -177,19 +167,23 @@ class Pipeline:
             except Exception:  # each request's handler meets it again and answers with an error
                 log.exception("a batch of requests to %s met a fault", route.path)
         for (request, connection), answer in zip(batch, answers, strict=True):
-            if answer is None:
-                connection.serve(request)
+            if isinstance(answer, Response):
+                deadline = request.context.deadline
+                if deadline is not None and deadline < perf_counter():
+                    answer = self.error_response(request, deadlines.exceeded())
+                elif self._cors is not None:
+                    answer = self._for_origin(request, self._cors, answer)
+                connection.respond(request, answer)
             elif isinstance(answer, InlayError):
                 connection.respond(request, self.error_response(request, answer))
             else:
-                connection.respond(request, answer)
+                request.handler = answer
+                connection.serve(request)
 
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return the response if the body need not be read."""
         head = request.head
-        request.context.request_id = request_id(head.headers.get(b"x-request-id"))
-        if head.direct and self._plain:
-            return None
+        request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
             self._access_log.begin(request)
         if self._cors is not None and (preflight := self._cors.preflight(request)) is not None:
@@ -197,8 +191,7 @@ class Pipeline:
         try:
             if self._keys is not None and (head.route is None or head.route.needs_key):
                 self._check_key(request, self._keys)
-            if not head.direct:
-                self._check_head(request)
+            self._check_head(request)
         except InlayError as error:
             return self.error_response(request, error)
         return None
@@ -207,7 +200,7 @@ class Pipeline:
         """Take a place of the key that the request shows; raise Unauthorized or KeyLimited."""
         began = perf_counter()
         try:
-            request.key = keys.acquire(shown_key(request), request.context)
+            request.key = keys.acquire(shown_key(request.varying.get(b"authorization", b"")), request.context)
         except InlayError as error:
             status = self.router.renderer(request.route, request.path)(error).status
             self._count_at_gate(error.code, str(status), perf_counter() - began)
@@ -222,25 +215,25 @@ class Pipeline:
                 raise MethodNotAllowed(f"{path} answers {', '.join(verbs)}, not {head.verb}", verbs)
             hint = "; /docs lists what there is" if self.router.find("GET", "/docs") else ""
             raise NoSuchPath(f"there is no {path} here{hint}")
-        if (seconds := allowed_seconds(head.headers)) is not None:
-            request.context.deadline = request.arrived + seconds
-        if head.body_bytes is not None and head.body_bytes > self._limits.max_body_bytes:
-            raise too_large(head.body_bytes, self._limits.max_body_bytes)
+        if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
+            request.context.deadline = request.arrived + allowed_seconds(request.varying)
+        size = request.body_bytes
+        if size is not None and size > self._limits.max_body_bytes:
+            raise too_large(size, self._limits.max_body_bytes)
         if b"content-encoding" in head.headers:
             bodies.codings(head.headers[b"content-encoding"])  # refused before the body is read
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a whole request; errors come as the route's protocol renders them."""
         CURRENT_CALL.set(request.context)
-        head, route = request.head, request.route
+        route = request.head.route
         assert route is not None
         try:
             if route.admitted:
                 self._admission.acquire()
                 request.admitted = True
-            if head.direct:
-                return _with_truncated(request, await route.handler(request))
-            return await self._respond_indirectly(request)
+            response = await self._handled(request, request.handler or route.handler)
+            return response if self._cors is None else self._for_origin(request, self._cors, response)
         except InlayError as error:
             return self.error_response(request, error)
         except asyncio.CancelledError:
@@ -255,21 +248,26 @@ class Pipeline:
             )
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
 
-    async def _respond_indirectly(self, request: Request) -> Response:
-        """Decode the body, enforce the deadline and compress the response as the headers say."""
-        headers, route, policy = request.head.headers, request.route, self._limits.compression
-        assert route is not None
-        if b"accept-encoding" in headers:
-            choose(headers[b"accept-encoding"], policy)  # refused before any work is done
-        if b"content-encoding" in headers:
-            codings = bodies.codings(headers[b"content-encoding"])
+    async def _handled(self, request: Request, handler: Handler) -> Response:
+        """Decode the body, call the handler within the deadline and compress the response, as the head says."""
+        head, context, policy = request.head, request.context, self._limits.compression
+        if head.may_compress:
+            choose(head.headers.get(b"accept-encoding"), policy)  # refused before any work is done
+        if b"content-encoding" in head.headers:
+            codings = bodies.codings(head.headers[b"content-encoding"])
             request.body = await bodies.decoded(request.body, codings, self._limits.max_body_bytes)
-            self.budget.reserve(len(request.body), request.context)
-        async with deadlines.within(request.context.deadline):
-            response = _with_truncated(request, await route.handler(request))
-        if b"accept-encoding" in headers or not route.vectors:
-            response = await compressed(response, request, policy, vectors=route.vectors)
-        return response if self._cors is None else self._for_origin(request, self._cors, response)
+            self.budget.reserve(len(request.body), context)
+        if context.deadline is None:
+            response = await handler(request)
+        else:
+            async with deadlines.within(context.deadline):
+                response = await handler(request)
+        if context.truncated:
+            response = _with_truncated(context.truncated, response)
+        if head.may_compress:
+            assert head.route is not None
+            response = await compressed(response, request, policy, vectors=head.route.vectors)
+        return response
 
     def error_response(self, request: Request, error: InlayError) -> Response:
         """Return an error as the protocol of the request's route or path renders it."""
@@ -301,10 +299,11 @@ class Pipeline:
     def finish(self, request: Request, status: int) -> None:
         """Count a request whose response has been sent, or whose client has left (GONE); give its places back."""
         now = perf_counter()
-        self.leaving(request)
+        if request.admitted:
+            self.leaving(request)
         if request.key is not None and request.key.limited:
             request.key.release(now - request.arrived)
-        route = request.route
+        route = request.head.route
         if route is not None and not route.probe and not request.refused_at_gate:
             self._metrics.request("http", route.path, str(status), now - request.arrived)
         context = request.context
@@ -315,15 +314,12 @@ class Pipeline:
             self._access_log.end(request, str(status), gone=status == GONE)
 
 
-def _with_truncated(request: Request, response: Response) -> Response:
+def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:
     """Return the response with headers that name the inputs that were cut."""
-    if not request.context.truncated:
-        return response
-    lines = [(name.encode(), value.encode()) for name, value in truncation.metadata(request.context.truncated)]
+    lines = [(name.encode(), value.encode()) for name, value in truncation.metadata(truncated)]
     return response._replace(headers=(*response.headers, *lines))
 
 
-def shown_key(request: Request) -> bytes | None:
-    """Return the key that a request shows (RFC 6750)."""
-    value = request.headers.get(b"authorization", b"")
+def shown_key(value: bytes) -> bytes | None:
+    """Return the key that an Authorization header shows (RFC 6750)."""
     return value[7:].strip() if value[:7].lower() == b"bearer " else None

@@ -1,12 +1,13 @@
 """Parses HTTP/1.1 requests with httptools; this server speaks no other protocol, so it ignores wishes to upgrade."""
 
 import re
+from collections.abc import Mapping
 from typing import Protocol
 
 import httptools
 
 from service.errors import Malformed
-from service.http.routes import Head
+from service.http.routes import VARYING, Head
 
 _HOST = re.compile(rb"[\w.~!$&'()*+;=%:\[\]-]*")  # and a port (RFC 3986, 3.2.2), without the comma that joins two
 
@@ -18,8 +19,8 @@ class RequestReceiver(Protocol):
         """Begin a request; return whether it is to be served."""
         ...
 
-    def on_head(self, head: Head, keep_alive: bool) -> None:
-        """Take a request's line and headers, and whether another request may follow it on the connection."""
+    def on_head(self, head: Head, varying: Mapping[bytes, bytes], keep_alive: bool) -> None:
+        """Take a request's head, its headers of VARYING, and whether another request may follow on the connection."""
         ...
 
     def on_body(self, body: bytes) -> None:
@@ -124,8 +125,14 @@ class RequestParser:
             self._upgrading = b"upgrade" in headers
             return
         self.headers = {}  # trailers are not headers (RFC 9110, 6.5.1)
+        varying = varying_of(headers)
         head = Head(parser.get_method().decode("ascii"), self.target, headers, parser.get_http_version())
-        self._receiver.on_head(head, parser.should_keep_alive())
+        self._receiver.on_head(head, varying, parser.should_keep_alive())
+
+
+def varying_of(headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the headers of VARYING, which are taken out of `headers`."""
+    return {name: headers.pop(name) for name in VARYING & headers.keys()}
 
 
 def ambiguity(head: Head) -> Malformed | None:

@@ -7,39 +7,54 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
 
 from pydantic import BaseModel
 
 from service.errors import InlayError
-from service.http.response import Response
 from service.request_context import RequestContext
 
+if TYPE_CHECKING:
+    from service.http.response import Response
+
 PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
+VARYING = frozenset(
+    (
+        b"content-length",
+        b"authorization",
+        b"x-request-id",
+        b"traceparent",
+        b"tracestate",
+        b"inlay-timeout-ms",
+        b"x-envoy-expected-rq-timeout-ms",
+    )
+)
+"""Headers that may differ in every request of a client, or are secret."""
+_NOTHING: Mapping[bytes, bytes] = {}
 _ABSOLUTE = re.compile(rb"^[A-Za-z][A-Za-z0-9+.-]*://[^/?]*/?")  # of a target with a host (RFC 9112, 3.2.2)
 
 
 class Head:
-    """A request line and headers; shared by requests whose heads are the same bytes.
+    """The request line and the headers that a client repeats, and what follows from them alone.
 
     Attributes:
         verb: e.g. "POST".
         path: percent-decoded.
         query: the raw query string.
-        headers: by lower-case name; repeated ones joined by commas (RFC 9110, 5.3).
-        body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
+        headers: by lower-case name; repeated ones joined by commas (RFC 9110, 5.3); without those of VARYING.
+        chunked: the body comes in chunks.
         route: the route that matched; None: no route has this path and verb.
         template: the path of the route, or of those that answer other verbs; None: the path is unknown.
         parameters: the values of the route's `{names}`.
-        direct: nothing in the headers asks for more than the route's handler: no deadline, coding or origin.
-        batched: requests go to the route's batch handler first.
-        memo: what that handler keeps of the head.
+        may_compress: its responses may be compressed, or named as varying with Accept-Encoding.
+        batched: its requests go to the route's batch handler first, where they are small.
+        memo: what the route's handler keeps of it.
     """
 
     route: "Route | None" = None
     template: str | None = None
-    direct = False
+    may_compress = True
     batched = False
     memo: Any = None
 
@@ -50,8 +65,7 @@ class Head:
         text = path.decode("latin-1")
         self.verb, self.path = verb, unquote(text) if "%" in text else text
         self.headers, self.version = headers, version
-        declared = headers.get(b"content-length", b"0")
-        self.body_bytes = None if b"transfer-encoding" in headers or not declared.isdigit() else int(declared)
+        self.chunked = b"transfer-encoding" in headers
         self.parameters: dict[str, str] = {}
 
 
@@ -59,11 +73,13 @@ class Request:
     """A request whose body has arrived whole and is decoded. Most attributes keep their class's default.
 
     Attributes:
-        head: its line and headers.
+        head: its line and the headers that its client repeats.
+        varying: its headers of VARYING, by name.
         body: without its content coding.
-        context: the deadline and the caller, for the core.
+        context: the id, the deadline and the caller, for the core.
         arrived: when the head was complete, on `time.perf_counter`.
         client: the peer's address.
+        handler: answers it instead of the route's handler, after the batch handler has read its body.
         refused_at_gate: whether its key was refused, which is counted apart.
         key: the API key that it took a place of.
         span: the span that follows it.
@@ -73,6 +89,7 @@ class Request:
     """
 
     body = b""
+    handler: "Handler | None" = None
     key: Any = None
     span: Any = None
     disconnected = False
@@ -80,12 +97,20 @@ class Request:
     admitted = False
     render_error: "ErrorRenderer | None" = None
 
-    def __init__(self, head: Head, client: tuple[str, int] | None = None) -> None:
-        self.head, self.client = head, client
+    def __init__(
+        self, head: Head, client: tuple[str, int] | None = None, varying: Mapping[bytes, bytes] = _NOTHING
+    ) -> None:
+        self.head, self.client, self.varying = head, client, varying
         self.arrived = perf_counter()
         self.context = RequestContext()
         if client is not None:
             self.context.caller = client[0]  # unless it shows a key
+
+    @property
+    def body_bytes(self) -> int | None:
+        """The declared length of the body, 0 without one; None: it comes in chunks."""
+        declared = self.varying.get(b"content-length", b"0")
+        return None if self.head.chunked or not declared.isdigit() else int(declared)
 
     @property
     def route(self) -> "Route | None":
@@ -109,7 +134,7 @@ class Request:
 
     @property
     def headers(self) -> dict[bytes, bytes]:
-        """The headers by lower-case name."""
+        """The headers by lower-case name, without those of VARYING."""
         return self.head.headers
 
     @property
@@ -132,9 +157,9 @@ class Request:
         return self.header(b"content-type").partition(";")[0].strip().lower()
 
 
-Handler = Callable[[Request], Awaitable[Response]]
-BatchHandler = Callable[[Sequence[Request]], Sequence[Response | InlayError | None]]
-ErrorRenderer = Callable[[InlayError], Response]
+Handler = Callable[[Request], Awaitable["Response"]]
+BatchHandler = Callable[[Sequence[Request]], Sequence["Response | InlayError | Handler"]]
+ErrorRenderer = Callable[[InlayError], "Response"]
 Schema = Mapping[str, Any]
 
 
@@ -224,8 +249,8 @@ class Route:
             a loaded model.
         need: what it needs that not every model or server has.
         answers: responses by status; 200 at least.
-        batch_handler: answers at once what it can of requests that arrived together, or gives their errors; None in the
-            place of a request that the handler has to answer.
+        batch_handler: returns, for each of several requests that arrived together, its response, its error, or the
+            handler that answers it in a task of its own.
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.

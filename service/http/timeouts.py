@@ -7,17 +7,17 @@ from collections.abc import Mapping
 
 from service.errors import BadRequest
 
-HEADERS = (b"inlay-timeout-ms", b"x-envoy-expected-rq-timeout-ms")
+OWN, ENVOYS = b"inlay-timeout-ms", b"x-envoy-expected-rq-timeout-ms"
+NAMES = (OWN, ENVOYS)
 
 
-def allowed_seconds(headers: Mapping[bytes, bytes]) -> float | None:
-    """Return the shortest timeout of a request's headers, in seconds; None if there is none.
+def allowed_seconds(headers: Mapping[bytes, bytes]) -> float:
+    """Return the shortest timeout of headers that hold one of NAMES, in seconds.
 
     Raises:
         BadRequest: a header is not a whole number from 1.
     """
-    timeouts = [_milliseconds(name, headers[name]) for name in HEADERS if name in headers]
-    return min(timeouts) / 1000 if timeouts else None
+    return min([_milliseconds(name, headers[name]) for name in NAMES if name in headers]) / 1000
 
 
 def _milliseconds(name: bytes, value: bytes) -> int:

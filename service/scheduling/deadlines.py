@@ -29,12 +29,13 @@ async def within(deadline: float | None, clock: Callable[[], float] = perf_count
     except TimeoutError:
         if not limit.expired():
             raise
-        raise _over() from None
+        raise exceeded() from None
     if clock() > deadline:  # the event loop was held up, so the timer had not its turn yet
-        raise _over()
+        raise exceeded()
 
 
-def _over() -> DeadlineExceeded:
+def exceeded() -> DeadlineExceeded:
+    """Return the error of a request whose deadline has passed."""
     return DeadlineExceeded(
         "the time allowed is over and this is not done", remedy="allow more time or try again later"
     )

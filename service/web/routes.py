@@ -1,6 +1,7 @@
 """GET /: the web page for browsers, a greeting in JSON for programs; and the page's files under /web/."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,8 +12,9 @@ from service.http.formats import JSON
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.response import Headers, Response, json_response
 from service.http.routes import Answer, Request, Route, RouteGroup
-from service.web.static_files import StaticFile, read_static_files
+from service.http.static_files import StaticFile, file_response, read_static_files
 
+FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
 TAG = "operation"
 # Scripts, styles and requests of this origin alone; pictures that the page draws are data: and blob: addresses.
@@ -26,6 +28,7 @@ PAGE_HEADERS: Headers = (
     (b"referrer-policy", b"no-referrer"),
     (b"cache-control", b"no-cache"),  # asked again each time and answered with 304, so an upgrade is seen at once
 )
+VARY = (b"vary", b"Accept, Accept-Encoding")  # programs get another form at the page's address
 
 
 class Greeting(BaseModel):
@@ -38,7 +41,7 @@ class Greeting(BaseModel):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return GET / and, unless INLAY_WEB is false, the files of the page."""
-    page = Page(context, read_static_files() if context.settings.web else {})
+    page = Page(context, read_static_files(FOLDER) if context.settings.web else {})
     shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
     greet = Route(
         path="/",
@@ -67,7 +70,7 @@ class Page:
     async def root(self, request: Request) -> Response:
         """Return the page to a browser, and a greeting to a program once the service is ready."""
         if self.files and prefers_html(request.header(b"accept")):
-            return file_response(self.files[PAGE], request, vary=True)
+            return await file_response(self.files[PAGE], request, headers=(*PAGE_HEADERS, VARY))
         await self._context.check_ready()
         greeting = {"service": "inlay", "version": self._context.version, "docs": "/docs"}
         return json_response(greeting, headers=((b"vary", b"Accept"),))
@@ -77,21 +80,7 @@ class Page:
         name = request.parameters["file"]
         if name not in self.files:
             raise NotFound(f"the page has no file {name[:100]!r}")
-        return file_response(self.files[name], request)
-
-
-def file_response(file: StaticFile, request: Request, *, vary: bool = False) -> Response:
-    """Return a file, or 304 where the browser holds it.
-
-    Args:
-        vary: the address answers others in another form.
-    """
-    headers: Headers = ((b"etag", file.etag.encode()), *PAGE_HEADERS)
-    if vary:
-        headers = (*headers, (b"vary", b"Accept, Accept-Encoding"))
-    if file.etag in request.header(b"if-none-match"):  # also with W/ before it, as the compressed form has it
-        return Response((), headers, 304)
-    return Response((file.body,), (*headers, (b"content-type", file.media_type.encode())))
+        return await file_response(self.files[name], request, headers=PAGE_HEADERS)
 
 
 def prefers_html(accept: str) -> bool:

@@ -57,7 +57,7 @@ TEI: tuple[type[BaseModel], ...] = (
 SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: rerank.read(parse_json(data), 64),
     lambda data: scoring.read_pairs(data, 64),
-    lambda data: scoring.read_inputs(validated(scoring.ClassifyBody, parse_json(data)).input),
+    scoring.read_classify,
 )
 SCORE_SEEDS = (rerank.EXAMPLES, scoring.SCORE_EXAMPLES, scoring.CLASSIFY_EXAMPLES)
 

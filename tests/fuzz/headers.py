@@ -19,7 +19,7 @@ from service.http.problem_details import render_problem
 from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import Head, Request, Route, RouteGroup
-from service.request_context import request_id
+from service.request_context import RequestContext, request_id
 from service.security.api_keys import Keys
 from tests.fuzz.judging import Target
 
@@ -47,7 +47,7 @@ KEYS = Keys(["a:aGVsbG8=", "b:d29ybGQ= rate=1000000"])
 
 
 def _shown(value: bytes) -> None:
-    KEYS.acquire(shown_key(Request(Head("GET", b"/", {b"authorization": value}))))
+    KEYS.acquire(shown_key(value), RequestContext())
 
 
 def _traced(value: bytes) -> None:
@@ -96,7 +96,7 @@ READERS: tuple[Any, ...] = (
     bodies.codings,
     _shown,
     _traced,
-    lambda value: allowed.allowed_seconds({allowed.HEADERS[0]: value}),
+    lambda value: allowed.allowed_seconds({allowed.OWN: value}),
     *[
         partial(negotiation.choose, policy=policy, kind=kind)
         for policy in ("asked", "always", "never")

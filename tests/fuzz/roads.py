@@ -25,6 +25,7 @@ from service.app import Application, create_app
 from service.errors import InlayError
 from service.grpc.calls import Shared
 from service.grpc.pipeline import Pipeline
+from service.http.response import Response
 from service.http.routes import Head, Request
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import rpc as oip_rpc
@@ -153,15 +154,20 @@ def _http(data: bytes) -> None:
 async def _status_of(app: Application, path: str, headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> int:
     """Return the status of an answer; its client leaves after MOST_SENT bytes."""
     pipeline = app.pipeline
-    head = Head("POST", path.encode(), {**dict(headers), b"content-length": b"%d" % len(body)})
+    head = Head("POST", path.encode(), dict(headers))
     pipeline.prepare(head)
-    request = Request(head, ("127.0.0.1", 1))
+    request = Request(head, ("127.0.0.1", 1), {b"content-length": b"%d" % len(body)})
     response = pipeline.accept(request)
     if response is None:
         request.body = body
         if head.batched and head.route is not None and head.route.batch_handler is not None:
             (answer,) = head.route.batch_handler([request])
-            response = pipeline.error_response(request, answer) if isinstance(answer, InlayError) else answer
+            if isinstance(answer, InlayError):
+                answer = pipeline.error_response(request, answer)
+            if isinstance(answer, Response):
+                response = answer
+            else:
+                request.handler = answer
         response = response or await pipeline.respond(request)
     sent = 0
     if response.stream is not None:

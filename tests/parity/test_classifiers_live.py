@@ -106,7 +106,7 @@ def logits(service: Service, inputs: list[Ids], output: str) -> list[Any]:
 def compare(family: str, seed: int, tmp_path: Path, ledger: Ledger, kind: str) -> None:
     model = made(family, seed, tmp_path / "checkpoint", kind)
     card = export(tmp_path / "checkpoint", tmp_path / "store/own")
-    assert card.classifier is not None, card.unclassified
+    assert card.classifier is not None, card.no_classifier_reason
     draw = random.Random(f"sequences {family} {seed}")
     typed = card.types == "zeros" and card.type_rows > 1
     inputs = sequences(model, draw, typed)

@@ -16,7 +16,8 @@ from models.artifacts.card import Card
 from models.artifacts.export import export
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint
-from models.families import FAMILIES, Family, family_for_side
+from models.families import FAMILIES, family_for_side
+from models.families.family import Family
 from models.positions import alibi, buckets, masks
 from models.recipes.positional_encodings import EVERY_LAYER, Buckets, Mask
 from tests.parity.conftest import Ledger

@@ -104,7 +104,7 @@ def test_causal_rerankers_score_as_cross_encoders(
     theirs = qwen3(seed, tmp_path, chat_template, one=seed % 3 == 0)
     theirs.save_pretrained(str(tmp_path / "own"))
     card = export(tmp_path / "own", tmp_path / "store/own")
-    assert card.classifier is not None, card.unclassified
+    assert card.classifier is not None, card.no_classifier_reason
     query, documents = pairs_of(random.Random(seed), 20)
     wanted = theirs.predict([(query, document) for document in documents], batch_size=1)
     got = scores(tmp_path / "store", query, documents)

@@ -30,13 +30,14 @@ from service.errors import (
     WrongType,
 )
 from service.http import formats, ignored_fields, json_arrays
-from service.http.formats import JSON, Body, Headers, check_json, json_body
+from service.http.formats import JSON, Body, Headers, json_body
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay.images import decode_picture
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED
 
 PREFIXES = ("/v1/embed", "/v2/embed")
@@ -176,9 +177,8 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
     registry, max_inputs = context.registry, context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
-        check_json(request.headers.get(b"content-type"))
         size = len(request.body)
-        body, source, unused = await inline_or_in_thread(size, read, request.body, model_of_body, max_inputs)
+        body, source, unused = await read_json(request, read, model_of_body, max_inputs)
         model = registry.get(body.model)
         request.context.copies = 2  # of float32, and of all other types together
         if source.pictures:

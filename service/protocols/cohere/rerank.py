@@ -7,27 +7,30 @@ Source: cohere-python 7.3.1 (v1, v2); vLLM 0.33, entrypoints/pooling/scoring; Ji
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from time import time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.ranking import Ranks
-from service.embedding.scoring import Reading, Scorer
+from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, FieldPath, MissingField, TooManyInputs, WrongType
 from service.http import ignored_fields
-from service.http.formats import JSON, check_json
+from service.http.formats import JSON
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Answer, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
+from service.protocols.inlay import vllm_fields
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
-UNNAMED = ("", "default/not-specified")  # infinity-client sends the latter for a model that was not named
+UNNAMED = ("", vllm_fields.NOT_SPECIFIED)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
 DOCUMENTS = {"query": "What is a panda?", "documents": ["A bear that eats bamboo.", "A city."], "top_n": 1}
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -43,7 +46,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
 TEXT_OR_OBJECT = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_OR_OBJECT}], "description": FORMS}
-Limit = Annotated[int | None, Field(ge=0, description="an integer from 0, which is no limit")]
+
+
+ABOUT = (
+    "With the fields of Jina's, vLLM's and infinity's. A score is what the model's own activation makes of its logit; "
+    "a model of sentence vectors gives cosines, as in vLLM."
+)
 
 
 class CohereRerankBody(BaseModel):
@@ -53,7 +61,7 @@ class CohereRerankBody(BaseModel):
 
     query: Annotated[str, Field(description="a text")]
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
-    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
+    model: vllm_fields.ModelName = None
     top_n: Annotated[
         int | None, Field(ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
     ] = None
@@ -63,21 +71,19 @@ class CohereRerankBody(BaseModel):
     rank_fields: Annotated[
         list[str] | None, Field(description="names of the fields of objects that are read, one after the other")
     ] = None
-    max_tokens_per_doc: Limit = None
-    max_tokens_per_query: Limit = None
+    max_tokens_per_doc: vllm_fields.TokenLimit = None
+    max_tokens_per_query: vllm_fields.TokenLimit = None
     max_chunks_per_doc: Annotated[
         int | None,
         Field(ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"),
     ] = None
-    instruction: Annotated[str | None, Field(description="a text: what a causal reranker is to judge by")] = None
+    instruction: vllm_fields.Instruction = None
     truncation: Annotated[bool | None, Field(description="true cuts what is too long, false refuses it")] = None
     truncate_prompt_tokens: Annotated[
         int | None, Field(ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many")
     ] = None
-    truncation_side: Annotated[
-        str | None, Field(pattern="^(left|right)$", description="right keeps the beginning, left the end")
-    ] = None
-    use_activation: Annotated[bool | None, Field(description="false leaves scores as the model gives them")] = None
+    truncation_side: vllm_fields.TruncationSide = None
+    use_activation: vllm_fields.UseActivation = None
     raw_scores: Annotated[
         bool | None,
         Field(description="true leaves scores as the model gives them; infinity's, whose documents are texts"),
@@ -118,26 +124,38 @@ ANSWER = Answer(
 )
 
 
+class Ranking(NamedTuple):
+    """A body of a ranking.
+
+    Args:
+        body: its fields.
+        documents: as they came.
+        texts: what is read of each document.
+    """
+
+    body: CohereRerankBody
+    documents: list[Any]
+    texts: list[str]
+
+
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's routes for ranking."""
     handler = RerankHandler(context)
-    rows = [_route(f"/v{version}/rerank", handler, f"cohere_rerank_v{version}", version) for version in (1, 2)]
+    rows = [
+        Route(
+            verb="POST",
+            path=f"/v{version}/rerank",
+            handler=handler,
+            name=f"cohere_rerank_v{version}",
+            summary=f"Rank documents as Cohere's v{version} does",
+            tag=RERANK,
+            description=ABOUT,
+            body=RequestBody(model=CohereRerankBody, examples=EXAMPLES),
+            answers={200: ANSWER},
+        )
+        for version in (1, 2)
+    ]
     return RouteGroup(rows, render_rerank_error, PREFIXES, (CohereError, JSON))
-
-
-def _route(path: str, handler: Handler, name: str, version: int) -> Route:
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=f"Rank documents as Cohere's v{version} does",
-        tag=RERANK,
-        description="With the fields of Jina's, vLLM's and infinity's. A score is what the model's own activation "
-        "makes of its logit; a model of sentence vectors gives cosines, as in vLLM.",
-        body=RequestBody(model=CohereRerankBody, examples=EXAMPLES),
-        answers={200: ANSWER},
-    )
 
 
 class RerankHandler:
@@ -154,45 +172,41 @@ class RerankHandler:
 
     async def __call__(self, request: Request) -> Response:
         """Answer a request."""
-        check_json(request.headers.get(b"content-type"))
-        return await self.answer(request, await inline_or_in_thread(len(request.body), parse_json, request.body))
+        return await self.answer(request, await read_json(request, parse_json))
 
     async def answer(self, request: Request, data: Any) -> Response:
         """Answer a request whose body is this JSON value."""
         request.render_error = render_rerank_error
-        body, texts = await inline_or_in_thread(len(request.body), read, data, self._max_inputs)
+        size = len(request.body)
+        ranking = await inline_or_in_thread(size, read, data, self._max_inputs)
+        body = ranking.body
         model = self._registry.get(None if body.model in UNNAMED else body.model)
-        ranks = await self._scorer.score(model, [(body.query, text) for text in texts], request.context, _reading(body))
+        pairs = [(body.query, text) for text in ranking.texts]
+        reading = vllm_fields.reading(body, body.truncation, body.raw_scores, body.max_chunks_per_doc)
+        ranks = await self._scorer.score(model, pairs, request.context, reading)
         shown = self._with_documents if body.return_documents is None else body.return_documents
-        document = await inline_or_in_thread(
-            len(request.body), _document, body, ranks, request.context.request_id.decode(), request.path, shown
-        )
-        unused = [name for name in data if name not in CohereRerankBody.model_fields]
-        return await inline_or_in_thread(
-            len(request.body) if shown else 0, json_response, document, 200, ignored_fields.headers(unused)
-        )
+        document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
+        headers = ignored_fields.headers(name for name in data if name not in CohereRerankBody.model_fields)
+        return await inline_or_in_thread(size if shown else 0, json_response, document, 200, headers)
 
 
-def read(data: Any, max_inputs: int) -> tuple[CohereRerankBody, list[str]]:
-    """Return a body and the text of each document; raise BadRequest if it is invalid."""
+def read(data: Any, max_inputs: int) -> Ranking:
+    """Return the ranking that a JSON value asks for; raise BadRequest if it is invalid."""
     body = validated(CohereRerankBody, data)
-    listed = _listed(body)
-    if type(listed) is not list:
-        raise WrongType(f"is {quoted(listed)}", field=("documents",), allowed=f"send a list of {FORMS}")
-    if not listed:
+    documents = [body.documents] if isinstance(body.documents, str) else body.documents
+    if type(documents) is not list:
+        raise WrongType(f"is {quoted(documents)}", field=("documents",), allowed=f"send a list of {FORMS}")
+    if not documents:
         raise EmptyRequest("is empty", field=("documents",), remedy="send one document at least")
-    if len(listed) > max_inputs:
+    if len(documents) > max_inputs:
         raise TooManyInputs(
-            f"holds {len(listed)} documents",
+            f"holds {len(documents)} documents",
             field=("documents",),
             allowed=f"this server takes {max_inputs} a request",
             remedy="send fewer",
         )
-    return body, [_text(document, index, body.rank_fields or ()) for index, document in enumerate(listed)]
-
-
-def _listed(body: CohereRerankBody) -> Any:
-    return [body.documents] if isinstance(body.documents, str) else body.documents
+    texts = [_text(document, index, body.rank_fields or ()) for index, document in enumerate(documents)]
+    return Ranking(body, documents, texts)
 
 
 def _text(document: Any, index: int, fields: Sequence[str]) -> str:
@@ -207,47 +221,32 @@ def _text(document: Any, index: int, fields: Sequence[str]) -> str:
         raise MissingField(f"has no {' or '.join(fields or ('text',))[:80]}", field=place, remedy="send it, or a text")
     for part in parts:
         if type(part) is not str:
-            raise WrongType(
-                f"has a field that is {quoted(part)}", field=place, allowed="a field that is read is a text"
-            )
+            allowed = "a field that is read is a text"
+            raise WrongType(f"has a field that is {quoted(part)}", field=place, allowed=allowed)
     return "\n".join(parts)
 
 
-def _reading(body: CohereRerankBody) -> Reading:
-    cut = body.truncate_prompt_tokens
-    return Reading(
-        truncate=True if cut else body.truncation,
-        direction="left" if body.truncation_side == "left" else "right",
-        activation="identity" if body.raw_scores or body.use_activation is False else None,
-        max_tokens=cut if cut and cut > 0 else None,
-        max_query_tokens=body.max_tokens_per_query,
-        max_document_tokens=body.max_tokens_per_doc,
-        max_chunks=body.max_chunks_per_doc,
-        instruction=body.instruction,
-        cosine=True,
-    )
-
-
-def _document(body: CohereRerankBody, ranks: Ranks, request_id: str, path: str, shown: bool) -> dict[str, Any]:
+def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> dict[str, Any]:
     """Return the answer, a superset of what Cohere, Jina, vLLM and infinity answer."""
-    listed, results = _listed(body), []
-    for index, score in list(ranks.best_first())[: body.top_n or None]:
-        result: dict[str, Any] = {"index": index, "relevance_score": score}
-        if shown:
-            bare = isinstance(listed[index], dict) or body.raw_scores is not None  # infinity-client always sends it
-            result["document"] = listed[index] if bare else {"text": listed[index]}
-        results.append(result)
+    body, documents = ranking.body, ranking.documents
+    results: list[dict[str, Any]] = [
+        {"index": index, "relevance_score": score} for index, score in islice(ranks.best_first(), body.top_n or None)
+    ]
+    for result in results if shown else ():
+        document = documents[result["index"]]
+        bare = isinstance(document, dict) or body.raw_scores is not None  # infinity-client always sends raw_scores
+        result["document"] = document if bare else {"text": document}
     tokens = ranks.result.tokens
     return {
-        "id": request_id,
+        "id": request.context.request_id.decode(),
         "object": "rerank",
         "created": int(time()),
         "model": ranks.result.model,
         "results": results,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
         "meta": {
-            "api_version": {"version": "1" if path.startswith("/v1/") else "2"},
-            "billed_units": {"search_units": math.ceil(len(listed) / SEARCH_UNIT)},
+            "api_version": {"version": "1" if request.path.startswith("/v1/") else "2"},
+            "billed_units": {"search_units": math.ceil(len(documents) / SEARCH_UNIT)},
             "tokens": {"input_tokens": tokens},
         },
     }

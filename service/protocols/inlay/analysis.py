@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from models.plots.canvas import Format
 from models.plots.word_table import draw_table
-from models.recipes.output_head import OutputHead
+from models.recipes.heads import OutputHead
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from models.tables.row_blocks import Check
@@ -133,12 +133,12 @@ def _components(model: Model) -> dict[str, Any]:
 
 def _head(head: OutputHead, counted: set[str], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> Any:
     """Return the output head; a table that it shares with the input layer counts there."""
-    own = [name for name in head.tensors if name not in counted]
+    new = [name for name in head.tensors if name not in counted]
     return {
         "step": "Head",
         "tensors": head.tensors,
-        "parameters": sum(prod(shapes[name]) for name in own),
-        "bytes": sum(sizes[name] for name in own),
+        "parameters": sum(prod(shapes[name]) for name in new),
+        "bytes": sum(sizes[name] for name in new),
         "flops_per_token": head.flops_per_row,
     }
 

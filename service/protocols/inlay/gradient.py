@@ -185,16 +185,13 @@ def _sequences(parameters: GradientParameters, ids: Int64s) -> list[Ids]:
         raise WrongShape(f"sum to {lengths.sum()}", field=("lengths",), allowed=allowed)
     ends = np.cumsum(lengths)[:-1]
     split = {name: np.split(values if name == "bbox" else values.reshape(-1), ends) for name, values in lists.items()}
-    return [
-        Ids(
-            own["input_ids"],
-            own.get("attention_mask"),
-            own.get("token_type_ids"),
-            own.get("position_ids"),
-            {name: own[name] for name in SENT if name in own} or None,
-        )
-        for own in ({name: parts[index] for name, parts in split.items()} for index in range(len(lengths)))
-    ]
+    return [_ids({name: parts[index] for name, parts in split.items()}) for index in range(len(lengths))]
+
+
+def _ids(lists: dict[str, Int64s]) -> Ids:
+    extras = {name: lists[name] for name in SENT if name in lists}
+    types, positions = lists.get("token_type_ids"), lists.get("position_ids")
+    return Ids(lists["input_ids"], lists.get("attention_mask"), types, positions, extras or None)
 
 
 def _loss(table: WordTable, parameters: GradientParameters) -> Loss | None:

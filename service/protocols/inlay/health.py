@@ -1,18 +1,17 @@
 """Probes and metrics."""
 
-from typing import Any
-
 from pydantic import BaseModel
 
 from service.context import ServiceContext
 from service.errors import Unavailable
 from service.http.formats import JSON
 from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Request, Route
+from service.http.routes import Answer, Handler, Request, Route
 from service.observability.metrics import CONTENT_TYPE
 from service.protocols.inlay.tags import OPERATION
 from service.scheduling.batcher import abandoned_runs
 
+EMPTY = Answer(description="Ready; no body.")
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
 
 
@@ -50,25 +49,27 @@ def routes(context: ServiceContext) -> list[Route]:
     async def metrics(request: Request) -> Response:
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
-    health = {200: Answer(content={JSON: Health})}
-    empty = {200: Answer(description="Ready; no body.")}
-    text = {200: Answer(content={"text/plain": {"type": "string"}})}
-    rows = (
-        ("/health/live", live, "live", "The process answers", health),
-        (
-            "/health/ready",
-            ready,
-            "ready",
-            "Models are loaded and requests are served",
-            {200: Answer(content={JSON: Ready})},
-        ),
-        # text-embeddings-inference's and SageMaker's probes
-        ("/health", ready_without_body, "health", "Requests are served; no body", empty),
-        ("/ping", ready_without_body, "ping", "The same, as SageMaker asks", empty),
-        ("/metrics", metrics, "metrics", "Prometheus metrics", text),
-    )
-    shared: dict[str, Any] = {"verb": "GET", "tag": OPERATION, "needs_key": False, "admitted": False, "probe": True}
+    text = Answer(content={"text/plain": {"type": "string"}})
     return [
-        Route(path=path, handler=handler, name=name, summary=summary, answers=answers, management=True, **shared)
-        for path, handler, name, summary, answers in rows
+        _probe("/health/live", live, "The process answers", Answer(content={JSON: Health})),
+        _probe("/health/ready", ready, "Models are loaded and requests are served", Answer(content={JSON: Ready})),
+        _probe("/health", ready_without_body, "Requests are served; no body", EMPTY),  # TEI's probe
+        _probe("/ping", ready_without_body, "The same, as SageMaker asks", EMPTY),
+        _probe("/metrics", metrics, "Prometheus metrics", text),
     ]
+
+
+def _probe(path: str, handler: Handler, summary: str, answer: Answer) -> Route:
+    return Route(
+        verb="GET",
+        path=path,
+        handler=handler,
+        name=path.rpartition("/")[2],
+        summary=summary,
+        tag=OPERATION,
+        answers={200: answer},
+        needs_key=False,
+        admitted=False,
+        probe=True,
+        management=True,
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from models.artifacts.card import FILE_NAME, Card
-from models.recipes.multi_vector import MultiVector
+from models.recipes.heads import MultiVector
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.sentence_modules import SentenceModules
 from service import machine
@@ -291,14 +291,16 @@ class ModelSummary(_Summary):
     ]
     head: HeadSummary | None
     classifier: ClassifierSummary | None
-    unclassified: Annotated[
+    no_classifier_reason: Annotated[
         str | None, Field(description="why there is no classifier though config.json names one; null: it names none")
     ]
-    handed_over: Annotated[
+    prompt_embeds_output: Annotated[
         str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
     ]
-    headless: Annotated[str | None, Field(description="why there is no head; null: there is one, or an older export")]
-    blockless: Annotated[
+    no_head_reason: Annotated[
+        str | None, Field(description="why there is no head; null: there is one, or an older export")
+    ]
+    no_blocks_reason: Annotated[
         str | None,
         Field(description="why the input layer alone was exported; null: the blocks were too, or an older export"),
     ]

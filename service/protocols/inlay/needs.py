@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.classifying import classifies
 from service.embedding.model import Model
 from service.embedding.word_table import has_word_table
@@ -11,6 +12,11 @@ from service.http.routes import Need
 def reads_images(model: Model) -> bool:
     """Return whether a model reads images or spectrograms instead of texts."""
     return model.card.image is not None
+
+
+def is_sparse(output: str) -> bool:
+    """Return whether an output holds sparse vectors."""
+    return output == SPARSE_VECTOR
 
 
 def _reads_pictures(model: Model) -> bool:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel
@@ -18,6 +18,8 @@ from service.http.worker_threads import inline_or_in_thread
 
 MAX_FIELDS = 1000  # of a query string
 Model = TypeVar("Model", bound=BaseModel)
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 
 
 def query_pairs(request: Request) -> list[tuple[str, str]]:
@@ -50,6 +52,16 @@ def query_values(request: Request, repeated: tuple[str, ...] = ()) -> dict[str, 
 def from_query(model: type[Model], request: Request) -> Model:
     """Return a query string as a model; raise BadRequest if it is invalid."""
     return validated(model, query_values(request))
+
+
+async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return what `read` makes of a JSON body and the arguments; a large body is read in a thread.
+
+    Raises:
+        UnsupportedMedia: the body is not declared to be JSON.
+    """
+    check_json(request.headers.get(b"content-type"))
+    return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
 
 
 def check_tensor_body(request: Request) -> Callable[[type[Model], bytes], Model]:

@@ -1,7 +1,7 @@
 """Responses that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
 
 Both hold the rows that the model's own `embed_input_ids` gives there: without positions, segments or norms, and scaled
-only where no later step scales (card.handed_over). Over gRPC they are the same rows.
+only where no later step scales (card.prompt_embeds_output). Over gRPC they are the same rows.
 
 Source: vLLM 0.33, renderers/embed_utils.py; sglang, managers/io_struct.py, which takes [[float]] for one input.
 """
@@ -41,10 +41,10 @@ def rows_request(card: Card, request: EmbedRequest, encoding: str, dtype_sent: b
     if sent := next((name for name in _DECIDED if getattr(request.options, name)), None):
         allowed = f"{encoding} decides which rows those are"
         raise ConflictingFields("is sent", field=(sent,), allowed=allowed, remedy=f"leave out {sent}")
-    if card.handed_over is None:
+    if card.prompt_embeds_output is None:
         raise BadRequest(f"{card.name} has no rows for {encoding}", remedy=_why_none(card))
     dtype = request.options.dtype if dtype_sent else card.dtype if card.dtype in DTYPES else "float32"
-    return request._replace(options=request.options._replace(outputs=(card.handed_over,), dtype=dtype))
+    return request._replace(options=request.options._replace(outputs=(card.prompt_embeds_output,), dtype=dtype))
 
 
 def _why_none(card: Card) -> str:

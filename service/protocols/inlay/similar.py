@@ -145,9 +145,9 @@ def _vector(table: WordTable, item: int | str | NDArray[Any], field: str, ids: l
     """Return the row of an id, the mean of a text's rows, or the vector itself; add the ids of tokens to `ids`."""
     if isinstance(item, np.ndarray):
         return item.astype(np.float64)
-    own = [table.checked(item, (field,))] if isinstance(item, int) else table.ids_of(item, entry=True)
-    ids.extend(own)
-    return _mean(table, own)
+    tokens = [table.checked(item, (field,))] if isinstance(item, int) else table.ids_of(item, entry=True)
+    ids.extend(tokens)
+    return _mean(table, tokens)
 
 
 def _mean(table: WordTable, ids: list[int]) -> Vector:

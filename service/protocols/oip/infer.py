@@ -22,8 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, Card
-from models.recipes.classifier import ScoreActivation
 from models.recipes.extra_inputs import Extra
+from models.recipes.heads import ScoreActivation
 from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.pooling import POOLINGS
 from service.embedding.prompts import SPELLINGS, USES

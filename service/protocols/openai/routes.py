@@ -5,13 +5,12 @@ from itertools import accumulate
 from time import perf_counter, time
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from models.artifacts.card import IMAGE_VECTOR, SPARSE
+from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.images import ImagesRequest, Picture, reads_images
+from service.embedding.images import ImagesRequest, reads_images
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.packing import split
@@ -19,21 +18,27 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS, Body, Headers, check_json, json_body
+from service.http.formats import JSON, OCTETS, Body, Headers, json_body
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, pooled_bytes
 from service.protocols.inlay.models import created
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
-from service.protocols.openai.schemas import Decoder, OpenAIModel, OpenAIModelList, ResponseOptions
+from service.protocols.openai.schemas import Decoded, Decoder, EmbeddingsBody, OpenAIModel, OpenAIModelList, PoolingBody
 
 PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 TOKEN_EMBED = "token_embed"
-EMBEDDINGS_ABOUT = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
-POOLING_ABOUT = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
+ABOUT: dict[type[BaseModel], tuple[str, type[BaseModel]]] = {
+    EmbeddingsBody: ("OpenAI's route, with vLLM's and infinity's fields. One vector an input.", schemas.EmbeddingList),
+    PoolingBody: (
+        "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them.",
+        schemas.PoolingList,
+    ),
+}
 EXAMPLES = schemas.EXAMPLES | {"image": Example(value=schemas.EXAMPLES["image"], need=needs.IMAGES_OF_OPENAI)}
 HEADERS = {
     "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
@@ -63,165 +68,157 @@ POOLING = Shape("pooling-", "pooling", "data", True)
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return OpenAI's routes."""
-    embeddings = _embedding_handler(context, Decoder(schemas.EmbeddingsBody), EMBEDDING)
-    pooling = _embedding_handler(context, Decoder(schemas.PoolingBody), POOLING)
-    rows = [
-        _embedding_route("/v1/embeddings", embeddings, "openai_embeddings", "Embed as OpenAI does"),
-        _embedding_route("/embeddings", embeddings, "embeddings", "The same without /v1"),
-        _embedding_route("/pooling", pooling, "pooling", "Embed as vLLM's pooling does", pooled=True),
-        *scoring.routes(context),
-        *_model_routes(context),
-    ]
+    rows = [*_embedding_routes(context), *scoring.routes(context), *_model_routes(context)]
     return RouteGroup(rows, render_error, PREFIXES, (OpenAIError, JSON))
 
 
-def _embedding_route(path: str, handler: Handler, name: str, summary: str, *, pooled: bool = False) -> Route:
-    content: Mapping[str, Any] = {JSON: schemas.PoolingList if pooled else schemas.EmbeddingList, OCTETS: VECTOR_BYTES}
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
-        tag=EMBED,
-        description=POOLING_ABOUT if pooled else EMBEDDINGS_ABOUT,
-        body=RequestBody(model=schemas.PoolingBody if pooled else schemas.EmbeddingsBody, examples=EXAMPLES),
-        answers={200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)},
-        vectors=True,
-    )
+def _embedding_routes(context: ServiceContext) -> list[Route]:
+    def route(path: str, handler: Handler, name: str, summary: str, body: type[BaseModel]) -> Route:
+        about, answer = ABOUT[body]
+        content: Mapping[str, Any] = {JSON: answer, OCTETS: VECTOR_BYTES}
+        return Route(
+            verb="POST",
+            path=path,
+            handler=handler,
+            name=name,
+            summary=summary,
+            tag=EMBED,
+            description=about,
+            body=RequestBody(model=body, examples=EXAMPLES),
+            answers={
+                200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)
+            },
+            vectors=True,
+        )
+
+    embeddings = _embedding_handler(context, Decoder(EmbeddingsBody), EMBEDDING)
+    pooling = _embedding_handler(context, Decoder(PoolingBody), POOLING)
+    return [
+        route("/v1/embeddings", embeddings, "openai_embeddings", "Embed as OpenAI does", EmbeddingsBody),
+        route("/embeddings", embeddings, "embeddings", "The same without /v1", EmbeddingsBody),
+        route("/pooling", pooling, "pooling", "Embed as vLLM's pooling does", PoolingBody),
+    ]
 
 
 def _model_routes(context: ServiceContext) -> list[Route]:
     registry, settings = context.registry, context.settings
 
     def entry(model: Model) -> OpenAIModel:
-        card = model.card
-        return OpenAIModel(
-            id=card.name, created=created(settings, model), max_model_len=card.max_tokens, root=card.source
-        )
+        card, since = model.card, created(settings, model)
+        return OpenAIModel(id=card.name, created=since, max_model_len=card.max_tokens, root=card.source)
 
     async def list_models(request: Request) -> Response:
-        return _json(OpenAIModelList(data=[entry(model) for model in registry.models.values()]))
+        models = OpenAIModelList(data=[entry(model) for model in registry.models.values()])
+        return json_response(models.model_dump())
 
     async def get_model(request: Request) -> Response:
-        return _json(entry(registry.get(request.parameters["name"])))
+        return json_response(entry(registry.get(request.parameters["name"])).model_dump())
 
-    rows: tuple[tuple[str, Handler, str, str, type[BaseModel]], ...] = (
-        ("/v1/models", list_models, "openai_models", "Every loaded model, as OpenAI lists them", OpenAIModelList),
-        ("/v1/models/{name:path}", get_model, "openai_model", "One model, as OpenAI has it", OpenAIModel),
-    )
-    return [
-        Route(
+    def route(path: str, handler: Handler, name: str, summary: str, answer: type[BaseModel]) -> Route:
+        answers = {200: Answer(description="What is loaded.", content={JSON: answer})}
+        return Route(
             verb="GET",
             path=path,
             handler=handler,
             name=name,
             summary=summary,
             tag=MODELS,
-            answers={200: Answer(description="What is loaded.", content={JSON: model})},
+            answers=answers,
             admitted=False,
         )
-        for path, handler, name, summary, model in rows
+
+    about = "Every loaded model, as OpenAI lists them"
+    return [
+        route("/v1/models", list_models, "openai_models", about, OpenAIModelList),
+        route("/v1/models/{name:path}", get_model, "openai_model", "One model, as OpenAI has it", OpenAIModel),
     ]
 
 
-def _json(document: BaseModel) -> Response:
-    return json_response(document.model_dump())
-
-
 def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -> Handler:
-    registry, embedder = context.registry, context.embedder
+    registry, embedder, images = context.registry, context.embedder, context.images
 
     async def handler(request: Request) -> Response:
         began = perf_counter()
-        check_json(request.headers.get(b"content-type"))
-        body = request.body
-        decoded, options, caller_id, pictures = await inline_or_in_thread(len(body), decode, body)
-        model = registry.get(decoded.model)
-        if options.task == TOKEN_EMBED or options.embed_dtype != "float32":
+        decoded = await read_json(request, decode)
+        form, model = decoded.form, registry.get(decoded.request.model)
+        if form.rows == TOKEN_EMBED or form.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
-        if pictures:
-            result = await context.images.embed(_of_images(decoded, options, model, pictures, shape), request.context)
+        if form.images:
+            result = await images.embed(_of_images(decoded, model, shape), request.context)
         else:
-            result = await embedder.embed(_for_model(decoded, options, model, shape), request.context)
-        if options.late_chunking:
-            result = _vector_a_text(result)
-        if options.task == TOKEN_EMBED and decoded.options.normalize is not False:
-            result = _normalized_tokens(result)
-        response_id = shape.id_prefix + (caller_id or request.context.request_id.decode())
+            result = await embedder.embed(_for_model(decoded, model, shape), request.context)
+        response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
         values = json_arrays.count(result)
-        headers, parts = await inline_or_in_thread(values, _encode, result, options, shape, response_id)
+        headers, parts = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 
 
-def _for_model(request: EmbedRequest, options: ResponseOptions, model: Model, shape: Shape) -> EmbedRequest:
+def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
     """Return the request with the output that the path answers with.
 
     Raises:
         WrongModelKind, BadRequest: the model cannot serve it.
     """
-    card = model.card
+    card, request, rows = model.card, decoded.request, decoded.form.rows
+    options = request.options
     _check_ids(request, card.name, card.vocab_size)
-    _check_options(request, options, model)
-    asked = request.options.outputs[0] if request.options.outputs else card.default_output
-    if asked == SPARSE and options.task != TOKEN_EMBED and request.options.pooling is None:
+    _check_options(decoded, model)
+    output = options.outputs[0] if options.outputs else card.default_output
+    if needs.is_sparse(output) and rows != TOKEN_EMBED:
         raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
-    if card.image or request.options.outputs:
+    if needs.reads_images(model) or options.outputs:
         return request  # the core names the route for images
-    if options.task == TOKEN_EMBED:
+    if rows == TOKEN_EMBED:
         if HIDDEN not in card.outputs:
             remedy = "leave out task, or send output, one of its outputs"
             raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
-        normalize = False if request.options.normalize is False else None
-        return request._replace(options=request.options._replace(outputs=(HIDDEN,), normalize=normalize))
-    if (not shape.any_rows or options.task == "embed") and card.default_output != POOLED:
+        normalize = False if options.normalize is False else None
+        return request._replace(options=options._replace(outputs=(HIDDEN,), normalize=normalize))
+    if (not shape.any_rows or rows == "embed") and output != POOLED:
         raise WrongModelKind(
-            f"{card.name} gives one vector per token ({card.default_output}) and none per text",
+            f"{card.name} gives one vector per token ({output}) and none per text",
             remedy="POST to /pooling or /embed, or export it with --pooling",
         )
     return request
 
 
-def _of_images(
-    request: EmbedRequest, options: ResponseOptions, model: Model, pictures: Sequence[Picture], shape: Shape
-) -> ImagesRequest:
+def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
     """Return the request for images, with the output that the path answers with; errors as `_for_model`."""
-    card = model.card
+    card, request, rows = model.card, decoded.request, decoded.form.rows
+    options = request.options
     reads_images(card)
-    _check_options(request, options, model)
-    outputs = request.options.outputs or ((HIDDEN,) if options.task == TOKEN_EMBED else (card.default_output,))
+    _check_options(decoded, model)
+    outputs = options.outputs or ((HIDDEN,) if rows == TOKEN_EMBED else (card.default_output,))
     if outputs[0] not in card.outputs:
         raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
-    if (not shape.any_rows or options.task == "embed") and outputs[0] != IMAGE_VECTOR:
+    if (not shape.any_rows or rows == "embed") and outputs[0] != IMAGE_VECTOR:
         raise WrongModelKind(
             f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
-    unit = None if options.task == TOKEN_EMBED else request.options.normalize
-    return ImagesRequest(pictures, request.model, outputs, "float32", unit, request.options.dimensions)
+    normalize = None if rows == TOKEN_EMBED else options.normalize
+    return ImagesRequest(decoded.pictures, request.model, outputs, normalize=normalize, dimensions=options.dimensions)
 
 
-def _check_options(request: EmbedRequest, options: ResponseOptions, model: Model) -> None:
-    card, longest = model.card, model.card.max_tokens
-    if options.max_tokens is not None and longest is not None and options.max_tokens > longest:
+def _check_options(decoded: Decoded, model: Model) -> None:
+    """Raise BadRequest for options that the model does not have, or that contradict each other."""
+    card, options = model.card, decoded.request.options
+    if options.max_tokens and card.max_tokens and options.max_tokens > card.max_tokens:
         raise OutOfRange(
             f"is {options.max_tokens}",
             field=("truncate_prompt_tokens",),
-            allowed=f"{card.name} reads {longest}",
-            remedy=f"send -1, or 1 to {longest}",
+            allowed=f"{card.name} reads {card.max_tokens}",
+            remedy=f"send -1, or 1 to {card.max_tokens}",
         )
-    if request.options.outputs and options.task:
-        raise ConflictingFields(
-            "is sent, and so is output, which also says which rows to return",
-            field=("task",),
-            remedy="send one of them",
-        )
-    if request.options.outputs and request.options.outputs[0] not in card.outputs:
+    if options.outputs and decoded.form.rows:
+        received = "is sent, and so is output, which also says which rows to return"
+        raise ConflictingFields(received, field=("task",), remedy="send one of them")
+    if options.outputs and options.outputs[0] not in card.outputs:
         allowed = f"{card.name} has {', '.join(card.outputs)}"
-        raise UnknownValue(f"is {request.options.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+        raise UnknownValue(f"is {options.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
@@ -237,28 +234,24 @@ def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
             )
 
 
-def _vector_a_text(result: EmbedResult) -> EmbedResult:
-    """Return the result with the vectors of the spans of the joined texts as those of inputs of their own."""
-    output = result.outputs[0]
-    return result._replace(outputs=(output._replace(lengths=(1,) * len(output.rows), pooled=True),))
+def _shaped(output: Output, decoded: Decoded) -> Output:
+    """Return an output with its rows as the body asks for them."""
+    if decoded.form.late_chunking:  # the spans of the joined texts were inputs of their own
+        return output._replace(lengths=(1,) * len(output.rows), pooled=True)
+    if decoded.form.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them
+        return output._replace(rows=normalize(output.rows))
+    return output
 
 
-def _normalized_tokens(result: EmbedResult) -> EmbedResult:
-    """Return the result with the row of each token scaled to unit length, as vLLM's token_embed has them."""
-    output = result.outputs[0]
-    return result._replace(outputs=(output._replace(rows=normalize(output.rows)),))
-
-
-def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, response_id: str) -> tuple[Headers, Body]:
+def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> tuple[Headers, Body]:
     """Return the headers and the body of a response."""
-    if options.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
-        return pooled_bytes.answer(result, options.encoding, options.embed_dtype, options.endianness, response_id)
-    output = result.outputs[0]
-    values: list[Any]
-    if options.encoding == "base64":
-        whole = output.rows.dtype.kind in "iu"  # int8 and its like, which embed_dtype is not of
-        rows = output.rows if whole else pooled_bytes.narrowed(output.rows, options.embed_dtype)
-        values = _base64(output, rows, options.endianness)
+    form, output = decoded.form, _shaped(result.outputs[0], decoded)
+    if form.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
+        result = result._replace(outputs=(output,))
+        return pooled_bytes.answer(result, form.encoding, form.embed_dtype, form.endianness, response_id)
+    values: Sequence[Any]
+    if form.encoding == "base64":
+        values = _base64(output, form.embed_dtype, form.endianness)
     else:
         values = list(output.rows) if output.pooled else split(output.rows, output.lengths)
     document = {
@@ -274,7 +267,10 @@ def _encode(result: EmbedResult, options: ResponseOptions, shape: Shape, respons
     return json_body(document, output.rows.size)
 
 
-def _base64(output: Output, rows: NDArray[Any], endianness: str) -> list[json_arrays.Base64]:
-    size, width = rows.dtype.itemsize, rows.shape[1]
-    data, ends = pooled_bytes.raw(rows, endianness), [width * size * end for end in accumulate(output.lengths)]
+def _base64(output: Output, embed_dtype: str, endianness: str) -> list[json_arrays.Base64]:
+    """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
+    integers = output.rows.dtype.kind in "iu"
+    rows = output.rows if integers else pooled_bytes.narrowed(output.rows, embed_dtype)
+    size, data = rows.dtype.itemsize * rows.shape[1], pooled_bytes.raw(rows, endianness)
+    ends = [size * end for end in accumulate(output.lengths)]
     return [json_arrays.Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

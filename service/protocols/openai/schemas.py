@@ -17,9 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.images import Picture
 from service.embedding.prompts import SPELLINGS
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
 from service.protocols.inlay.images import EXAMPLE_IMAGE, decode_picture
 
@@ -30,8 +31,8 @@ TEXT_FIELDS = (
     *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"),
     *("input_type", "output_dtype", "embedding_type", "encoding_type", "truncation", "truncate", "late_chunking"),
 )
-UNNAMED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ONLY_INT = {int}
+JinaType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 Base64 = Annotated[
     str, Field(description="in embed_dtype and endianness", json_schema_extra={"contentEncoding": "base64"})
 ]
@@ -54,7 +55,7 @@ class EmbeddingsBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
-    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
+    model: vllm_fields.ModelName = None
     encoding_format: Annotated[
         Literal["float", "base64", "bytes", "bytes_only"],
         Field(description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"),
@@ -83,7 +84,7 @@ class EmbeddingsBody(BaseModel):
     priority: Annotated[Literal[0], Field(description="0: requests are answered as they come")] = 0
     padding: Annotated[Literal["do_not_pad"] | None, Field(description="do_not_pad: nothing is padded here")] = None
     cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
-    request_id: Annotated[str | None, Field(description="a text: becomes part of the response's id")] = None
+    request_id: vllm_fields.RequestId = None
     modality: Annotated[
         Literal["text", "image"] | None,
         Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
@@ -105,12 +106,10 @@ class EmbeddingsBody(BaseModel):
         ),
     ] = None
     embedding_type: Annotated[
-        Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] | None,
-        Field(description="as output_dtype; base64 is as encoding_format (Jina's field)"),
+        JinaType | None, Field(description="as output_dtype; base64 is as encoding_format (Jina's field)")
     ] = None
     encoding_type: Annotated[
-        Literal["float", "base64", "int8", "uint8", "binary", "ubinary"] | None,
-        Field(description="as embedding_type: what llama-index's client of Jina sends"),
+        JinaType | None, Field(description="as embedding_type: what llama-index's client of Jina sends")
     ] = None
     output_dimension: Annotated[
         int | None, Field(ge=1, description="an integer from 1: as dimensions (Voyage's field)")
@@ -204,22 +203,24 @@ class OpenAIModelList(BaseModel):
     data: list[OpenAIModel]
 
 
-class ResponseOptions(NamedTuple):
-    """The fields of a body that the core does not need.
+class AnswerForm(NamedTuple):
+    """The form of a response.
 
     Args:
-        max_tokens: `truncate_prompt_tokens`, where it is a number of tokens.
-        images: whether `modality` is image.
+        encoding: `encoding_format`, or Jina's word for it.
+        embed_dtype: of base64 and bytes.
+        endianness: of base64 and bytes.
+        rows: embed or token_embed, where the body of /pooling says which rows to return.
+        images: whether the inputs are images.
         late_chunking: whether all texts are read as one.
     """
 
     encoding: str
     embed_dtype: str
     endianness: str
-    task: str | None
-    max_tokens: int | None
-    images: bool = False
-    late_chunking: bool = False
+    rows: str | None
+    images: bool
+    late_chunking: bool
 
 
 class Decoded(NamedTuple):
@@ -227,13 +228,13 @@ class Decoded(NamedTuple):
 
     Args:
         request: what to compute; of images without its inputs.
-        options: of the response.
+        form: of the response.
         caller_id: the caller's own id of the request.
         pictures: the images to embed; empty: `request` has texts or token ids.
     """
 
     request: EmbedRequest
-    options: ResponseOptions
+    form: AnswerForm
     caller_id: str | None
     pictures: list[Picture]
 
@@ -259,63 +260,45 @@ class Decoder:
         if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
             validated(self._model, {"input": inputs, "user": user, "request_id": request_id})
         rest = json_bytes(data)
-        options, response = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
-        if response.images:
-            return Decoded(options, response, request_id, decode_pictures(inputs))
-        request = options._replace(inputs=decode_inputs(inputs))
-        return Decoded(late_chunked(request) if response.late_chunking else request, response, request_id, [])
+        model, options, form = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
+        if form.images:
+            return Decoded(EmbedRequest((), model, options), form, request_id, decode_pictures(inputs))
+        request = EmbedRequest(decode_inputs(inputs), model, options)
+        return Decoded(late_chunked(request) if form.late_chunking else request, form, request_id, [])
 
-    def _options(self, rest: bytes) -> tuple[EmbedRequest, ResponseOptions]:
+    def _options(self, rest: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
+        """Return the model's name, the options and the form of the response in a body's other fields."""
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
-        for name, refused in (
-            ("dimensions", fields.dimensions == 0 and fields.modality is None),
-            ("truncate_prompt_tokens", fields.truncate_prompt_tokens == 0),
-        ):
-            if refused:
-                allowed = f"allowed: {self._model.model_fields[name].description}"
-                raise OutOfRange("is 0", field=(name,), allowed=allowed)
-        if fields.modality == "image":
-            _check_image_fields(fields)
-        cut = fields.truncate_prompt_tokens
-        task, output, adapted = None, None, fields.task
-        if isinstance(fields, PoolingBody):
-            task, output, adapted = fields.task, fields.output, None
-        scaled = (fields.normalize, fields.use_activation, fields.normalized)
-        precision = _precision(fields)
-        truncate, side = _truncation(fields)
-        _check_same(fields, "dimensions", "output_dimension")
-        options = EmbedOptions(
-            outputs=(output,) if output else (),
-            truncate=truncate,
-            truncation_direction=side,
-            normalize=next((each for each in scaled if each is not None), None),
-            dimensions=fields.dimensions or fields.output_dimension or None,
-            dtype=precision or "float32",
-            task=adapted,
-            max_tokens=cut if cut and cut > 0 else None,
-            special_tokens=fields.add_special_tokens,
-            input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
-        )
-        response = ResponseOptions(
+        pooling = fields if isinstance(fields, PoolingBody) else None
+        _check_numbers(fields)
+        form = AnswerForm(
             "base64" if fields.embedding_type == "base64" else fields.encoding_format,
             fields.embed_dtype,
             fields.endianness,
-            task,
-            options.max_tokens,
+            pooling.task if pooling else None,
             fields.modality == "image",
             bool(fields.late_chunking),
         )
-        if response.late_chunking:
-            _check_late_chunking(fields)
-            options = options._replace(truncate=bool(options.truncate))
-        return EmbedRequest((), None if fields.model == UNNAMED else fields.model, options), response
-
-
-def _check_late_chunking(fields: EmbeddingsBody) -> None:
-    """Raise ConflictingFields for a field that asks for something else than vectors of texts."""
-    for name in ("task", "output") if isinstance(fields, PoolingBody) else ():
-        if getattr(fields, name) not in (None, "embed"):
-            raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
+        if form.images:
+            _check_image_fields(fields)
+        precision, read = _precision(fields), _cut(fields)
+        _check_same(fields, "dimensions", "output_dimension")
+        if form.late_chunking and pooling:
+            _check_late_chunking(pooling)
+        scaled = (fields.normalize, fields.use_activation, fields.normalized)
+        options = EmbedOptions(
+            outputs=(pooling.output,) if pooling and pooling.output else (),
+            truncate=bool(read.truncate) if form.late_chunking else read.truncate,
+            truncation_direction=read.direction,
+            normalize=next((each for each in scaled if each is not None), None),
+            dimensions=fields.dimensions or fields.output_dimension or None,
+            dtype=precision,
+            task=None if pooling else fields.task,
+            max_tokens=read.max_tokens,
+            special_tokens=fields.add_special_tokens,
+            input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
+        )
+        return None if fields.model == vllm_fields.NOT_SPECIFIED else fields.model, options, form
 
 
 def late_chunked(request: EmbedRequest) -> EmbedRequest:
@@ -340,17 +323,39 @@ def late_chunked(request: EmbedRequest) -> EmbedRequest:
     )
 
 
-def _truncation(fields: EmbeddingsBody) -> tuple[bool | None, Direction]:
-    """Return whether texts are cut, and the side that is kept, by vLLM's fields, Voyage's or NIM's."""
+def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
+    """Return how texts are cut, by vLLM's fields, Voyage's or NIM's."""
     sent = [name for name in ("truncate_prompt_tokens", "truncation", "truncate") if getattr(fields, name) is not None]
     if len(sent) > 1:
         raise ConflictingFields(f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them")
     if isinstance(fields.truncate, str):
-        return fields.truncate != "NONE", "left" if fields.truncate == "START" else "right"
-    if fields.truncate is not None:
-        return fields.truncate, fields.truncation_side or "right"
-    truncate = fields.truncation if fields.truncate_prompt_tokens is None else True
-    return truncate, fields.truncation_side or "right"
+        return vllm_fields.Cut(fields.truncate != "NONE", "left" if fields.truncate == "START" else "right", None)
+    otherwise = fields.truncation if fields.truncate is None else fields.truncate
+    return vllm_fields.cut(fields.truncate_prompt_tokens, fields.truncation_side, otherwise)
+
+
+def _precision(fields: EmbeddingsBody) -> str:
+    """Return the dtype of the vectors; raise ConflictingFields for fields that contradict one another."""
+    _check_same(fields, "embedding_type", "encoding_type")
+    jina: str | None = fields.embedding_type or fields.encoding_type
+    voyage, jina = fields.output_dtype, None if jina == "base64" else jina
+    if voyage and jina and voyage != jina:
+        raise ConflictingFields(f"is {voyage}, and embedding_type {jina}", field=("output_dtype",), remedy="send one")
+    precision = voyage or jina
+    if precision in (None, "float"):
+        return "float32"
+    for name, allowed in (("encoding_format", ("float", "base64")), ("embed_dtype", ("float32",))):
+        if (value := getattr(fields, name)) not in allowed:
+            remedy = f"leave out {name}, or the type of the vectors"
+            raise ConflictingFields(f"is {value}, which has no {precision}", field=(name,), remedy=remedy)
+    return precision
+
+
+def _check_numbers(fields: EmbeddingsBody) -> None:
+    """Raise OutOfRange for 0 dimensions, unless infinity's client sends them for all, and for a text of 0 tokens."""
+    for name in ("truncate_prompt_tokens",) if fields.modality else ("dimensions", "truncate_prompt_tokens"):
+        if getattr(fields, name) == 0:
+            raise OutOfRange("is 0", field=(name,), allowed=f"allowed: {type(fields).model_fields[name].description}")
 
 
 def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
@@ -360,21 +365,11 @@ def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
         raise ConflictingFields(f"is {values[1]}, and {one} {values[0]}", field=(other,), remedy="send one")
 
 
-def _precision(fields: EmbeddingsBody) -> str | None:
-    """Return the type of the vectors where it is none of floats; ConflictingFields for fields that say otherwise."""
-    _check_same(fields, "embedding_type", "encoding_type")
-    jina: str | None = fields.embedding_type or fields.encoding_type
-    own, jina = fields.output_dtype, None if jina == "base64" else jina
-    if own and jina and own != jina:
-        raise ConflictingFields(f"is {own}, and embedding_type {jina}", field=("output_dtype",), remedy="send one")
-    precision = own or jina
-    if precision in (None, "float"):
-        return None
-    for name, allowed in (("encoding_format", ("float", "base64")), ("embed_dtype", ("float32",))):
-        if (value := getattr(fields, name)) not in allowed:
-            remedy = f"leave out {name}, or the type of the vectors"
-            raise ConflictingFields(f"is {value}, which has no {precision}", field=(name,), remedy=remedy)
-    return precision
+def _check_late_chunking(fields: PoolingBody) -> None:
+    """Raise ConflictingFields for a field that asks for something else than vectors of texts."""
+    for name in ("task", "output"):
+        if getattr(fields, name) not in (None, "embed"):
+            raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
 
 
 def _check_image_fields(fields: EmbeddingsBody) -> None:

@@ -5,7 +5,7 @@ Unlike those of /v1/embeddings, fields that are not known are ignored, as both s
 Source: vLLM 0.33, entrypoints/pooling/scoring and classify; infinity-client 0.0.78.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from time import time
 from typing import Annotated, Any
@@ -16,22 +16,22 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.classifying import Labelled, classify
-from service.embedding.requests import Direction, EmbedResult, Input, Text
-from service.embedding.scoring import Reading, Scorer
+from service.embedding.model import Model
+from service.embedding.requests import EmbedResult, Input, Text
+from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
-from service.http.formats import JSON, check_json
+from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs
+from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
-from service.protocols.openai.schemas import INPUT, UNNAMED, OpenAIUsage, decode_inputs
+from service.protocols.openai.schemas import INPUT, OpenAIUsage, decode_inputs
 
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
-ROUTE_NAMES = {"/score": "score", "/v1/score": "openai_score"}
-Limit = Annotated[int | None, Field(ge=0, description="an integer from 0, which is no limit")]
 Texts = Annotated[
     str | Annotated[list[str], Field(fail_fast=True)] | None, Field(description="a text or a list of texts")
 ]
@@ -50,35 +50,13 @@ class _ScoredBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
-    use_activation: Annotated[bool | None, Field(description="false leaves scores as the model gives them")] = None
+    model: vllm_fields.ModelName = None
+    use_activation: vllm_fields.UseActivation = None
     truncate_prompt_tokens: Annotated[
         int | None, Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens")
     ] = None
-    truncation_side: Annotated[
-        str | None, Field(pattern="^(left|right)$", description="right keeps the beginning, left the end")
-    ] = None
-    request_id: Annotated[str | None, Field(description="a text: becomes part of the response's id")] = None
-
-    @property
-    def truncate(self) -> bool | None:
-        """Whether to cut what is too long."""
-        return True if self.truncate_prompt_tokens else None
-
-    @property
-    def max_tokens(self) -> int | None:
-        """What to cut to."""
-        return self.truncate_prompt_tokens if (self.truncate_prompt_tokens or 0) > 0 else None
-
-    @property
-    def direction(self) -> Direction:
-        """The side to keep."""
-        return "left" if self.truncation_side == "left" else "right"
-
-    @property
-    def model_name(self) -> str | None:
-        """The model; None: the default."""
-        return None if self.model == UNNAMED else self.model
+    truncation_side: vllm_fields.TruncationSide = None
+    request_id: vllm_fields.RequestId = None
 
 
 class ScoreBody(_ScoredBody):
@@ -91,9 +69,9 @@ class ScoreBody(_ScoredBody):
     queries: Texts = None
     documents: Texts = None
     items: Texts = None
-    instruction: Annotated[str | None, Field(description="a text: what a causal reranker is to judge by")] = None
-    max_tokens_per_query: Limit = None
-    max_tokens_per_doc: Limit = None
+    instruction: vllm_fields.Instruction = None
+    max_tokens_per_query: vllm_fields.TokenLimit = None
+    max_tokens_per_doc: vllm_fields.TokenLimit = None
 
 
 class ClassifyBody(_ScoredBody):
@@ -152,66 +130,45 @@ class ClassifyList(_Scored):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return vLLM's routes for scores and labels."""
-    score, label = _score_handler(context), _classify_handler(context)
+    score, labels = _score_handler(context), _classify_handler(context)
     about = "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
-    rows = [
-        _route(path, score, name, "Score pairs of texts as vLLM does", about, ScoreBody, SCORE_EXAMPLES, ScoreList)
-        for path, name in ROUTE_NAMES.items()
-    ]
-    about = "Probabilities of all labels. A body with `raw_scores` has infinity's answer, lists of scores and labels."
-    summary = "Classify texts as vLLM or infinity does"
-    return [
-        *rows,
-        replace(
-            _route("/classify", label, "classify", summary, about, ClassifyBody, CLASSIFY_EXAMPLES, ClassifyList),
-            need=needs.CLASSIFIER_OF_OPENAI,
-        ),
-    ]
-
-
-def _route(
-    path: str,
-    handler: Handler,
-    name: str,
-    summary: str,
-    about: str,
-    body: type[BaseModel],
-    examples: Mapping[str, Any],
-    answer: type[BaseModel],
-) -> Route:
-    headers = truncation.HEADERS | ignored_fields.HEADERS
-    return Route(
+    row = Route(
         verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
+        path="/score",
+        handler=score,
+        name="score",
+        summary="Score pairs of texts as vLLM does",
         tag=RERANK,
         description=about,
-        body=RequestBody(model=body, examples=examples),
-        answers={
-            200: Answer(description="The scores, in the order of the inputs.", content={JSON: answer}, headers=headers)
-        },
+        body=RequestBody(model=ScoreBody, examples=SCORE_EXAMPLES),
+        answers=_answers(ScoreList),
     )
+    classify_row = replace(
+        row,
+        path="/classify",
+        handler=labels,
+        name="classify",
+        summary="Classify texts as vLLM or infinity does",
+        description="Probabilities of all labels. A body with `raw_scores` has infinity's answer, lists of scores and "
+        "labels.",
+        body=RequestBody(model=ClassifyBody, examples=CLASSIFY_EXAMPLES),
+        answers=_answers(ClassifyList),
+        need=needs.CLASSIFIER_OF_OPENAI,
+    )
+    return [row, replace(row, path="/v1/score", name="openai_score"), classify_row]
+
+
+def _answers(answer: type[BaseModel]) -> dict[int, Answer]:
+    headers = truncation.HEADERS | ignored_fields.HEADERS
+    return {200: Answer(description="The scores, in the order of the inputs.", content={JSON: answer}, headers=headers)}
 
 
 def _score_handler(context: ServiceContext) -> Handler:
     scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
-        check_json(request.headers.get(b"content-type"))
-        data, body, pairs = await inline_or_in_thread(len(request.body), read_pairs, request.body, max_inputs)
-        model = context.registry.get(body.model_name)
-        reading = Reading(
-            body.truncate,
-            body.direction,
-            "identity" if body.use_activation is False else None,
-            body.max_tokens,
-            body.max_tokens_per_query,
-            body.max_tokens_per_doc,
-            instruction=body.instruction,
-            cosine=True,
-        )
+        data, body, pairs = await read_json(request, read_pairs, max_inputs)
+        model, reading = _model(context, body), vllm_fields.reading(body)
         ranks = await scorer.score(model, pairs, request.context, reading)
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, data, body, ranks.result, entries, "list", "score")
@@ -221,29 +178,40 @@ def _score_handler(context: ServiceContext) -> Handler:
 
 def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
-        check_json(request.headers.get(b"content-type"))
-        data = await inline_or_in_thread(len(request.body), parse_json, request.body)
-        if type(data) is dict and "messages" in data and "input" not in data:
-            raise MissingField("is missing", field=("input",), remedy="send texts or token ids: no chats are read here")
-        body = validated(ClassifyBody, data)
-        inputs = await inline_or_in_thread(len(request.body), read_inputs, body.input)
+        data, body, inputs = await read_json(request, read_classify)
+        infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         labelled = await classify(
             context.embedder,
-            context.registry.get(body.model_name),
+            _model(context, body),
             inputs,
             request.context,
-            body.truncate,
-            body.direction,
-            "identity" if body.raw_scores or body.use_activation is False else None,
-            body.max_tokens,
+            cut.truncate,
+            cut.direction,
+            vllm_fields.activation(body.raw_scores, body.use_activation is False),
+            cut.max_tokens,
             body.add_special_tokens,
         )
-        infinity = body.raw_scores is not None
         encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")
 
     return handler
+
+
+def _model(context: ServiceContext, body: _ScoredBody) -> Model:
+    return context.registry.get(None if body.model == vllm_fields.NOT_SPECIFIED else body.model)
+
+
+def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
+    """Return a body of /classify and its inputs; unlike for embeddings, texts may be empty."""
+    data = parse_json(body)
+    if type(data) is dict and "messages" in data and "input" not in data:
+        raise MissingField("is missing", field=("input",), remedy="send texts or token ids: no chats are read here")
+    fields = validated(ClassifyBody, data)
+    texts = [fields.input] if type(fields.input) is str else fields.input
+    if type(texts) is list and all([type(text) is str for text in texts]):
+        return data, fields, [Text(text) for text in texts]
+    return data, fields, decode_inputs(fields.input)
 
 
 def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody, list[tuple[str, str]]]:
@@ -273,14 +241,6 @@ def _listed(name: str, texts: str | list[str], max_inputs: int) -> list[str]:
         allowed = f"this server takes {max_inputs} a request"
         raise TooManyInputs(f"holds {len(listed)} texts", field=(name,), allowed=allowed, remedy="send fewer")
     return listed
-
-
-def read_inputs(value: Any) -> list[Input]:
-    """Return what to classify; unlike embeddings, texts may be empty."""
-    texts = [value] if type(value) is str else value
-    if type(texts) is list and all([type(text) is str for text in texts]):
-        return [Text(text) for text in texts]
-    return decode_inputs(value)
 
 
 def _labels(labelled: Labelled) -> list[dict[str, Any]]:

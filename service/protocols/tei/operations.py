@@ -1,28 +1,153 @@
-"""Operations that text-embeddings-inference's REST and gRPC share: info, tokenize, decode, the choice of the output."""
+"""Operations of text-embeddings-inference that its REST and gRPC share, and what they make of a model.
+
+Both read their requests into EmbedOptions, which say how texts are cut and which prompt they get.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from models.artifacts.card import SPARSE, Card
+from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
-from service.embedding.classifying import classifies
+from service.embedding import classifying, ranking
+from service.embedding.classifying import Labelled, classifies
+from service.embedding.late_interaction import Function, function_of
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.output_plan import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
 from service.embedding.prompts import prompt_of
-from service.embedding.requests import Text
+from service.embedding.ranking import Ranks
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenization import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, encoder_tokens
+from service.request_context import RequestContext
 
 CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 Written = TypeVar("Written")
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
+
+
+class Operations:
+    """Serves requests for the vectors, scores, labels and tokens of texts.
+
+    Its methods raise WrongModelKind where a model does not do what they are for, and the errors of
+    EmbeddingPipeline.embed.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        self._context, self._embedder, self._settings = context, context.embedder, context.settings
+
+    async def embed(
+        self,
+        model: Model,
+        inputs: Sequence[Input],
+        options: EmbedOptions,
+        output_of: Callable[[Card], str],
+        call: RequestContext,
+    ) -> EmbedResult:
+        """Return the one output of a model that `output_of` names."""
+        options = options._replace(outputs=(output_of(model.card),))
+        return await self._embedder.embed(EmbedRequest(inputs, model.card.name, options), call)
+
+    async def rank(
+        self, model: Model, query: str, texts: Sequence[str], options: EmbedOptions, raw: bool, call: RequestContext
+    ) -> Ranks:
+        """Return the scores of texts with a query: logits where they are `raw`, else their sigmoids."""
+        self.check_batch(len(texts), "texts")
+        truncate, side = options.truncate, options.truncation_direction
+        return await ranking.rank(self._embedder, model, query, texts, call, truncate, side, raw_or_sigmoid(raw))
+
+    async def label(
+        self,
+        model: Model,
+        texts: Sequence[Text],
+        options: EmbedOptions,
+        activation: ScoreActivation | None,
+        call: RequestContext,
+    ) -> Labelled:
+        """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
+        truncate, side = options.truncate, options.truncation_direction
+        return await classifying.classify(self._embedder, model, texts, call, truncate, side, activation)
+
+    async def tokenize(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        special_tokens: bool,
+        prompt_name: str | None,
+        written: Callable[[list[list[Token]]], Written],
+    ) -> Written:
+        """Return every token of each text after its prompt; offsets count from the prompt's beginning.
+
+        Args:
+            written: writes the tokens, off the event loop where they are many: a second for half a million.
+        """
+        tokenizer, settings = _tokenizer(model), self._settings
+        self.check_batch(len(texts), "inputs")
+        check_characters([Text(text) for text in texts], settings)
+        prompt = prompt_of(model.card, prompt_name)
+        characters = sum(map(len, texts))
+        with self._context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
+            texts = [prompt + text for text in texts]
+            return await tokenizer.tokens(texts, special_tokens, settings.max_request_tokens, written)
+
+    async def decode(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        """Return the text of each sequence of ids."""
+        tokenizer = _tokenizer(model)
+        self.check_batch(len(sequences), "ids")
+        return await tokenizer.decode(sequences, skip_special_tokens)
+
+    def info(self, model: Model) -> Info:
+        """Return the document of /info about this server and a model."""
+        card, settings = model.card, self._settings
+        lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
+        return Info(
+            model_id=card.source if "/" in card.source else card.name,
+            model_dtype=model.choice.precision if model.choice.engine == "openvino" else card.dtype,
+            served_model_name=card.name,
+            model_type=_model_type(card),
+            max_concurrent_requests=settings.max_concurrent_requests,
+            max_input_length=min([length for length in lengths if length is not None]),
+            max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
+            max_client_batch_size=settings.max_inputs,
+            auto_truncate=settings.auto_truncate,
+            tokenization_workers=available_cpus(),
+            version=self._context.version,
+        )
+
+    def check_batch(self, size: int, name: str, *, besides: int = 0) -> None:
+        """Raise EmptyRequest or TooLarge for a list of no items, or of more than are left with `besides` others."""
+        most = self._settings.max_inputs - besides
+        if not size:
+            raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
+        if size > most:
+            raise TooManyInputs(f"batch size {size} > maximum allowed batch size {most}", remedy=f"send fewer {name}")
+
+
+def raw_or_sigmoid(raw: bool) -> ScoreActivation:
+    """Return what is made of the logits of a ranking."""
+    return "identity" if raw else "sigmoid"
+
+
+def _tokenizer(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer", allowed="it reads ids alone")
+    return model.tokenizer
+
+
+def _batch_tokens(model: Model, setting: int) -> int:
+    if HIDDEN not in model.card.outputs:
+        return max(1, BATCH_VALUES // model.card.hidden_size)
+    return setting or encoder_tokens(model.engine, model.choice)
+
+
+# ---- what a model is and gives
 
 
 def kind_of(card: Card) -> str:
@@ -41,84 +166,14 @@ def _model_type(card: Card) -> dict[str, dict[str, Any]]:
     return {kind: {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}}
 
 
-def info(context: ServiceContext, model: Model) -> Info:
-    """Return the document of /info about this server and a model."""
-    card, settings = model.card, context.settings
-    lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
-    return Info(
-        model_id=card.source if "/" in card.source else card.name,
-        model_dtype=model.choice.precision if model.choice.engine == "openvino" else card.dtype,
-        served_model_name=card.name,
-        model_type=_model_type(card),
-        max_concurrent_requests=settings.max_concurrent_requests,
-        max_input_length=min([length for length in lengths if length is not None]),
-        max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
-        max_client_batch_size=settings.max_inputs,
-        auto_truncate=settings.auto_truncate,
-        tokenization_workers=available_cpus(),
-        version=context.version,
-    )
+def compares_tokens(card: Card) -> bool:
+    """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
+    return card.multi_vector is not None and POOLED not in card.outputs
 
 
-def _batch_tokens(model: Model, setting: int) -> int:
-    if HIDDEN not in model.card.outputs:
-        return max(1, BATCH_VALUES // model.card.hidden_size)
-    return setting or encoder_tokens(model.engine, model.choice)
-
-
-async def tokenize(
-    context: ServiceContext,
-    model: Model,
-    texts: Sequence[str],
-    special_tokens: bool,
-    prompt_name: str | None,
-    written: Callable[[list[list[Token]]], Written],
-) -> Written:
-    """Return every token of each text after its prompt; offsets count from the prompt's beginning.
-
-    Args:
-        written: writes the tokens, off the event loop where they are many: a second for half a million.
-
-    Raises:
-        EmptyRequest, TooLarge, BadRequest, WrongModelKind: there are no texts, or too many, no such prompt, or the
-            model has no tokenizer.
-    """
-    tokenizer, settings = _tokenizer(model), context.settings
-    check_batch(len(texts), settings.max_inputs, "inputs")
-    check_characters([Text(text) for text in texts], settings)
-    prompt = prompt_of(model.card, prompt_name)
-    characters = sum(map(len, texts))
-    with context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-        texts = [prompt + text for text in texts]
-        return await tokenizer.tokens(texts, special_tokens, settings.max_request_tokens, written)
-
-
-async def decode(
-    context: ServiceContext, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool
-) -> list[str]:
-    """Return the text of each sequence of ids.
-
-    Raises:
-        EmptyRequest, TooLarge, BadInput, WrongModelKind: there are no ids, too many sequences, an unknown id, or the
-            model has no tokenizer.
-    """
-    tokenizer = _tokenizer(model)
-    check_batch(len(sequences), context.settings.max_inputs, "ids")
-    return await tokenizer.decode(sequences, skip_special_tokens)
-
-
-def check_batch(size: int, limit: int, name: str) -> None:
-    """Raise EmptyRequest or TooLarge for a list of no items, or of more than `limit`."""
-    if not size:
-        raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
-    if size > limit:
-        raise TooManyInputs(f"batch size {size} > maximum allowed batch size {limit}", remedy=f"send fewer {name}")
-
-
-def _tokenizer(model: Model) -> Tokenizer:
-    if model.tokenizer is None:
-        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer", allowed="it reads ids alone")
-    return model.tokenizer
+def late_interaction_function(card: Card | None) -> Function:
+    """Return the function that a model compares vectors of tokens by; of one that does not, or of none, MaxSim."""
+    return function_of(card.multi_vector) if card and card.multi_vector else "maxsim"
 
 
 def pooled_output(card: Card) -> str:

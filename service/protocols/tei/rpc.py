@@ -10,18 +10,27 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from models.artifacts.card import Card
-from models.recipes.classifier import ScoreActivation
+from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
-from service.embedding import classifying, limits, ranking
+from service.embedding import limits, ranking
+from service.embedding.classifying import classifies
 from service.embedding.model import Model
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.embedding.scoring import Reading, Scorer, ranks_pairs
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.protocols.inlay import needs, timing_headers
-from service.protocols.tei import answers, operations
+from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
+from service.protocols.tei.operations import (
+    Operations,
+    kind_of,
+    pooled_output,
+    raw_or_sigmoid,
+    sparse_output,
+    token_output,
+)
 from service.request_context import RequestContext
 
 DIRECTIONS: dict[int, Direction] = {
@@ -57,7 +66,7 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
             default = registry.default
             if default is None or not kinds:
                 return default is not None
-            return not needs.reads_images(default) and operations.kind_of(default.card) in kinds
+            return not needs.reads_images(default) and kind_of(default.card) in kinds
 
         return serving
 
@@ -123,7 +132,7 @@ class Handlers:
     """Handlers of tei.v1, each for one request of the default model."""
 
     def __init__(self, context: ServiceContext) -> None:
-        self._context = context
+        self._context, self._operations = context, Operations(context)
         self._scorer = Scorer(context.embedder, context.budget, context.settings)
 
     def _model(self) -> Model:
@@ -138,7 +147,7 @@ class Handlers:
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
         """Return the same as /info."""
-        info = operations.info(self._context, self._model())
+        info = self._operations.info(self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
         (kind,) = info.model_type
         facts = {name: getattr(info, name) for name in names}
@@ -146,44 +155,34 @@ class Handlers:
 
     async def embed(self, request: pb.EmbedRequest, call: RequestContext) -> Timed:
         """Return the vector of a text."""
-        normalize = request.normalize if request.HasField("normalize") else True
-        dimensions = request.dimensions if request.HasField("dimensions") else None
-        started = perf_counter()
-        result = await self._embedded(request, call, operations.pooled_output, normalize, dimensions)
+        started, options = (
+            perf_counter(),
+            _options(request)._replace(
+                normalize=request.normalize if request.HasField("normalize") else True,
+                dimensions=request.dimensions if request.HasField("dimensions") else None,
+            ),
+        )
+        result = await self._embedded(request, options, pooled_output, call)
         return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result, started)
 
     async def embed_all(self, request: pb.EmbedAllRequest, call: RequestContext) -> Timed:
         """Return the vectors of a text's tokens."""
         started = perf_counter()
-        result = await self._embedded(request, call, operations.token_output)
+        result = await self._embedded(request, _options(request), token_output, call)
         entries = answers.token_embeddings(result.outputs[0].rows)
         return Timed(pb.EmbedAllResponse(), result, started, entries)
 
     async def embed_sparse(self, request: pb.EmbedSparseRequest, call: RequestContext) -> Timed:
         """Return the sparse vector of a text."""
         started = perf_counter()
-        result = await self._embedded(request, call, operations.sparse_output)
+        result = await self._embedded(request, _options(request), sparse_output, call)
         return Timed(answers.sparse_message(result), result, started)
 
     async def _embedded(
-        self,
-        request: VectorsRequest,
-        call: RequestContext,
-        output_of: Callable[[Card], str],
-        normalize: bool | None = None,
-        dimensions: int | None = None,
+        self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext
     ) -> EmbedResult:
-        model = self._model()
-        options = EmbedOptions(
-            (output_of(model.card),),
-            request.truncate,
-            _direction(request.truncation_direction),
-            normalize=normalize,
-            dimensions=dimensions,
-            prompt_name=_prompt_name(request),
-        )
-        embed_request = EmbedRequest([Text(_text(request.inputs))], model.card.name, options)
-        return await self._context.embedder.embed(embed_request, call)
+        options = options._replace(prompt_name=_prompt_name(request))
+        return await self._operations.embed(self._model(), [Text(_text(request.inputs))], options, output_of, call)
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
@@ -191,54 +190,36 @@ class Handlers:
 
     async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
         """Return the tokens of a text, as wire bytes."""
-        texts, special_tokens = [_text(request.inputs)], request.add_special_tokens
-        model, prompt_name = self._model(), _prompt_name(request)
-        return await operations.tokenize(
-            self._context, model, texts, special_tokens, prompt_name, answers.tokens_message
+        texts, special_tokens, prompt_name = [_text(request.inputs)], request.add_special_tokens, _prompt_name(request)
+        return await self._operations.tokenize(
+            self._model(), texts, special_tokens, prompt_name, answers.tokens_message
         )
 
     async def decode(self, request: pb.DecodeRequest, call: RequestContext) -> pb.DecodeResponse:
         """Return the text of token ids."""
         if not request.ids:
             raise EmptyRequest("`ids` cannot be empty", remedy="send one at least")
-        ids, skip = list(request.ids), request.skip_special_tokens
-        (text,) = await operations.decode(self._context, self._model(), [ids], skip)
+        (text,) = await self._operations.decode(self._model(), [list(request.ids)], request.skip_special_tokens)
         return pb.DecodeResponse(text=text)
 
     async def predict(self, request: PredictRequest, call: RequestContext) -> Timed:
         """Return the labels of a text or pair with their scores, the best first."""
         started, model = perf_counter(), self._model()
         texts = [request.inputs] if isinstance(request, pb.PredictRequest) else list(request.inputs)
-        if classifying.classifies(model.card) and not 1 <= len(texts) <= 2:
+        if classifies(model.card) and not 1 <= len(texts) <= 2:
             allowed = "`inputs` must have a single or two elements"
             raise WrongShape(f"`inputs` has {len(texts)} elements", allowed=allowed)
-        labelled = await classifying.classify(
-            self._context.embedder,
-            model,
-            [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else [],
-            call,
-            request.truncate,
-            _direction(request.truncation_direction),
-            "identity" if request.raw_scores else None,
-        )
+        activation: ScoreActivation | None = "identity" if request.raw_scores else None
+        inputs = [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else []
+        labelled = await self._operations.label(model, inputs, _options(request), activation, call)
         best = [pb.Prediction(label=label, score=score) for label, score in labelled.best_first(0)]
         return Timed(pb.PredictResponse(predictions=best), labelled.result, started)
 
     async def rerank(self, request: pb.RerankRequest, call: RequestContext) -> Timed:
         """Return the texts' numbers and scores, the best first."""
-        started, model = perf_counter(), self._ranking_model()
-        texts = list(request.texts)
-        operations.check_batch(len(texts), self._context.settings.max_inputs, "texts")
-        ranks = await ranking.rank(
-            self._context.embedder,
-            model,
-            request.query,
-            texts,
-            call,
-            request.truncate,
-            _direction(request.truncation_direction),
-            "identity" if request.raw_scores else "sigmoid",
-        )
+        started, model, texts = perf_counter(), self._ranking_model(), list(request.texts)
+        options, raw = _options(request), request.raw_scores
+        ranks = await self._operations.rank(model, request.query, texts, options, raw, call)
         return _ranked(ranks, texts if request.return_text else None, started)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
@@ -250,11 +231,11 @@ class Handlers:
         settings, read, characters = self._context.settings, list[pb.RerankStreamRequest](), 0
         async for request in requests:
             read.append(request)
-            operations.check_batch(len(read), settings.max_inputs, "texts")
+            self._operations.check_batch(len(read), "texts")
             characters += len(request.query) + len(request.text)
             limits.check_character_count(characters, settings)
-        operations.check_batch(len(read), settings.max_inputs, "texts")
-        activation: ScoreActivation = "identity" if read[0].raw_scores else "sigmoid"
+        self._operations.check_batch(len(read), "texts")
+        activation = raw_or_sigmoid(read[0].raw_scores)
         pairs = [(request.query, request.text) for request in read]
         readings = [Reading(each.truncate, _direction(each.truncation_direction), activation) for each in read]
         ranks = await self._scorer.score_each(model, pairs, call, readings)
@@ -302,6 +283,11 @@ def _direction(number: int) -> Direction:
         names = ", ".join(pb.TruncationDirection.keys())
         raise UnknownValue(f"is {number}", field=("truncation_direction",), allowed=f"allowed: {names}")
     return DIRECTIONS[number]
+
+
+def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest) -> EmbedOptions:
+    """Return how the texts of a message are cut."""
+    return EmbedOptions(truncate=request.truncate, truncation_direction=_direction(request.truncation_direction))
 
 
 def _prompt_name(request: VectorsRequest | pb.EncodeRequest) -> str | None:

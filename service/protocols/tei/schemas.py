@@ -3,13 +3,11 @@
 Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
 """
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
-from service.embedding.classifying import Labelled
-from service.embedding.requests import Direction
+from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
 from service.http.validation_errors import quoted, validated, validation_error
 from service.protocols.inlay.embed_body import INPUTS
@@ -206,32 +204,20 @@ def similarity_body(data: Any) -> SimilarityBody:
     try:
         return SimilarityBody.model_validate(data)
     except ValidationError as error:
-        parts: tuple[tuple[str, type[BaseModel]], ...] = (
-            ("inputs", ComparedTexts),
-            ("parameters", ComparisonParameters),
-        )
-        for name, model in parts:
+        parts: dict[str, type[BaseModel]] = {"inputs": ComparedTexts, "parameters": ComparisonParameters}
+        for name, model in parts.items():
             if type(data) is dict and type(data.get(name)) is dict:
                 validated(model, data[name], (name,))
         raise validation_error(error, SimilarityBody) from None
 
 
-def rank(index: int, score: float, texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return one entry of the answer of /rerank, with its text where texts are given."""
-    return {"index": index, "score": score} | ({} if texts is None else {"text": texts[index]})
-
-
-def predictions(labelled: Labelled, top_k: int | None) -> list[list[dict[str, Any]]]:
-    """Return the answer of /predict for several texts, of each the best `top_k` labels; None: all."""
-    return [
-        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
-        for index in range(len(labelled.scores))
-    ]
-
-
-def direction(side: str) -> Direction:
-    """Return the truncation direction that a `truncation_direction` names."""
-    return "left" if side in ("Left", "left") else "right"
+def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | RerankBody) -> EmbedOptions:
+    """Return how the texts of a body are cut, and the prompt that they get."""
+    return EmbedOptions(
+        truncate=body.truncate,
+        truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
+        prompt_name=getattr(body, "prompt_name", None),
+    )
 
 
 def id_lists(ids: Any) -> list[list[int]]:

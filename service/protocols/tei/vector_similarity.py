@@ -18,6 +18,7 @@ from service.http.response import Response, json_response
 from service.http.tensors import tensor
 from service.http.validation_errors import validated
 from service.protocols.inlay.parameter_types import TENSOR
+from service.protocols.tei.operations import late_interaction_function
 from service.protocols.tei.schemas import ModelName, StrictBody
 from service.scheduling.serial_executor import SerialExecutor
 
@@ -72,8 +73,7 @@ class VectorSimilarity:
         """Return the function that a model's files name, of the default model where the request names none."""
         model = self._registry.get(name) if name else self._registry.default
         if several:
-            own = model.card.multi_vector if model else None
-            return late_interaction.function_of(own) if own else "maxsim"
+            return late_interaction_function(model.card if model else None)
         stated: Any = model.card.similarity_function if model else None
         return stated if stated in SINGLE else "cosine"
 
@@ -87,14 +87,14 @@ def vectors_of(name: str, values: Any) -> list[Vectors]:
     arrays: list[Vectors] = []
     for index, value in enumerate(values):
         try:
-            own = tensor(value).astype(np.float32)
+            array = tensor(value).astype(np.float32)
         except ValueError as error:
             raise WrongType("is no tensor", index, field=(name, index), allowed=str(error)) from None
-        if own.ndim not in (1, 2) or not own.size or (arrays and own.ndim != arrays[0].ndim):
-            shape = list(own.shape)
+        if array.ndim not in (1, 2) or not array.size or (arrays and array.ndim != arrays[0].ndim):
+            shape = list(array.shape)
             allowed = "send vectors, [width], or lists of vectors, [n, width], and not both"
             raise WrongShape(f"has shape {shape}", index, field=(name, index), allowed=allowed)
-        arrays.append(own)
+        arrays.append(array)
     return arrays
 
 
@@ -102,12 +102,12 @@ def _check(queries: list[Vectors], documents: list[Vectors]) -> None:
     """Raise BadRequest unless all vectors are of one form and width and are not too many."""
     form = queries[0].ndim, queries[0].shape[-1]
     for name, arrays in (("queries", queries), ("documents", documents)):
-        for index, own in enumerate(arrays):
-            if (own.ndim, own.shape[-1]) != form:
+        for index, array in enumerate(arrays):
+            if (array.ndim, array.shape[-1]) != form:
                 allowed = f"the first query has {list(queries[0].shape)}: all have as many dimensions and its width"
-                raise WrongShape(f"has shape {list(own.shape)}", index, field=(name, index), allowed=allowed)
+                raise WrongShape(f"has shape {list(array.shape)}", index, field=(name, index), allowed=allowed)
     scores = len(queries) * len(documents)
-    products = sum(own.size for own in queries) * sum(own.size for own in documents) // form[1]
+    products = sum(array.size for array in queries) * sum(array.size for array in documents) // form[1]
     if scores > MOST_SCORES or products > MOST_PRODUCTS:
         raise TooLarge(
             f"{len(queries)} queries with {len(documents)} documents are {scores} scores of {products} products",

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from models.artifacts import card as cards
-from models.artifacts.adopted_file import VectorComparison
 from models.artifacts.adoption import adopt
-from models.artifacts.card import Card
+from models.artifacts.card import Card, VectorComparison
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import EVALUATION, read_texts

@@ -9,7 +9,7 @@ from models.artifacts.card import Card
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.errors import BadCheckpoint, ModelError
-from models.families.encoding_fitting import Attention as Direction
+from models.families.attention_direction import Attention as Direction
 from models.recipes.steps import Attention, layers
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.vision_cases import write_seen

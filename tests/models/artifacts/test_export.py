@@ -61,6 +61,20 @@ def test_export_replaces_older_export(checkpoint: Path, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "llama", "out"}
 
 
+def test_cards_with_earlier_names_of_fields_are_read(checkpoint: Path, tmp_path: Path) -> None:
+    card = export(checkpoint, tmp_path / "out")
+    path = tmp_path / "out/card.json"
+    names = {
+        "no_head_reason": "headless",
+        "no_blocks_reason": "blockless",
+        "no_classifier_reason": "unclassified",
+        "prompt_embeds_output": "handed_over",
+    }
+    earlier = {names.get(name, name): value for name, value in json.loads(path.read_text()).items()}
+    path.write_text(json.dumps(earlier))
+    assert cards.read(tmp_path / "out") == card
+
+
 def test_export_accepts_empty_folder(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     export(checkpoint, tmp_path / "out")

@@ -20,7 +20,7 @@ from models.artifacts.verification import verify
 from models.checkpoints.checkpoint import open_checkpoint
 from models.checkpoints.safetensors import DTYPES, Tensor
 from models.errors import BadCard, BadCheckpoint, ModelError
-from models.families.fitting import plan
+from models.families.fitting import fit
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving
 
@@ -190,4 +190,4 @@ def test_rejects_link_of_unmappable_tensor(dtype: str, stored: str, offset: int,
 def test_rejects_link_of_partially_fetched_checkpoint(original: Path, tmp_path: Path) -> None:
     opened = replace(open_checkpoint(original.parent), source="org/name@1", fetch=lambda _: None)
     with pytest.raises(BadCheckpoint, match=r"org/name@1 was fetched in parts: .*, leave out --link"):
-        write_weights(opened, plan(opened), tmp_path, "keep", link=True)
+        write_weights(opened, fit(opened), tmp_path, "keep", link=True)

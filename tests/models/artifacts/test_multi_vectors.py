@@ -18,7 +18,7 @@ from models.artifacts.export import export
 from models.checkpoints.sentence_transformers import read_pooling
 from models.errors import BadCheckpoint
 from models.families import opening
-from models.recipes.multi_vector import Expansion, Side
+from models.recipes.heads import Expansion, Side
 from tests.golden_cases import write_json
 from tests.hub_server import serving
 from tests.late_interaction import (

@@ -13,7 +13,7 @@ from models.artifacts.export import export
 from models.artifacts.rerankers import QWEN3, WEIGHT
 from models.artifacts.weights import tensors as stored
 from models.errors import BadCheckpoint, ModelError
-from models.recipes.classifier import PairTemplate
+from models.recipes.heads import PairTemplate
 from tests.classifier_models import tensors
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.reranker_models import IDS, TEMPLATE, configure_modules, write_reranker
@@ -34,7 +34,7 @@ def row(card: Card, folder: Path) -> Any:
 def test_files_of_a_logit_score_make_a_reranker(tmp_path: Path) -> None:
     folder = write_reranker(tmp_path / "x", score=YES_NO)
     card = exported(folder)
-    assert card.classifier is not None, card.unclassified
+    assert card.classifier is not None, card.no_classifier_reason
     assert card.classifier.template == OWN
     assert (card.classifier.pooling, card.classifier.activation, card.classifier.ranks) == (
         "lasttoken",
@@ -106,7 +106,7 @@ def test_content_may_be_a_list_of_parts(tmp_path: Path) -> None:
 def test_a_template_that_carries_no_pair_is_the_reason(template: str | None, tmp_path: Path) -> None:
     card = exported(write_reranker(tmp_path / "x", template, score=YES_NO), encoder=True)
     assert card.classifier is None
-    assert "does not carry a query and a document" in (card.unclassified or "")
+    assert "does not carry a query and a document" in (card.no_classifier_reason or "")
 
 
 def test_a_bare_checkpoint_ranks_by_the_option_and_qwen3s_template(tmp_path: Path) -> None:
@@ -134,8 +134,8 @@ def test_rejects_the_option_for_a_model_without_logits(tmp_path: Path) -> None:
 
 def test_scaled_logits_are_the_reason(tmp_path: Path) -> None:
     folder = write_reranker(tmp_path / "x", score=YES_NO, model_type="granite", logits_scaling=2.0)
-    assert "hidden states times a matrix alone" in (exported(folder, encoder=True).unclassified or "")
-    assert exported(folder).blockless  # as any decoder that pools nothing
+    assert "hidden states times a matrix alone" in (exported(folder, encoder=True).no_classifier_reason or "")
+    assert exported(folder).no_blocks_reason  # as any decoder that pools nothing
 
 
 def test_a_template_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

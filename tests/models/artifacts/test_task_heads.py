@@ -35,7 +35,7 @@ def test_every_family_exports_the_head_that_create_writes(model_type: str, tmp_p
     own |= {"rotary_dim": 4} if model_type == "gptj" else {}
     write_classifier(tmp_path / "x", model_type, 3, **own)
     card = exported(tmp_path / "x")
-    assert card.classifier is not None, card.unclassified
+    assert card.classifier is not None, card.no_classifier_reason
     assert card.classifier.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
     assert card.default_output == "class_logits"
     assert cards.read(tmp_path / "out") == card
@@ -46,7 +46,7 @@ def test_an_unknown_head_leaves_the_rest_and_a_reason(tmp_path: Path) -> None:
     write_tiny_bert(tmp_path / "x", pooling="mean", architectures=["BertForSequenceClassification"])
     card = exported(tmp_path / "x")
     assert card.classifier is None
-    assert "pooler.dense.weight" in (card.unclassified or "")
+    assert "pooler.dense.weight" in (card.no_classifier_reason or "")
     assert card.default_output == "sentence_embedding"
     assert "class_logits" not in card.outputs
     assert "none: the checkpoint holds no pooler.dense.weight" in describe(str(tmp_path / "out"))
@@ -61,7 +61,7 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     create(tmp_path / "x", model_type="granite", config=write_plain(sizes), whole=True)
     configure(tmp_path / "x", architectures=["GraniteForSequenceClassification"])
     card = exported(tmp_path / "x", encoder=True)
-    assert "'granite' classifies texts is not known" in (card.unclassified or "")
+    assert "'granite' classifies texts is not known" in (card.no_classifier_reason or "")
     assert "last_hidden_state" in card.outputs
 
 
@@ -72,13 +72,13 @@ def write_plain(sizes: Path) -> Path:
 
 def test_a_checkpoint_of_another_class_has_no_reason(tmp_path: Path) -> None:
     card = exported(write_tiny_bert(tmp_path / "x", architectures=["BertModel"]))
-    assert (card.classifier, card.unclassified) == (None, None)
+    assert (card.classifier, card.no_classifier_reason) == (None, None)
 
 
 def test_without_its_blocks_a_model_does_not_classify(tmp_path: Path) -> None:
     card = exported(write_classifier(tmp_path / "x"), encoder=False)
     assert card.classifier is None
-    assert "leaves its blocks out" in (card.unclassified or "")
+    assert "leaves its blocks out" in (card.no_classifier_reason or "")
     assert card.default_output == "input_embeddings"
 
 
@@ -148,7 +148,7 @@ def test_scores_are_activated_as_by_a_cross_encoder(
 def test_an_activation_that_is_not_computed_is_the_reason(tmp_path: Path) -> None:
     folder = write_classifier(tmp_path / "x")
     configure(folder, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Softplus"})
-    assert "Softplus" in (exported(folder).unclassified or "")
+    assert "Softplus" in (exported(folder).no_classifier_reason or "")
 
 
 def test_token_classification_gives_logits_of_tokens(tmp_path: Path) -> None:

@@ -28,20 +28,20 @@ def test_a_decoder_is_exported_whole_where_it_pools(llama: Path, tmp_path: Path)
 def test_a_decoder_is_exported_whole_on_request(llama: Path, tmp_path: Path) -> None:
     card = export(llama, tmp_path / "out", encoder=True)
     assert "last_hidden_state" in card.outputs
-    assert card.blockless is None
+    assert card.no_blocks_reason is None
     assert blocks_summary(card) is None
 
 
 def test_the_card_of_an_input_layer_says_how_to_get_the_rest(llama: Path, tmp_path: Path) -> None:
     card = export(llama, tmp_path / "out")
     assert card.encoder == ()
-    assert card.blockless == MAY_BE_WHOLE
+    assert card.no_blocks_reason == MAY_BE_WHOLE
     assert f"input layer alone: {MAY_BE_WHOLE}" in describe(str(tmp_path / "out"))
     assert "blocks: exported if it pools" in describe(str(llama))
 
 
 def test_blocks_are_left_out_on_request(llama: Path, tmp_path: Path) -> None:
-    assert export(llama, tmp_path / "out", encoder=False).blockless == "--encoder none leaves its blocks out"
+    assert export(llama, tmp_path / "out", encoder=False).no_blocks_reason == "--encoder none leaves its blocks out"
     with pytest.raises(BadCheckpoint, match=r"--encoder none leaves its blocks out; export that with --pooling none"):
         export(llama, tmp_path / "out", encoder=False, pooling="lasttoken")
 
@@ -50,7 +50,7 @@ def test_blocks_that_are_not_computed_are_refused(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(case("input_afmoe"), tmp_path / "x")
     with pytest.raises(BadCheckpoint, match=r"'afmoe'\) cannot be exported whole: mixture of experts, gated attention"):
         export(checkpoint, tmp_path / "out", encoder=True)
-    assert export(checkpoint, tmp_path / "out").blockless == "mixture of experts, gated attention"
+    assert export(checkpoint, tmp_path / "out").no_blocks_reason == "mixture of experts, gated attention"
     assert "mixture of experts" in describe("afmoe")
 
 
@@ -68,7 +68,7 @@ def test_faulty_blocks_of_a_decoder_cost_the_blocks_alone(
 ) -> None:
     """A decoder's input layer, which is all that most exports of it hold, reads none of this."""
     write_json(llama / "config.json", {**_config(llama), **changes})
-    assert fault in (export(llama, tmp_path / "out").blockless or "")
+    assert fault in (export(llama, tmp_path / "out").no_blocks_reason or "")
     with pytest.raises(BadCheckpoint, match=fault):
         export(llama, tmp_path / "whole", encoder=True)
 

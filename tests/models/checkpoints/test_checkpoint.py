@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from models.artifacts.export import export
 from models.checkpoints.checkpoint import open_checkpoint, read_tensors
 from models.errors import BadCheckpoint, ModelError, UnknownFamily
-from models.families.fitting import plan
+from models.families.fitting import fit
 from models.recipes.steps import tensors
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder, write_json
 
@@ -248,9 +248,9 @@ def test_missing_config_values_are_family_defaults(tmp_path: Path) -> None:
     """eps 1e-12 and type_vocab_size 2, as BertConfig of transformers 5.23 has them."""
     weights = tiny_bert(0)
     config = {key: value for key, value in tiny_config(weights).items() if key != "type_vocab_size"}
-    planned = plan(open_checkpoint(write_folder(tmp_path / "x", config, weights)))
-    assert planned.recipe[-1].eps == 1e-12  # type: ignore[union-attr]
-    assert planned.type_rows == 2
+    fitted = fit(open_checkpoint(write_folder(tmp_path / "x", config, weights)))
+    assert fitted.recipe[-1].eps == 1e-12  # type: ignore[union-attr]
+    assert fitted.type_rows == 2
 
 
 def test_tensors_are_views_of_the_file(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_blocks_that_cannot_be_read_are_refused(name: str, tmp_path: Path) -> No
     with pytest.raises(BadCheckpoint, match=re.escape(fault)):
         export(path, tmp_path / "out", encoder=True)
     if name != "no pairs":
-        assert fault in (export(path, tmp_path / "alone").blockless or "")
+        assert fault in (export(path, tmp_path / "alone").no_blocks_reason or "")
 
 
 LLAMA = {"embedding_length": 512, "block_count": 1, "attention.head_count": 4, "context_length": 4096}

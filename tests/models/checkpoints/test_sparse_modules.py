@@ -15,7 +15,7 @@ from models.artifacts.verification import verify
 from models.checkpoints import sparse_modules
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint, ModelError
-from models.recipes.sparse import Splade
+from models.recipes.heads import Splade
 from tests.golden_cases import WORDS, write_json, write_tiny_bert
 from tests.sparse_models import (
     HIDDEN,

@@ -1,6 +1,5 @@
 """Output heads: the rule of tying and the numbers of a config, compared with transformers; dtypes; errors."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from models.errors import BadCheckpoint
 from models.families import FAMILIES
 from models.families.head_fitting import fit_head
 from models.families.heads import HEADS
-from models.recipes.output_head import OutputHead, Transform, from_json
+from models.recipes.heads import OutputHead, Transform
 from models.recipes.steps import LayerNorm, Linear
+from models.recipes.typed_json import from_json, to_json
 from models.reference import head as head_reference
 from tests.golden_cases import case, write_folder
 
@@ -135,7 +135,7 @@ def test_checkpoint_without_head_is_exported_with_reason(tmp_path: Path) -> None
     bare = {name: value for name, value in golden.weights.items() if not name.startswith("cls.")}
     card = export(write_folder(tmp_path / "x", golden.config, bare), tmp_path / "out")
     assert card.head is None
-    assert "cls.predictions.transform.dense.weight" in (card.headless or "")
+    assert "cls.predictions.transform.dense.weight" in (card.no_head_reason or "")
     assert "embedding" in card.graphs
     assert not (tmp_path / "out/head.onnx").exists()
     assert cards.read(tmp_path / "out") == card
@@ -267,5 +267,4 @@ def test_logits_row_does_not_depend_on_other_rows(tmp_path: Path) -> None:
 def test_head_survives_card() -> None:
     transform = Transform(Linear("d.weight", None), "gelu", LayerNorm("n.weight", None, 1e-5))
     head = OutputHead(8, 4, 100, "m", True, "b", transform, 0.5, 2.0, 30.0)
-    assert from_json(asdict(head)) == head
-    assert from_json(None) is None
+    assert from_json(OutputHead, to_json(OutputHead, head)) == head

@@ -14,8 +14,9 @@ from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_tens
 from models.errors import BadCheckpoint
 from models.families import opening
 from models.families.config import Config
-from models.families.fitting import plan
-from models.families.tensor_parts import Part, by_heads, equal, stored_part
+from models.families.family import TensorPart, by_heads, equal
+from models.families.fitting import fit
+from models.families.tensor_parts import stored_part
 from tests.gguf_files import random_blocks, write_gguf
 from tests.golden_cases import write_folder
 from tests.hub_server import serving
@@ -29,7 +30,7 @@ QUERIES, KEYS, VALUES = WHOLE[:16], WHOLE[16:20], WHOLE[20:]  # of 4 heads and 1
 BY_HEAD = WHOLE.reshape(4, 3, 2, 6)  # GPT-NeoX: heads, (query, key, value), width of a head
 
 
-def one(tmp_path: Path, part: Part, whole: NDArray[Any] = WHOLE, name: str = "part") -> NDArray[Any]:
+def one(tmp_path: Path, part: TensorPart, whole: NDArray[Any] = WHOLE, name: str = "part") -> NDArray[Any]:
     """A part of a tensor, read from a file in which others lie around it."""
     held = {"a": np.ones((3, 5), np.float32), "whole": whole, "z": np.ones(7, whole.dtype)}
     checkpoint = open_checkpoint(write_folder(tmp_path / "x", {"model_type": "llama"}, held))
@@ -40,28 +41,28 @@ def one(tmp_path: Path, part: Part, whole: NDArray[Any] = WHOLE, name: str = "pa
     return np.asarray(view[:])
 
 
-PARTS: dict[str, tuple[Part, NDArray[Any]]] = {
-    "the whole": (Part("whole"), WHOLE),
-    "first half": (Part("whole", 0, equal(2)), WHOLE[:12]),
-    "second half": (Part("whole", 1, equal(2)), WHOLE[12:]),
-    "last third": (Part("whole", 2, equal(3)), WHOLE[16:]),
-    "queries": (Part("whole", 0, by_heads), QUERIES),
-    "keys": (Part("whole", 1, by_heads), KEYS),
-    "values": (Part("whole", 2, by_heads), VALUES),
-    "queries of groups": (Part("whole", 0, equal(3), lambda config: 4), BY_HEAD[:, 0].reshape(8, 6)),
-    "values of groups": (Part("whole", 2, equal(3), lambda config: 4), BY_HEAD[:, 2].reshape(8, 6)),
-    "transposed": (Part("whole", transposed=True), WHOLE.T),
-    "transposed third": (Part("whole", 1, equal(3), transposed=True), WHOLE.T[2:4]),
-    "of an expert of a stack": (Part("stack", experts=lambda config: 3, expert=1), STACK[1]),
-    "second half of an expert": (Part("stack", 1, equal(2), experts=lambda config: 3, expert=2), STACK[2, 4:]),
-    "transposed, of an expert": (Part("stack", transposed=True, experts=lambda config: 3, expert=1), STACK[1].T),
-    "rows of an expert": (Part("whole", experts=lambda config: 6, stacked=False, expert=4), WHOLE[16:20]),
+PARTS: dict[str, tuple[TensorPart, NDArray[Any]]] = {
+    "the whole": (TensorPart("whole"), WHOLE),
+    "first half": (TensorPart("whole", 0, equal(2)), WHOLE[:12]),
+    "second half": (TensorPart("whole", 1, equal(2)), WHOLE[12:]),
+    "last third": (TensorPart("whole", 2, equal(3)), WHOLE[16:]),
+    "queries": (TensorPart("whole", 0, by_heads), QUERIES),
+    "keys": (TensorPart("whole", 1, by_heads), KEYS),
+    "values": (TensorPart("whole", 2, by_heads), VALUES),
+    "queries of groups": (TensorPart("whole", 0, equal(3), lambda config: 4), BY_HEAD[:, 0].reshape(8, 6)),
+    "values of groups": (TensorPart("whole", 2, equal(3), lambda config: 4), BY_HEAD[:, 2].reshape(8, 6)),
+    "transposed": (TensorPart("whole", transposed=True), WHOLE.T),
+    "transposed third": (TensorPart("whole", 1, equal(3), transposed=True), WHOLE.T[2:4]),
+    "of an expert of a stack": (TensorPart("stack", experts=lambda config: 3, expert=1), STACK[1]),
+    "second half of an expert": (TensorPart("stack", 1, equal(2), experts=lambda config: 3, expert=2), STACK[2, 4:]),
+    "transposed, of an expert": (TensorPart("stack", transposed=True, experts=lambda config: 3, expert=1), STACK[1].T),
+    "rows of an expert": (TensorPart("whole", experts=lambda config: 6, stacked=False, expert=4), WHOLE[16:20]),
     "rows of an expert, transposed": (
-        Part("whole", transposed=True, experts=lambda config: 6, stacked=False, expert=5),
+        TensorPart("whole", transposed=True, experts=lambda config: 6, stacked=False, expert=5),
         WHOLE[20:].T,
     ),
     "transposed groups": (
-        Part("whole", 1, equal(3), lambda config: 2, transposed=True),
+        TensorPart("whole", 1, equal(3), lambda config: 2, transposed=True),
         WHOLE.T.reshape(2, 3, 24)[:, 1],
     ),
 }
@@ -78,23 +79,26 @@ def test_a_part_is_cut_as_numpy_cuts(name: str, dtype: Any, tmp_path: Path) -> N
 def test_a_vector_is_cut_alike_and_never_transposed(tmp_path: Path) -> None:
     """GPT-2's Conv1D transposes matrices, not biases."""
     vector = np.arange(12, dtype=np.float32)
-    part = one(tmp_path, Part("whole", 1, equal(3), transposed=True), vector)
+    part = one(tmp_path, TensorPart("whole", 1, equal(3), transposed=True), vector)
     np.testing.assert_array_equal(part, vector[4:8])
-    part = one(tmp_path, Part("whole", 1, equal(3), lambda config: 2), vector)
+    part = one(tmp_path, TensorPart("whole", 1, equal(3), lambda config: 2), vector)
     np.testing.assert_array_equal(part, [2, 3, 8, 9])
 
 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        (Part("whole", experts=lambda config: 3), r"'whole' has shape \[24, 6\], which is not of 3 experts"),
-        (Part("whole", experts=lambda config: 5, stacked=False), r"has shape \[24, 6\], which is not of 5 experts"),
-        (Part("whole", 0, equal(5)), r"has 24 rows; 1 groups of 1 \+ 1 \+ 1 \+ 1 \+ 1 do not divide them"),
-        (Part("whole", 0, equal(3), lambda config: 7), "7 groups of"),
-        (Part("whole", 0, equal(4), transposed=True), "has 6 rows"),
+        (TensorPart("whole", experts=lambda config: 3), r"'whole' has shape \[24, 6\], which is not of 3 experts"),
+        (
+            TensorPart("whole", experts=lambda config: 5, stacked=False),
+            r"has shape \[24, 6\], which is not of 5 experts",
+        ),
+        (TensorPart("whole", 0, equal(5)), r"has 24 rows; 1 groups of 1 \+ 1 \+ 1 \+ 1 \+ 1 do not divide them"),
+        (TensorPart("whole", 0, equal(3), lambda config: 7), "7 groups of"),
+        (TensorPart("whole", 0, equal(4), transposed=True), "has 6 rows"),
     ],
 )
-def test_rejects_sizes_that_do_not_divide(part: Part, message: str, tmp_path: Path) -> None:
+def test_rejects_sizes_that_do_not_divide(part: TensorPart, message: str, tmp_path: Path) -> None:
     with pytest.raises(BadCheckpoint, match=message):
         one(tmp_path, part)
 
@@ -119,9 +123,9 @@ def fused(folder: Path, model_type: str) -> tuple[Path, Arrays]:
 def test_a_plan_reads_fused_tensors_apart(tmp_path: Path) -> None:
     folder, own = fused(tmp_path, "phi3")
     checkpoint = open_checkpoint(folder)
-    planned = plan(checkpoint)
-    arrays = planned.read(checkpoint)
-    assert {name for name in arrays if name in planned.parts} == {name for name in own if "_proj" in name} - {
+    fitted = fit(checkpoint)
+    arrays = fitted.read(checkpoint)
+    assert {name for name in arrays if name in fitted.parts} == {name for name in own if "_proj" in name} - {
         name for name in own if "o_proj" in name or "down_proj" in name
     }
     for name, expected in own.items():
@@ -155,7 +159,7 @@ def test_of_a_hub_repository_the_rows_of_a_part_are_fetched(tmp_path: Path) -> N
     folder, own = fused(tmp_path, "phi3")
     name = "model.layers.1.self_attn.k_proj.weight"
     with serving(folder) as hub, opening.opened("org/name", endpoint=hub.endpoint) as checkpoint:
-        part = plan(checkpoint).parts[name]
+        part = fit(checkpoint).parts[name]
         before = hub.sent
         alone = Checkpoint(checkpoint.folder, {}, {name: part.tensor}, "", checkpoint.fetch)
         array = part.view(read_tensors(alone, [name])[name])
@@ -176,6 +180,6 @@ def test_rows_of_a_quantized_tensor_are_its_part(kind: str, tmp_path: Path) -> N
     with opening.opened(path) as checkpoint:
         whole = checkpoint.tensors["blk.0.attn_qkv.weight"]
         for index, rows in enumerate((slice(0, 16), slice(16, 20), slice(20, 24))):
-            part = stored_part("part", Part("whole", index, by_heads), whole, CONFIG)
+            part = stored_part("part", TensorPart("whole", index, by_heads), whole, CONFIG)
             array = read_tensors(Checkpoint(checkpoint.folder, {}, {"part": part.tensor}), ["part"])["part"]
             np.testing.assert_array_equal(np.asarray(part.view(array)[:]), expected[rows])

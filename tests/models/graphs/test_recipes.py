@@ -19,8 +19,8 @@ from models.positions.learned import positions
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.recipes.extra_inputs import Extra
-from models.recipes.recipe_json import from_json, to_json
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, Scale
+from models.recipes.typed_json import from_json, to_json
 from models.reference import interpreter as reference
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
 from tests.onnx_sessions import open_session
@@ -359,5 +359,5 @@ def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> N
 @pytest.mark.parametrize("case", [*cases("input_layer"), *cases("encoder")], ids=str)
 def test_recipe_survives_json(case: Case, tmp_path: Path) -> None:
     card = exported(case, tmp_path)
-    assert from_json(to_json(card.recipe)) == card.recipe
-    assert from_json(to_json(card.encoder)) == card.encoder
+    assert from_json(Recipe, to_json(Recipe, card.recipe)) == card.recipe
+    assert from_json(Recipe, to_json(Recipe, card.encoder)) == card.encoder

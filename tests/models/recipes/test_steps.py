@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from models.recipes.recipe_json import from_json, to_json
 from models.recipes.steps import (
     PARTS,
     STEPS,
@@ -38,6 +37,7 @@ from models.recipes.steps import (
     layers,
     tensors,
 )
+from models.recipes.typed_json import from_json, to_json
 from tests.block_recipes import CASES, made
 
 NORM, RMS, LINEAR = LayerNorm("n.weight", "n.bias", 1e-5), RMSNorm("r", 1e-6, 1.0), Linear("l.weight", None)
@@ -95,7 +95,8 @@ EVERY: tuple[Step, ...] = (
 
 def returned(recipe: Recipe) -> Recipe:
     """The recipe after a card's road."""
-    return from_json(json.loads(json.dumps(to_json(recipe))))
+    back: Recipe = from_json(Recipe, json.loads(json.dumps(to_json(Recipe, recipe))))
+    return back
 
 
 @pytest.mark.parametrize("step", EVERY, ids=lambda step: type(step).__name__)
@@ -144,11 +145,11 @@ NEW = {
 def test_cards_that_do_not_name_kinds_of_parts_are_read() -> None:
     data = [
         {key: value for key, value in without_kinds(own).items() if key not in NEW.get(own["step"], ())}
-        for own in to_json(OLD)
+        for own in to_json(Recipe, OLD)
     ]
     assert '"step": "Linear"' not in json.dumps(data)
     assert "key_heads" not in json.dumps(data)
-    assert from_json(data) == OLD
+    assert from_json(Recipe, data) == OLD
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_cards_that_do_not_name_kinds_of_parts_are_read() -> None:
 )
 def test_what_is_no_recipe_is_refused(data: list[dict[str, Any]]) -> None:
     with pytest.raises((KeyError, TypeError)):
-        from_json(data)
+        from_json(Recipe, data)
 
 
 def test_tensors_of_parts_are_named_once() -> None:

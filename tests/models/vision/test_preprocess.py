@@ -1,6 +1,5 @@
 """preprocessor_config.json: rejected values, old forms, and properties of preprocessed images."""
 
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -8,8 +7,9 @@ import pytest
 from PIL import Image
 
 from models.errors import BadCheckpoint
+from models.recipes.typed_json import from_json, to_json
 from models.vision.preprocess import flattened, prepare, target_size
-from models.vision.preprocessor_config import PROCESSORS, from_json, read
+from models.vision.preprocessor_config import PROCESSORS, Preprocessor, read
 from tests.vision_cases import picture, pixels_of
 
 PLAIN = {"do_resize": False, "do_center_crop": False, "do_rescale": False, "do_normalize": False}
@@ -50,7 +50,7 @@ def test_rejects_invalid_value_and_names_the_allowed(name: str) -> None:
 @pytest.mark.parametrize("usual", PROCESSORS)
 def test_empty_file_takes_all_defaults_and_round_trips(usual: str) -> None:
     actual = read({}, usual)
-    assert from_json(asdict(actual)) == actual
+    assert from_json(Preprocessor, to_json(Preprocessor, actual)) == actual
     assert read({"image_processor_type": f"{usual}ImageProcessorFast"}, "ViT") == actual
     assert read({"feature_extractor_type": f"{usual}FeatureExtractor"}, "ViT") == actual
 

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -14,10 +14,11 @@ from models.artifacts.description import describe, families
 from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.errors import BadCard, BadCheckpoint, ModelError, ReferenceMismatch
+from models.recipes.typed_json import from_json, to_json
 from models.reference import vision as reference
 from models.vision.families import FAMILIES, TOWERS
 from models.vision.similarity import Similarity, compared
-from models.vision.steps import KINDS, Insert, from_json, to_json
+from models.vision.steps import Insert, Step, Steps
 from service.cli.main import main
 from tests.golden_cases import case, write_folder, write_json
 from tests.vision_cases import config_of, export_seen, seen, write_seen
@@ -71,9 +72,9 @@ def test_every_family_is_listed_and_described() -> None:
 
 def test_steps_survive_json() -> None:
     for family in FAMILIES.values():
-        assert from_json(to_json(family.steps)) == family.steps
+        assert from_json(Steps, to_json(Steps, family.steps)) == family.steps
     used = {type(step) for family in FAMILIES.values() for step in family.steps}
-    assert used == set(KINDS.values())
+    assert used == set(get_args(Step))
 
 
 @pytest.mark.parametrize("prefix", ["", "vit.", "model.vision_tower.", "encoder.vit."])

@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from models.recipes.classifier import Classifier
+from models.recipes.heads import Classifier
 from service.embedding.classifying import Labelled, label_activation
 from service.embedding.ranking import ACTIVATIONS
 

@@ -137,7 +137,7 @@ def test_a_models_summary_names_its_labels(tmp_path: Path) -> None:
     own = summary(service.registry.get(None), service.registry)
     assert own.classifier is not None
     assert own.classifier.labels == ["LABEL_0", "LABEL_1"]
-    assert (own.classifier.ranks, own.classifier.activation, own.unclassified) == (False, "identity", None)
+    assert (own.classifier.ranks, own.classifier.activation, own.no_classifier_reason) == (False, "identity", None)
 
 
 async def test_the_reference_engine_gives_the_same_logits(tmp_path: Path) -> None:

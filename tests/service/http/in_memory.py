@@ -12,6 +12,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from service.http.client_pace import ConnectionSettings
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.pipeline import Limits, Pipeline
 from service.http.problem_details import render_problem
@@ -157,7 +158,7 @@ class Ours:
             loaded_app=SimpleNamespace(
                 pipeline=pipeline,
                 intake=Intake(MIB, 16 * MIB),
-                heads={},
+                heads=HeadMemory(),
                 connections=ConnectionSettings(client_seconds, idle_seconds),
             )
         )

@@ -152,7 +152,7 @@ def test_default_headers_of_clients_compress_no_vectors(served: Served) -> None:
         assert orjson.loads(body)["outputs"]
 
 
-@pytest.mark.parametrize("path", ["/openapi.json", "/metrics", "/static-offline-docs/swagger-ui.css", "/models", TABLE])
+@pytest.mark.parametrize("path", ["/openapi.json", "/metrics", "/docs/swagger-ui.css", "/models", TABLE])
 @pytest.mark.parametrize("coding", DECODERS)
 def test_documents_are_compressed_as_accepted(served: Served, path: str, coding: str) -> None:
     plain = served.http.get(path, headers={"accept-encoding": "identity"})

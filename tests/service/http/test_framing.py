@@ -103,7 +103,7 @@ async def test_lines_before_a_request_are_not_taken_for_a_head(toy: Toy) -> None
     async with connected(toy.port) as client:
         await client.send(b"\r\n\r\n" + HEADS[4][:31], HEADS[4][31:])
         assert (await client.answer())[2] == b"GET "
-    assert b"\r\n\r\n" not in toy.heads
+    assert b"\r\n\r\n" not in toy.heads.heads
 
 
 async def test_body_of_a_pipelined_request_is_not_a_request(toy: Toy) -> None:

@@ -132,7 +132,7 @@ def test_counts_requests_by_route_and_status(served: Served) -> None:
 def test_documentation_needs_no_other_host(served: Served) -> None:
     page = served.http.get("/docs").text
     assert "//cdn" not in page
-    for asset in ("/docs/swagger-ui.js", "/static-offline-docs/swagger-ui.css"):
+    for asset in ("/docs/swagger-ui.js", "/docs/swagger-ui.css"):
         assert f'"{asset}' in page
         assert len(served.http.get(asset).content) > 50_000
 

@@ -15,13 +15,14 @@ from service.http import asgi
 from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
+from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.negotiation import Policy
 from service.http.pipeline import Limits, Pipeline
 from service.http.problem_details import render_problem
 from service.http.response import Response
 from service.http.router import Router
-from service.http.routes import Head, Request, Route, RouteGroup
+from service.http.routes import Request, Route, RouteGroup
 from service.http.server import HttpProtocol
 from service.observability.metrics import Metrics
 from service.scheduling.admission import AdmissionController
@@ -47,7 +48,7 @@ class Toy:
     admission: AdmissionController
     lifecycle: SimpleNamespace
     intake: Intake
-    heads: dict[bytes, Head]
+    heads: HeadMemory
 
     @property
     def connections(self) -> int:
@@ -91,7 +92,7 @@ async def running(
     pipeline = Pipeline(
         router, admission, metrics, lifecycle, Limits(max_body_bytes, compression), keys, access_log, cors
     )
-    heads: dict[bytes, Head] = {}
+    heads = HeadMemory()
 
     class App:
         def __init__(self) -> None:

@@ -278,7 +278,7 @@ import numpy as np
 
 from service import machine
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Ids
+from service.embedding.requests import EmbedRequest, Ids
 from service.observability.metrics import Metrics
 from service.observability.process_stats import private_bytes
 from service.process.memory_trimmer import MemoryTrimmer
@@ -296,7 +296,7 @@ async def main():
     different = np.random.default_rng(1).integers(5, 9, (TOKENS // longest, longest))
 
     async def burst():
-        await embedder.embed(embed_request([Ids(ids) for ids in different], "a"))
+        await embedder.embed(EmbedRequest([Ids(ids) for ids in different], "a"))
 
     await burst()
     await trimmer.look()

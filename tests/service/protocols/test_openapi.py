@@ -26,7 +26,8 @@ from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
 
 Operation = tuple[str, str]
-PAGES = {"/docs", "/docs/swagger-ui.js", "/openapi.json", "/static-offline-docs/{file:path}", "/web/{file:path}"}
+DOCS = {"/docs/swagger-ui.js", "/docs/swagger-ui.css", "/docs/favicon.png"}
+PAGES = {"/docs", *DOCS, "/openapi.json", "/web/{file:path}"}
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 FILLED = {"name": "bert", "version": "1", "region": "none"}
 

@@ -8,6 +8,7 @@ import pytest
 
 from models.artifacts import card as cards
 from models.artifacts.export import export
+from models.recipes.graph_names import ONE_TYPE
 from service.errors import StartError
 from service.runtime import onnx
 from service.runtime.onnx import OnnxEngine
@@ -66,7 +67,7 @@ def test_one_type_for_all_rows_gives_the_same_bytes(rows: int, one_type: bool, f
     card = cards.read(folder / "bert")
     graph = onnx_format.load(folder / "bert/embedding.onnx", load_external_data=False)
     (types,) = [each for each in graph.graph.input if each.name == "types"]
-    assert types.type.tensor_type.shape.dim[0].dim_param == cards.ONE_TYPE
+    assert types.type.tensor_type.shape.dim[0].dim_param == ONE_TYPE
     if not one_type:
         types.type.tensor_type.shape.dim[0].dim_param = "tokens"
     path = folder / f"bert/embedding-{one_type}.onnx"

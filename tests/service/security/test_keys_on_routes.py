@@ -123,9 +123,9 @@ def test_cohere_refusal_shows_the_id_of_its_request(guarded: Served) -> None:
         assert (answer.status_code, answer.json()["id"]) == (401, answer.headers["x-request-id"])
 
 
-STATIC, WEB = "/static-offline-docs/{file:path}", "/web/{file:path}"
+WEB = "/web/{file:path}"
 OPEN = ["/", "/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready", "/metrics"]
-OPEN += ["/docs", "/docs/swagger-ui.js", "/openapi.json", STATIC, WEB]
+OPEN += ["/docs", "/docs/swagger-ui.js", "/docs/swagger-ui.css", "/docs/favicon.png", "/openapi.json", WEB]
 
 
 def test_only_listed_routes_need_no_key(guarded: Served) -> None:
@@ -144,7 +144,7 @@ def test_open_routes_answer_without_a_key(guarded: Served, path: str, verb: str)
     )
 
 
-HIDDEN = ["/health/../models", "/docs/../embed", "/health/%2e%2e/models", "/static-offline-docs/../models", "//models"]
+HIDDEN = ["/health/../models", "/docs/../embed", "/health/%2e%2e/models", "/web/../models", "//models"]
 
 
 @pytest.mark.parametrize("path", HIDDEN)

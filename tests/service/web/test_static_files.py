@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from service.web.static_files import FOLDER, read_static_files
+from service.http.static_files import read_static_files
+from service.web.routes import FOLDER
 
 FIRST_PAINT_BYTES = 150_000
 OWN = sorted(
@@ -38,7 +39,7 @@ def test_imports_of_modules_exist(path: Path) -> None:
 
 def test_first_paint_is_small() -> None:
     """All that a browser loads before it shows the first view: the page, its style, the frame and that view."""
-    files = read_static_files()
+    files = read_static_files(FOLDER)
     loaded, waiting = set[str](), ["index.html", "icon.svg", "style.css", "theme.js", "app.js", "views/try.js"]
     while waiting:
         name = waiting.pop()

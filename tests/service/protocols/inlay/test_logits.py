@@ -210,7 +210,7 @@ def test_document_and_model_describe_the_head(heads: Served) -> None:
         "matrix": "bert.embeddings.word_embeddings.weight",
         "tied": True,
     }
-    assert summary["headless"] is None
+    assert summary["no_head_reason"] is None
     assert "logits" not in summary["outputs"]
 
 

@@ -156,11 +156,13 @@ def test_grpc_stream_sends_files(served: Served) -> None:
 
 
 def test_model_summary_names_the_output_behind_prompt_embeds(others: Served) -> None:
-    handed_over = {model["name"]: model["handed_over"] for model in others.http.get("/models").json()["models"]}
-    assert handed_over == HANDED_OVER
+    prompt_embeds_output = {
+        model["name"]: model["prompt_embeds_output"] for model in others.http.get("/models").json()["models"]
+    }
+    assert prompt_embeds_output == HANDED_OVER
 
 
 def test_model_summary_says_why_blocks_are_missing(others: Served, served: Served) -> None:
-    reason = others.http.get("/models/input_afmoe").json()["blockless"]
+    reason = others.http.get("/models/input_afmoe").json()["no_blocks_reason"]
     assert reason == "mixture of experts, gated attention"
-    assert served.http.get("/models/bert").json()["blockless"] is None
+    assert served.http.get("/models/bert").json()["no_blocks_reason"] is None

@@ -66,12 +66,12 @@ function abilities(model) {
     ["tasks", model.tasks.length ? `${model.tasks.join(", ")}; default: ${model.default_task ?? "none"}` : null],
     ["output head", model.head
         ? html`logits of the vocabulary, of hidden states that a request holds: <code>POST /models/${model.name}/logits</code>. It is no output of <code>POST /embed</code>.`
-        : `none: ${model.headless ?? "not exported"}`],
-    ["classes", model.classifier ? model.classifier.labels?.join(", ") ?? "yes" : model.unclassified],
-    ["transformer blocks", model.blockless ? `not here, the input layer alone: ${model.blockless}` : null],
+        : `none: ${model.no_head_reason ?? "not exported"}`],
+    ["classes", model.classifier ? model.classifier.labels?.join(", ") ?? "yes" : model.no_classifier_reason],
+    ["transformer blocks", model.no_blocks_reason ? `not here, the input layer alone: ${model.no_blocks_reason}` : null],
     ["reads", model.reads_text ? "texts and token ids" : canRun(model) ? "token ids alone: no tokenizer was exported with it" : null],
     ["reads images", model.image ? "yes" : null],
-    ["prompt_embeds for vLLM, SGLang", model.handed_over ? `${model.handed_over}: what such an engine takes in place of token ids` : null],
+    ["prompt_embeds for vLLM, SGLang", model.prompt_embeds_output ? `${model.prompt_embeds_output}: what such an engine takes in place of token ids` : null],
     ["closeness to float32", model.closeness],
   ];
 }
