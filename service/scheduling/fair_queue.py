@@ -174,7 +174,7 @@ class FairQueue(Generic[Item, Result]):
         return caller
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
-        """Forget callers that have nothing queued or reserved; keep the turn of those that had more than their share."""
+        """Forget callers without queued or reserved work; keep the turn of those that had more than their share."""
         for caller in callers:
             if not caller.items and not caller.reservations:
                 del self._callers[caller.name]
