@@ -23,7 +23,7 @@ from service.scheduling import batcher as batchers
 from service.scheduling.admission import AdmissionController, reserved
 from service.scheduling.batcher import Batcher
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MAX_REMEMBERED, ItemTimes
+from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MAX_REMEMBERED, FairQueue, ItemTimes
 from tests.service.scheduling.virtual_time import Clock, run
 
 EVENTS = 16_000
@@ -208,7 +208,7 @@ class Graph:
 
     def __init__(self, world: "World", version: int, batcher_class: "type[Batcher[Work, Answer]]") -> None:
         self.world, self.version = world, version
-        self.executor = VirtualExecutor(self)
+        self.executor: VirtualExecutor | None = None
         self.runs: list[tuple[Future[Any], float]] = []  # in threads, and when they began
         self.waiting: dict[int, Waiting] = {}  # by the item's number
         self._dead_items = self._dead_cost = 0  # cancelled or late, and perhaps still in the queue
@@ -221,22 +221,19 @@ class Graph:
         limits = world.limits
         self.batcher = batcher_class(
             self._run,
+            FairQueue(limits.queue, limits.max_seconds, limits.batch, limits.max_requests),
             max_batch_cost=limits.batch,
             max_inline_cost=limits.inline,
-            max_queue_cost=limits.queue,
-            max_queue_seconds=limits.max_seconds,
-            max_queue_requests=limits.max_requests,
-            executor=self.executor,
             observe=lambda *_: None,
             stuck_seconds=limits.stuck_seconds,
             clock=world.clock,
-            new_executor=self._replacement,
+            new_executor=self._new_executor,
             runs=limits.runs,
             run_alone=self._run_alone,
         )
 
-    def _replacement(self, name: str) -> VirtualExecutor:
-        if not self.executor.replaced:
+    def _new_executor(self) -> VirtualExecutor:
+        if self.executor is not None and not self.executor.replaced:
             self.world.violated("an executor was replaced that goes on")
         self.executor = VirtualExecutor(self)
         return self.executor

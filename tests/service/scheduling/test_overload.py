@@ -18,7 +18,7 @@ from service.errors import DeadlineExceeded, Overloaded
 from service.scheduling.admission import AdmissionController
 from service.scheduling.batcher import Batcher
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.settings import Settings
 from tests.service.scheduling.virtual_time import Clock, run
 from tests.sweeps import sampled
@@ -56,12 +56,15 @@ class Server:
         self.admission = AdmissionController(settings.max_concurrent_requests)
         self.batcher = Batcher[int, int](
             lambda items: items,
+            FairQueue(
+                settings.max_queue_tokens,
+                settings.max_queue_seconds,
+                BATCH,
+                3 * settings.max_concurrent_requests // 4,
+            ),
             max_batch_cost=BATCH,
             max_inline_cost=0,
-            max_queue_cost=settings.max_queue_tokens,
-            max_queue_seconds=settings.max_queue_seconds,
-            max_queue_requests=3 * settings.max_concurrent_requests // 4,
-            executor=Engine(self.speed),
+            new_executor=lambda: Engine(self.speed),
             observe=lambda *_: None,
             clock=self.clock,
         )
