@@ -15,6 +15,7 @@ from service.grpc.call_limits import CallLimit
 from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared, identity_of
 from service.grpc.methods import Method, Service
 from service.request_context import RequestContext
+from service.security.api_keys import Key
 
 BEARER = b"bearer "
 UNKNOWN_SERVICE = Service(name="", methods=())
@@ -75,6 +76,10 @@ class Pipeline(grpc.GenericRpcHandler):
             if key is not None and key.limited:
                 key.release(0)
             return None
+        return self._limited(served, metadata, identity, key)
+
+    def _limited(self, served: ServedMethod, metadata: Metadata, identity: RequestContext, key: Key | None) -> Call:
+        """Return the call that serves a method within its limit, or the one that refuses it."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
