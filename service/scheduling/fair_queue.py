@@ -325,7 +325,7 @@ class FairQueue(Generic[Item, Result]):
         1.03 of it is then answered in time, and 0.53 if only the item's own run time counts.
         """
         callers = [caller for caller in self._callers.values() if caller.items]
-        if self.cost <= max_cost:
+        if self.cost <= max_cost or self.items == 1:
             waiting = [item for caller in callers for item in caller.items if not item.future.done()]
             batch = [item for item in waiting if item.deadline is None or _in_time(item, now, now)]
             self._clear(callers)
