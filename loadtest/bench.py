@@ -4,8 +4,10 @@
     python -m loadtest.bench --peers [--quick] [--only REGEX] [--save]
 
 Without --peers the server under load has one core and the generator another; Inlay is compared with an empty uvicorn
-app that sends the same bytes, and with an empty grpc.aio server. With --peers Inlay has its default settings and all
-servers share all cores with the generator; it is compared with plain FastAPI and mosec around the same graphs.
+app that gets the same headers and sends the same bytes, and with an empty grpc.aio server. Requests have the headers
+that `requests` sends, those of 16 ids also other forms, one of them with a key that a second Inlay asks for. With
+--peers Inlay has its default settings and all servers share all cores with the generator; it is compared with plain
+FastAPI and mosec around the same graphs.
 
 Rounds are interleaved: in each round every case meets every server, one at a time, and a ratio compares neighbours in
 time. Before it is measured, each server answers each case once in full, and the numbers of all of them must agree.
@@ -25,7 +27,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
@@ -42,8 +44,28 @@ from proto import embed_pb2
 
 WIDTH = 384
 EMBED_RPC = "/inlay.v1.Embedder/Embed"
-HEADERS = {"content-type": "application/json", "accept": "application/octet-stream"}
-HTTP_BARS = {(16, 1): 0.70, (16, 32): 0.70, (128, 32): 0.40, (512, 32): 0.28}  # by ids and connections
+KEY = "a-key-of-the-benchmark"
+BARE = {"content-type": "application/json", "accept": "application/octet-stream"}
+REQUESTS = BARE | {
+    "user-agent": "python-requests/2.32.5",
+    "accept-encoding": "gzip, deflate",
+    "connection": "keep-alive",
+}
+FORMS = {
+    "": REQUESTS,
+    ", bare headers": BARE,
+    ", headers of httpx": REQUESTS | {"user-agent": "python-httpx/0.28.1"},
+    ", with id, trace and timeout": REQUESTS
+    | {
+        "x-request-id": "4bf92f35-77b3-4da6-a3ce-929d0e0e4736",
+        "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "inlay-timeout-ms": "30000",
+    },
+    ", with a key": REQUESTS | {"authorization": f"Bearer {KEY}"},
+}
+"""The headers that clients send, by the end of a case's name; the first are those of `requests`."""
+GUARDED = ", with a key"
+HTTP_BARS = {(16, 1): 0.55, (16, 32): 0.70, (128, 32): 0.40, (512, 32): 0.28}  # by ids and connections
 GRPC_BAR = 0.70
 TEXT = "a short text of some twenty words that a caller of an embedding service might well send to it every day"
 
@@ -60,6 +82,7 @@ class Case:
         body: the JSON document or the gRPC message.
         bar: the least share of the empty server's requests/s; None: no bar.
         is_text: the input is a text, not ids.
+        form: of the headers, one of FORMS.
         others: JSON documents that are sent in turn with the first.
     """
 
@@ -70,6 +93,7 @@ class Case:
     body: bytes
     bar: float | None = None
     is_text: bool = False
+    form: str = ""
     others: tuple[bytes, ...] = ()
 
     @property
@@ -83,11 +107,13 @@ class Case:
         if self.protocol == "grpc":
             return LoadRequest(port, EMBED_RPC, {}, self.body, size)
         path = running.spec.text_path if self.is_text else running.spec.ids_path.format(rows=self.rows)
-        return LoadRequest(port, path or "", HEADERS, self.body, size, self.others)
+        return LoadRequest(port, path or "", FORMS[self.form], self.body, size, self.others)
 
     def is_answered_by(self, spec: ServerSpec) -> bool:
         """Whether that server takes part."""
-        return self.protocol in spec.protocols and (spec.text_path is not None or not self.is_text)
+        if self.protocol not in spec.protocols or (self.is_text and spec.text_path is None):
+            return False
+        return spec.is_empty or spec.guarded == (self.form == GUARDED)
 
 
 def text_case(name: str, connections: int, texts: int = 256) -> Case:
@@ -104,7 +130,9 @@ def cases(peers: bool) -> list[Case]:
         document = {"inputs": [workload.ids(rng, count)], "outputs": ["input_embeddings"]}
         for calls in (1, 32):
             bar = None if peers else HTTP_BARS.get((count, calls))
-            listed.append(Case(f"POST /embed, {count} ids", "http", calls, count, json.dumps(document).encode(), bar))
+            name, body = f"POST /embed, {count} ids", json.dumps(document).encode()
+            forms = FORMS if count == 16 and not peers else [""]
+            listed += [Case(name + form, "http", calls, count, body, bar, form=form) for form in forms]
     listed += [text_case("POST /embed, one text", calls) for calls in (1, 32)]
     if peers:
         return listed
@@ -204,7 +232,8 @@ class Run:
         notes = []
         for case, running in self.pairs:
             generator = generators.choose(case.protocol, self.fallback)
-            if running.spec.is_empty and case.rows == 16 and case.connections > 1 and not generator.is_ceiling:
+            is_chosen = running.spec.is_empty and case.rows == 16 and case.connections > 1 and not case.form
+            if is_chosen and not generator.is_ceiling:
                 other = generators.choose(case.protocol, fallback=True)
                 speeds = [
                     measure(case, running, candidate, self.load_cores, self.seconds) for candidate in (generator, other)
@@ -251,7 +280,8 @@ def compared(options: argparse.Namespace, one_core: bool) -> list[ServerSpec]:
         peers = [servers.mosec_server(folder, batching) for batching in (True, False)]
         return [servers.inlay_server(options.store, options.model, flags), servers.fastapi_server(folder), *peers]
     inlay = servers.inlay_server(options.store, options.model, [*(servers.ONE_CORE if one_core else ()), *flags])
-    return [servers.empty_http(options.empty_reads_body), servers.empty_grpc(), inlay]
+    guarded = replace(inlay, guarded=True, protocols=("http",), env={"INLAY_API_KEYS": KEY})
+    return [servers.empty_http(options.empty_reads_body), servers.empty_grpc(), inlay, guarded]
 
 
 def run(options: argparse.Namespace) -> tuple[list[Row], list[str], str]:

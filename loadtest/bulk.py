@@ -43,7 +43,8 @@ from safetensors.numpy import save_file
 from loadtest.facts import facts
 from loadtest.processes import RESULTS, ROOT, inlay
 from service.bulk import job
-from service.bulk.embedder import Chosen, open_embedder
+from service.bulk.embedder import open_embedder
+from service.embedding.requests import EmbedOptions
 from service.settings import Settings
 
 WIDTH = 256
@@ -115,7 +116,7 @@ def batches(path: Path) -> Iterator[list[str]]:
 def engine_alone(path: Path, model: str) -> float:
     """Return the seconds that the engine takes for all texts, which are in memory."""
     store = Path(os.environ["INLAY_STORE"])
-    embedder = open_embedder(Chosen(), store / model, Settings.model_validate({}))
+    embedder = open_embedder(EmbedOptions(), store / model, Settings.model_validate({}))
     windows = list(batches(path))
     started, ahead = time.perf_counter(), deque[Any]()
     for texts in windows:

@@ -28,6 +28,7 @@ class ServerSpec:
         ids_path: where it takes ids; {rows} stands for their number.
         text_path: where it takes a text; None: it takes none.
         env: variables added to the environment.
+        guarded: whether its callers must show a key.
         tolerance: between its numbers and those of the first server that it is compared with.
     """
 
@@ -38,6 +39,7 @@ class ServerSpec:
     ids_path: str = "/embed"
     text_path: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    guarded: bool = False
     tolerance: float = 1e-5
 
     @property
@@ -131,7 +133,7 @@ def started(spec: ServerSpec, logs: Path, cores: Cores) -> Iterator[RunningServe
         NotReady: it did not start; the message holds the end of its log.
     """
     ports = {"http": free_port(), "grpc": free_port()}
-    log = logs / f"{spec.name}-{spec.protocols[0]}.log"
+    log = logs / f"{spec.name}-{spec.protocols[0]}{'-guarded' * spec.guarded}.log"
     command = [word.format(**ports) if word in ("{http}", "{grpc}") else word for word in spec.command]
     with log.open("wb") as output, server(command, output, cores, spec.env) as process:
         for protocol in spec.protocols:

@@ -215,11 +215,8 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
 def _images(registry: Models, settings: Settings, budget: MemoryBudget) -> Images:
     return Images(
         registry,
-        max_inputs=settings.max_inputs,
-        max_pixels=settings.max_image_pixels,
-        max_rows=settings.max_request_tokens,
-        max_bytes=settings.max_answer_bytes,
-        budget=budget,
+        settings,
+        budget,
         threads=max(1, available_cpus() // settings.workers),
     )
 

@@ -43,18 +43,18 @@ SECRET = ("api_keys",)
 """Settings whose values are never shown."""
 
 
-def available_memory(cgroup: Path = CGROUP, own: Path = OWN_CGROUPS) -> int:
+def available_memory(cgroup: Path = CGROUP, groups: Path = OWN_CGROUPS) -> int:
     """Return the bytes of memory that this process may use: the least of the machine's and its cgroups' limits."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([physical, *_memory_limits(cgroup, own)])
+    return min([physical, *_memory_limits(cgroup, groups)])
 
 
-def _memory_limits(cgroup: Path, own: Path) -> Iterator[int]:
+def _memory_limits(cgroup: Path, groups: Path) -> Iterator[int]:
     """Yield the limits of this process's cgroups and of those above them, of version 2 and 1.
 
     In a container the path in /proc may be the host's, and what is mounted the container's own part of it.
     """
-    lines = own.read_text().splitlines() if own.exists() else []
+    lines = groups.read_text().splitlines() if groups.exists() else []
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     versions = ((cgroup, "memory.max", ""), (cgroup / "memory", "memory.limit_in_bytes", "memory"))
     for root, file, controllers in versions:

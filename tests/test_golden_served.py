@@ -1,6 +1,7 @@
 """Golden input layers through the whole road: checkpoint → export → service → HTTP and gRPC, pads included."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from models.artifacts.export import export
 from models.families import FAMILIES, family_of
 from models.recipes.steps import TokenDropout
 from proto import embed_pb2 as pb
+from service.observability.metrics import Metrics
+from service.registry.registry import open_registry
+from service.registry.warmup import warm_up
+from service.settings import Settings
 from tests.golden_cases import Case, cases, write_checkpoint
 from tests.served import Served, array_of, serving
 from tests.sweeps import sampled
@@ -23,11 +28,17 @@ each_rotating_case = pytest.mark.parametrize("case", ROTATING, ids=repr)
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of each case."""
     folder = tmp_path_factory.mktemp("golden")
     for case in CASES:
         export(write_checkpoint(case, folder / "checkpoints" / case.name), folder / "store" / case.name, side=case.side)
-    with serving(folder / "store") as running:
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def served(store: Path) -> Iterator[Served]:
+    with serving(store) as running:
         yield running
 
 
@@ -50,6 +61,11 @@ def http(case: Case, **fields: Any) -> dict[str, Any]:
 def rpc(case: Case, **fields: Any) -> pb.EmbedRequest:
     inputs = [pb.Input(ids=pb.TokenIds(**each)) for each in sequences(case)]
     return pb.EmbedRequest(model=case.name, inputs=inputs, **fields)
+
+
+async def test_every_family_warms_up(store: Path) -> None:
+    for model in open_registry(Settings(store=store, device="cpu"), Metrics()).models.values():
+        await warm_up(model)
 
 
 def test_cases_cover_every_way_to_begin() -> None:

@@ -92,7 +92,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),
     "jinja2": ("models.artifacts.chat_template_process" + IN_FUNCTIONS,),
     "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),
-    "tokenizers": ("service.embedding.tokenization", "models" + IN_FUNCTIONS),
+    "tokenizers": ("service.embedding.tokenize.tokenizer", "models" + IN_FUNCTIONS),
     "fastapi": ("service.http",),
     "fastapi_offline": ("service.http.docs_pages",),
     "uvicorn": ("service.http.listener",),

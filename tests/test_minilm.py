@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from proto import embed_pb2 as pb
-from service.embedding.requests import Text
-from service.embedding.tokenization import Cut, Tokenizer
+from service.embedding.requests import Cut, Text
+from service.embedding.tokenize.tokenizer import Tokenizer
 from tests.minilm_golden import Case, cases, checkpoint, origin
 from tests.served import Served, array_of, serving
 from tests.sweeps import sampled

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from service.cli.console import nearest
-from service.cli.options import checked_settings
+from service.cli.options import read_settings
 from service.errors import StartError
 from service.settings import Settings
 
@@ -36,7 +36,7 @@ def replica_settings(arguments: Mapping[str, Any], cores: float) -> Settings:
     Raises:
         StartError: one is wrong, or has another meaning behind Serve.
     """
-    settings = checked_settings(arguments, lambda name: f"{name} in args")
+    settings = read_settings(arguments, lambda name: f"{name} in args")
     for name, remedy in UNSUPPORTED.items():
         if getattr(settings, name) != Settings.model_fields[name].default:
             raise StartError(f"{name} has no use behind Ray Serve: unset it; {remedy}")

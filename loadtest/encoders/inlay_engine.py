@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedRequest, Ids, Text
-from service.embedding.tokenization import Cut
+from service.embedding.requests import Cut, EmbedRequest, Ids, Text
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.settings import Settings

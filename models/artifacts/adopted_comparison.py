@@ -17,7 +17,6 @@ from models.artifacts import weights
 from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
 from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
-from models.artifacts.export import write_weights
 from models.artifacts.int8_encoder import (
     EVALUATION,
     Float32s,
@@ -86,12 +85,12 @@ def compare(
     in_graph = card.default_output == POOLED and (card.pooling is None or card.pooling.in_graph)
     compared = Compared(source, card, session, _to_vector(source, card, in_graph), texts)
     progress("comparing with float32", 0, 0)
-    own = _vectors(compared, session, graph, POOLED if in_graph else HIDDEN)
+    vectors = _vectors(compared, session, graph, POOLED if in_graph else HIDDEN)
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
         reference, expected = _reference(compared, in_graph, Path(name), progress)
-    if own.shape != expected.shape:
-        raise BadCheckpoint(f"its vectors are {own.shape[1]} wide, and those of {reference} {expected.shape[1]}")
-    least, mean = cosines(own, expected)
+    if vectors.shape != expected.shape:
+        raise BadCheckpoint(f"its vectors are {vectors.shape[1]} wide, and those of {reference} {expected.shape[1]}")
+    least, mean = cosines(vectors, expected)
     if not np.isfinite(least):
         raise BadCheckpoint(f"a vector of it or of {reference} is zero or not finite")
     return VectorComparison(reference, least, mean, len(texts))
@@ -167,7 +166,7 @@ def _checkpoint_vectors(
     fitted = fit(source)
     if not fitted.encoder:
         raise BadCheckpoint(f"of model_type {fitted.model_type!r} only the input layer is exported")
-    stored = write_weights(source, fitted, folder, weights.KEEP, False, progress)
+    stored = weights.write(folder, fitted.read(source), fitted.tables, progress=progress)
     width, ropes = fitted.config.count("hidden_size"), fitted.encodings.ropes
     graph = encoder(GraphBuilder(stored.placed), fitted.usual_recipe, fitted.encoder, width, ropes=ropes)
     save(graph, folder / _GRAPH)

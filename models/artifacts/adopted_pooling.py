@@ -71,19 +71,19 @@ def decide(
         if HIDDEN not in outputs:
             raise BadCheckpoint(f"{name} gives {POOLED} alone: leave out --pooling {chosen}")
         return sentence_transformers.read_pooling(source, chosen), NO_MODULES
-    own = sentence_transformers.described_pooling(source)
-    if own is None:
+    pooling = sentence_transformers.described_pooling(source)
+    if pooling is None:
         return None, NO_MODULES
     if chosen is None and can_compute(source, fetch):
         if HIDDEN in outputs:
-            found = described_modules(source, own, graph.hidden_size, fetch)
-            _check_same(source, own, found, graph)
-            return own, found
+            found = described_modules(source, pooling, graph.hidden_size, fetch)
+            _check_same(source, pooling, found, graph)
+            return pooling, found
         if sentence_modules.behind_pooling(source):
             raise _unknown_origin(source, graph)
     elif chosen is None:
-        _check_holds_all(source, own, graph)
-    return _in_graph(source, own, sentence), NO_MODULES
+        _check_holds_all(source, pooling, graph)
+    return _in_graph(source, pooling, sentence), NO_MODULES
 
 
 def can_compute(source: Path, fetch: Fetch = on_disk) -> bool:
@@ -98,40 +98,40 @@ def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: F
     return sentence_modules.read_modules(source, hidden_size * len(pooling.modes), fetch)
 
 
-def _in_graph(source: Path, own: Pooling, sentence: SentenceFiles) -> Pooling:
+def _in_graph(source: Path, pooling: Pooling, sentence: SentenceFiles) -> Pooling:
     """Return the graph's own pooling; BadCheckpoint where prompts must not be pooled, since it pools every token."""
-    if not own.include_prompt and any(sentence.prompts.values()):
+    if not pooling.include_prompt and any(sentence.prompts.values()):
         raise BadCheckpoint(
             f"{source} leaves its prompts out of pooling (include_prompt false), and the graph's {POOLED} pools every "
             f"token: export it with token_embeddings too, or take the prompts out of config_sentence_transformers.json"
         )
-    return replace(own, in_graph=True)
+    return replace(pooling, in_graph=True)
 
 
-def _check_same(source: Path, own: Pooling, found: StoredModules, graph: AdoptedGraph) -> None:
+def _check_same(source: Path, pooling: Pooling, found: StoredModules, graph: AdoptedGraph) -> None:
     """Raise BadCheckpoint unless the graph's vector has the direction of the one that the files describe.
 
     A graph may also leave out all modules behind pooling: they run here.
     """
-    cosine = _cosine(to_vector(own, found), graph)
-    if max(cosine, _cosine(to_vector(own, NO_MODULES), graph)) < LEAST_COSINE:
+    cosine = _cosine(to_vector(pooling, found), graph)
+    if max(cosine, _cosine(to_vector(pooling, NO_MODULES), graph)) < LEAST_COSINE:
         behind = ", ".join(kind for kind, _ in sentence_modules.behind_pooling(source))
         raise BadCheckpoint(
-            f"{graph.entry.file} gives another {POOLED} than {source / 'modules.json'} describes ({own.mode} pooling"
-            f"{behind and f', {behind}'}), with a cosine of {cosine:.4f}: "
-            + ("" if behind else f"--pooling {own.mode} takes the files', ")
+            f"{graph.entry.file} gives another {POOLED} than {source / 'modules.json'} describes ({pooling.mode} "
+            f"pooling{behind and f', {behind}'}), with a cosine of {cosine:.4f}: "
+            + ("" if behind else f"--pooling {pooling.mode} takes the files', ")
             + f"--pooling {GRAPH} the graph's"
         )
 
 
-def _check_holds_all(source: Path, own: Pooling, graph: AdoptedGraph) -> None:
+def _check_holds_all(source: Path, pooling: Pooling, graph: AdoptedGraph) -> None:
     """Raise BadCheckpoint unless the graph's vector is known to have passed the modules behind pooling."""
     if HIDDEN not in graph.entry.outputs:
         raise _unknown_origin(source, graph)
-    if _cosine(to_vector(own, NO_MODULES), graph) >= LEAST_COSINE:
+    if _cosine(to_vector(pooling, NO_MODULES), graph) >= LEAST_COSINE:
         raise BadCheckpoint(
             f"{source / 'modules.json'} has {_behind(source)} behind pooling, and the {POOLED} of {graph.entry.file} "
-            f"is that of {own.mode} pooling without them: export all modules, or add their model.safetensors"
+            f"is that of {pooling.mode} pooling without them: export all modules, or add their model.safetensors"
         )
 
 

@@ -16,8 +16,8 @@ from models.artifacts import adopted_classifier, adopted_comparison, sentence_ve
 from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, output_width
 from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
-from models.artifacts.export import max_input_tokens, tool_version
-from models.artifacts.folder import atomic_folder, finish_folder
+from models.artifacts.folder import Target, atomic_folder, finish_folder
+from models.artifacts.graph_files import write_module_graphs
 from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
@@ -34,7 +34,6 @@ from models.families.filling import position_rule
 from models.families.opening import located
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
-from models.recipes.positional_encodings import Encodings
 
 RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
 NOT_FETCHED = "the float32 weights were not fetched; --compare fetches them"
@@ -82,11 +81,11 @@ def adopt(
             contents = fetch_onnx(onnx.files, onnx.path, folder / FILE, RESERVED)
             session = Session(folder / FILE)
             card = _card(onnx, data, graph_of(session, adopted_classifier.output(data)), contents, folder)
-            card = replace(card, name=name or out.name)
             card, found = _checked(onnx, card, data, session, contents.dynamic, pooling, progress)
             card = _with_modules(folder, card, found)
             adopted = _adopted(onnx, card, contents, session, compare, folder, progress)
-            return finish_folder(folder, replace(card, adopted=adopted), progress)
+            target = Target(out, name or out.name, place.name, progress)
+            return finish_folder(folder, replace(card, adopted=adopted), target)
 
 
 def _checked(
@@ -111,9 +110,9 @@ def _checked(
     """
     progress("comparing alone and batched", 0, 0)
     inputs, graph = make_check_inputs(card), card.graphs["encoder"]
-    own = AdoptedGraph(graph, session, inputs, card.hidden_size)
-    card = replace(card, graph_width=output_width(own) if POOLED in graph.outputs else None)
-    card = replace(card, classifier=adopted_classifier.classifier(config, own, onnx.place.folder))
+    adopted = AdoptedGraph(graph, session, inputs, card.hidden_size)
+    card = replace(card, graph_width=output_width(adopted) if POOLED in graph.outputs else None)
+    card = replace(card, classifier=adopted_classifier.classifier(config, adopted, onnx.place.folder))
     differences = padded_differences(card, graph, session, inputs)
     graph = replace(graph, one_by_one=dynamic or max(differences.values()) > card.tolerance)
     if card.classifier:
@@ -123,7 +122,7 @@ def _checked(
         return replace(card, largest_difference=differences), StoredModules()
     place = onnx.place
     sentence = sentence_transformers.read(place.folder, "none")
-    decided, found = decide(place.folder, sentence, own, pooling, place.fetch_module)
+    decided, found = decide(place.folder, sentence, adopted, pooling, place.fetch_module)
     card = _pooled(card, graph, decided, pooling)
     kept = {name: differences[name] for name in card.graphs["encoder"].outputs}
     return replace(card, largest_difference=kept), found
@@ -166,19 +165,17 @@ def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
     """Write the modules that run behind pooling, if there are any, and return the card with them."""
     if (modules := sentence_vectors.described(found)) is None:
         return card
-    stored = sentence_vectors.write_beside(folder, found)
-    difference = {POOLED: max(card.largest_difference.get(POOLED, 0.0), modules_difference(folder, modules))}
-    return replace(
-        card,
-        modules=modules,
-        parameters=card.parameters + stored.parameters(),
-        bytes=card.bytes + sum(tensor.bytes for tensor in stored.placed.values()),
-        largest_difference=card.largest_difference | difference,
+    stored = weights.write(folder, sentence_vectors.arrays(found), ())
+    card = replace(
+        card, modules=modules, parameters=card.parameters + stored.parameters(), bytes=card.bytes + stored.bytes
     )
+    write_module_graphs(folder, card, stored.placed)
+    difference = {POOLED: max(card.largest_difference.get(POOLED, 0.0), modules_difference(folder, modules))}
+    return replace(card, largest_difference=card.largest_difference | difference)
 
 
 def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxContents, folder: Path) -> Card:
-    """Return the card, its name, pooling and differences still empty, and copy the tokenizer."""
+    """Return the card, its pooling and differences still missing, and copy the tokenizer."""
     sentence = sentence_transformers.read(onnx.place.folder, "none")
     beside = config_folder(onnx.place.folder)
     has_tokenizer = tokenizer.copy(beside, folder, sentence.lowercase)
@@ -187,35 +184,23 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
     position = position_rule(family, config) if family else _unknown_position_rule(config, graph)
     has_types = "token_type_ids" in graph.inputs
     return Card(
-        name="",
         family=data["model_type"],
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
-        max_tokens=max_input_tokens(position.longest(), sentence, beside),
+        max_tokens=tokenizer.longest_input(position.longest(), sentence, beside),
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if has_types else 0,
         types="zeros" if has_types else "none",
         position=position,
         graphs={"encoder": graph},
         default_output="last_hidden_state",
-        recipe=(),
-        encoder=(),
-        weights=None,
         tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
-        pooling=None,
         prompts=sentence.prompts,
         default_prompt=sentence.default_prompt,
-        encodings=Encodings(),
         dtype=contents.dtype,
         parameters=contents.parameters,
         bytes=sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()),
-        flops_per_token={},
-        flops_per_token_and_key=0,
-        largest_difference={},
         tolerance=TOLERANCE["float16" if contents.dtype == "float16" else "encoder"],
-        files={},
-        source=onnx.place.name,
-        tool=tool_version(),
         similarity_function=sentence.similarity_function,
         reads_segments=sentence_transformers.reads_segments(beside),
     )

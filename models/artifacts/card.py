@@ -33,6 +33,8 @@ TOKEN_CLASS_LOGITS = "token_class_logits"
 SPARSE = "sparse_embedding"
 SPARSE_LINEAR = "sparse_linear"
 IMAGE_VECTOR = "image_embedding"
+GraphLayout = Literal["packed", "padded", "image"]
+_UNBOUND = PositionRule("arange", 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ class Graph:
     file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    layout: Literal["packed", "padded", "image"] = "packed"
+    layout: GraphLayout = "packed"
     rename: dict[str, str] = field(default_factory=dict)
     one_by_one: bool = False
 
@@ -166,7 +168,7 @@ class TextFilling:
     token_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """An exported model. Sizes are in elements unless named bytes.
 
@@ -231,35 +233,35 @@ class Card:
         encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
     """
 
-    name: str
+    name: str = ""
     family: str
     hidden_size: int
     vocab_size: int
-    max_tokens: int | None
-    pad_id: int | None
-    type_rows: int
-    types: Literal["zeros", "optional", "none"]
-    position: PositionRule
-    graphs: dict[str, Graph]
+    max_tokens: int | None = None
+    pad_id: int | None = None
+    type_rows: int = 0
+    types: Literal["zeros", "optional", "none"] = "none"
+    position: PositionRule = _UNBOUND
+    graphs: dict[str, Graph] = field(default_factory=dict)
     default_output: str
-    recipe: Recipe
-    encoder: Recipe
-    weights: str | None
-    tokenizer: str | None
-    pooling: Pooling | None
-    prompts: dict[str, str]
-    default_prompt: str | None
-    encodings: Encodings
+    recipe: Recipe = ()
+    encoder: Recipe = ()
+    weights: str | None = None
+    tokenizer: str | None = None
+    pooling: Pooling | None = None
+    prompts: dict[str, str] = field(default_factory=dict)
+    default_prompt: str | None = None
+    encodings: Encodings = field(default_factory=Encodings)
     dtype: str
     parameters: int
     bytes: int
-    flops_per_token: dict[str, int]
-    flops_per_token_and_key: int
-    largest_difference: dict[str, float]
+    flops_per_token: dict[str, int] = field(default_factory=dict)
+    flops_per_token_and_key: int = 0
+    largest_difference: dict[str, float] = field(default_factory=dict)
     tolerance: float
-    files: dict[str, File]
-    source: str
-    tool: str
+    files: dict[str, File] = field(default_factory=dict)
+    source: str = ""
+    tool: str = ""
     format: int = field(default=FORMAT)
     tables: dict[str, StoredTable] | None = None
     linked: dict[str, LinkedFile] | None = None
@@ -347,21 +349,25 @@ class Card:
         return CLASS_LOGITS if self.classifier and self.classifier.pooling else TOKEN_CLASS_LOGITS
 
     @property
+    def module_graphs(self) -> dict[str, tuple[SentenceModules, str]]:
+        """The modules of single rows that have a graph of their own, and its output, by its name."""
+        lexical = self.sparse.lexical if self.sparse else None
+        modules = {
+            MODULES: (self.modules, "vectors"),
+            CLASSIFIER: (self.classifier.modules if self.classifier else None, self.classifier_output),
+            MULTI_VECTORS: (self.multi_vector.modules if self.multi_vector else None, MULTI_VECTOR),
+            SPARSE_LINEAR: (lexical.modules if lexical else None, SPARSE),
+        }
+        return {name: (held, output) for name, (held, output) in modules.items() if held}
+
+    @property
     def every_graph(self) -> dict[str, Graph]:
         """The graphs, and those whose rows are not tokens: heads of hidden states, `modules` of pooled vectors."""
-        head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))}
-        modules = {MODULES: Graph(f"{MODULES}.onnx", ("pooled",), ("vectors",))}
-        classifier = {CLASSIFIER: Graph(f"{CLASSIFIER}.onnx", ("pooled",), (self.classifier_output,))}
-        several = {MULTI_VECTORS: Graph(f"{MULTI_VECTORS}.onnx", ("pooled",), (MULTI_VECTOR,))}
-        lexical = {SPARSE_LINEAR: Graph(f"{SPARSE_LINEAR}.onnx", ("pooled",), (SPARSE,))}
-        own = (
-            (head, self.head),
-            (modules, self.modules),
-            (classifier, self.classifier and self.classifier.modules),
-            (several, self.multi_vector),
-            (lexical, self.sparse and self.sparse.lexical),
-        )
-        return self.graphs | {name: graph for graphs, found in own if found for name, graph in graphs.items()}
+        head = {HEAD: Graph(f"{HEAD}.onnx", ("hidden",), ("logits",))} if self.head else {}
+        modules = {
+            name: Graph(f"{name}.onnx", ("pooled",), (output,)) for name, (_, output) in self.module_graphs.items()
+        }
+        return self.graphs | head | modules
 
     def graph_for(self, output: str, typed: bool) -> str | None:
         """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`.

@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import (
     CLASS_LOGITS,
-    CLASSIFIER,
     HEAD,
     MODULES,
-    MULTI_VECTOR,
-    MULTI_VECTORS,
-    SPARSE,
-    SPARSE_LINEAR,
     Card,
     Graph,
 )
@@ -179,30 +174,23 @@ def _differences(folder: Path, card: Card, inputs: CheckInputs) -> dict[str, flo
         attends = graph.attends
         kind = "input" if not attends else "int8" if card.quantized else "encoder"
         session = Session(folder / graph.file)
-        for own in _every_form(inputs) if attends else [inputs]:
-            expected = _expected(folder, card, name, own)
-            feeds = {key: value for key, value in own.feeds().items() if key in graph.inputs}
+        for form in _every_form(inputs) if attends else [inputs]:
+            expected = _expected(folder, card, name, form)
+            feeds = {key: value for key, value in form.feeds().items() if key in graph.inputs}
             for output, value in session.run(feeds, graph.outputs).items():
                 measured = row_distance if kind == "int8" else relative_difference
                 difference = measured(value, expected[output], f"{graph.file}: {output}")
                 differences[output] = max(differences.get(output, 0.0), difference)
                 check_tolerance(difference, TOLERANCE[kind], f"{graph.file}: {output} differs")
     for name, file in card.row_graphs.files.items() if card.row_graphs else ():
-        difference = max([_row_difference(folder, card, name, file, own) for own in _every_form(inputs)])
+        difference = max([_row_difference(folder, card, name, file, form) for form in _every_form(inputs)])
         differences["last_hidden_state"] = max(differences["last_hidden_state"], difference)
     if card.head:
         differences["logits"] = _logits_difference(folder, card, card.head)
-    if card.modules:
-        difference = modules_difference(folder, card.modules)
-        differences["sentence_embedding"] = max(differences.get("sentence_embedding", 0.0), difference)
-    if card.classifier and (layers := card.classifier.modules):
-        output = card.classifier_output
-        differences[output] = modules_difference(folder, layers, CLASSIFIER, output)
-    if card.multi_vector:
-        modules = card.multi_vector.modules
-        differences[MULTI_VECTOR] = modules_difference(folder, modules, MULTI_VECTORS, MULTI_VECTOR)
-    if card.sparse and card.sparse.lexical:
-        differences[SPARSE] = modules_difference(folder, card.sparse.lexical.modules, SPARSE_LINEAR, SPARSE)
+    for name, (modules, output) in card.module_graphs.items():
+        difference = modules_difference(folder, modules, name, output)
+        served = "sentence_embedding" if name == MODULES else output
+        differences[served] = max(differences.get(served, 0.0), difference)
     return differences
 
 
@@ -224,7 +212,7 @@ def _one_row(row: str, inputs: CheckInputs) -> NDArray[np.int64]:
     ends = np.cumsum(inputs.lengths)
     spans = [np.arange(end - length, end) for end, length in zip(ends, inputs.lengths, strict=True)]
     kept = [span[inputs.mask[span]] if inputs.mask[span].any() else span for span in spans]
-    return np.array([own[0 if row == "first" else -1] for own in kept])
+    return np.array([span[0 if row == "first" else -1] for span in kept])
 
 
 def _every_form(inputs: CheckInputs) -> list[CheckInputs]:
@@ -350,8 +338,8 @@ def modules_difference(folder: Path, modules: SentenceModules, name: str = MODUL
     rows = np.asarray(np.concatenate([pooled, np.zeros((1, modules.inner))]), np.float32)
     graph = f"{name}.onnx"
     vectors = Session(folder / graph).run({"pooled": rows}, [output])[output]
-    own = safetensors.tensors_of(folder / modules.file)
-    expected = modules_reference.vectors(modules, own, rows)
+    held = safetensors.tensors_of(folder / modules.file)
+    expected = modules_reference.vectors(modules, held, rows)
     difference = relative_difference(vectors, expected, f"{graph}: {output}")
     check_tolerance(difference, TOLERANCE["head"], f"{graph}: {output} differ")
     return difference

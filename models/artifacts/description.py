@@ -124,11 +124,11 @@ def _inexact(card: Card) -> tuple[str, ...]:
 
 def encoder_precision(card: Card) -> str | None:
     """Return what quantizing the encoder changed, in one sentence; None where it is float32 or there is none."""
-    if (own := card.quantized) is None:
+    if (quantized := card.quantized) is None:
         return None
     return (
-        f"{own.dtype} encoder; cosine to the float32 one over {own.texts} texts: min {own.min_cosine:.4f}, "
-        f"mean {own.mean_cosine:.4f}"
+        f"{quantized.dtype} encoder; cosine to the float32 one over {quantized.texts} texts: min "
+        f"{quantized.min_cosine:.4f}, mean {quantized.mean_cosine:.4f}"
     )
 
 
@@ -139,16 +139,16 @@ def blocks_summary(model: Card | FittedModel) -> str | None:
 
 def adoption_summary(card: Card) -> list[str]:
     """Return which ONNX file was adopted and how its vectors differ from the float32 model's, a line each."""
-    if (own := card.adopted) is None:
+    if (adopted := card.adopted) is None:
         return []
-    lines = [f"{own.path}, {card.dtype}"]
-    if compared := own.comparison:
+    lines = [f"{adopted.path}, {card.dtype}"]
+    if compared := adopted.comparison:
         lines.append(
             f"cosine to {compared.reference} over {compared.texts} texts: min {compared.min_cosine:.5f}, "
             f"mean {compared.mean_cosine:.5f}"
         )
-    elif own.uncompared:
-        lines.append(f"not compared with float32: {own.uncompared}")
+    elif adopted.uncompared:
+        lines.append(f"not compared with float32: {adopted.uncompared}")
     return lines
 
 
@@ -247,16 +247,22 @@ def _optional_facts(model: Card | FittedModel, side: str | None) -> dict[str, st
     return {key: value for key, value in facts.items() if value}
 
 
-def _classifier(own: Classifier | None, no_classifier_reason: str | None) -> str:
+def _classifier(classifier: Classifier | None, no_classifier_reason: str | None) -> str:
     """Return what the classifier of a model gives, or why it has none; "" for a model that needs none."""
-    if own is None:
+    if classifier is None:
         return f"none: {no_classifier_reason}" if no_classifier_reason else ""
-    labels = f"{len(own.labels)} label{'s' * (len(own.labels) > 1)} ({', '.join(own.labels[:8])}"
-    labels += ", ...)" if len(own.labels) > 8 else ")"
-    of = "each token" if own.pooling is None else f"a text, {'late ' * own.late}{own.pooling} pooling"
-    scores = f"scores {'rank texts' if own.ranks else 'are'} by {own.activation}"
+    labels = f"{len(classifier.labels)} label{'s' * (len(classifier.labels) > 1)} ({', '.join(classifier.labels[:8])}"
+    labels += ", ...)" if len(classifier.labels) > 8 else ")"
+    of = (
+        "each token"
+        if classifier.pooling is None
+        else f"a text, {'late ' * classifier.late}{classifier.pooling} pooling"
+    )
+    scores = f"scores {'rank texts' if classifier.ranks else 'are'} by {classifier.activation}"
     return "; ".join(
-        filter(None, (f"{labels} of {of}", scores, own.problem_type, "pair template" * bool(own.template)))
+        filter(
+            None, (f"{labels} of {of}", scores, classifier.problem_type, "pair template" * bool(classifier.template))
+        )
     )
 
 
@@ -320,7 +326,9 @@ def _sentence_facts(card: Card) -> dict[str, str]:
 
 def _tables(card: Card) -> list[str]:
     """Return how each table is stored, and its error where the dtype is not the checkpoint's."""
-    homes = {name: f" in {file}, served in place" for file, own in (card.linked or {}).items() for name in own.tensors}
+    homes = {
+        name: f" in {file}, served in place" for file, linked in (card.linked or {}).items() for name in linked.tensors
+    }
     lines = []
     for name, table in (card.tables or {}).items():
         blocks = f" in blocks of {table.block}" if table.block else ""

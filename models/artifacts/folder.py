@@ -7,9 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from models import VERSION
 from models.artifacts import card as cards
 from models.artifacts import links
 from models.artifacts.card import Card, File
@@ -78,16 +79,43 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def finish_folder(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a model is written, and what its card says of that.
+
+    Attributes:
+        out: the folder.
+        name: of the model.
+        source: what it is made from.
+        progress: receives what is being done, bytes done and bytes in all.
+    """
+
+    out: Path
+    name: str
+    source: str
+    progress: Progress = no_progress
+
+
+def finish_folder(folder: Path, card: Card, target: Target) -> Card:
     """Write the card with the size and hash of every file, flush all to disk, and return the card."""
+    card = replace(card, name=target.name, source=target.source, tool=tool_version())
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
     for path in paths:
         _sync(path)
-    card = replace(card, files=hashes(folder, [path.relative_to(folder).as_posix() for path in paths], progress))
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    card = replace(card, files=hashes(folder, names, target.progress))
     cards.write(card, folder)
     (folder / cards.FILE_NAME).chmod(0o644)
     _sync(folder / cards.FILE_NAME)
     return card
+
+
+def tool_version() -> str:
+    """Return the version of this tool and of the two libraries its graphs depend on."""
+    import onnx
+    import onnxruntime
+
+    return f"inlay {VERSION} (onnx {onnx.__version__}, onnxruntime {onnxruntime.__version__})"
 
 
 def replace_card(folder: Path, card: Card) -> None:

@@ -1,9 +1,10 @@
 """Writes the graphs of a model that reads text: its input layer, positions, blocks and output head."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.artifacts.card import HEAD, Graph, RowGraphs
+from models.artifacts.card import HEAD, Card, Graph, GraphLayout, RowGraphs
 from models.artifacts.task_heads import TaskHeads
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling
@@ -12,10 +13,11 @@ from models.graphs import head as head_graph
 from models.graphs import input_layer
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder as encoder_graph
-from models.graphs.encoder import encoder_inputs, ends_row_by_row
+from models.graphs.encoder import ends_row_by_row
 from models.graphs.positions.rope import rope
 from models.graphs.projections import Float32, Int8
 from models.graphs.row_layout import Row
+from models.graphs.sentence_modules import sentence_modules
 from models.positions.rope.frequencies import frequencies
 from models.recipes.steps import Recipe
 from models.tables import int8_matrices
@@ -23,37 +25,47 @@ from models.tables import int8_matrices
 ROWS: dict[str, Row] = {"cls": "first", "lasttoken": "last"}  # that a pooling takes
 
 
-def write_graphs(folder: Path, fitted: FittedModel, placed: dict[str, Tensor]) -> dict[str, Graph]:
-    """Emit every graph the model has and return the card's entries for them."""
-    width = fitted.config.count("hidden_size")
-    graphs: dict[str, Graph] = {}
-
-    def add(name: str, model: Any, inputs: tuple[str, ...]) -> None:
+def save_graphs(folder: Path, models: Mapping[str, Any], layout: GraphLayout = "packed") -> dict[str, Graph]:
+    """Write ONNX graphs by their names and return the card's entries for them."""
+    graphs = {}
+    for name, model in models.items():
         save(model, folder / f"{name}.onnx")
-        graphs[name] = Graph(f"{name}.onnx", inputs, tuple(output.name for output in model.graph.output))
-
-    def add_input_layer(recipe: Recipe, suffix: str) -> None:
-        add(
-            "embedding" + suffix,
-            input_layer.embedding(GraphBuilder(placed), recipe, width),
-            input_layer.inputs_of(recipe),
-        )
-        read = input_layer.inputs_of(input_layer.components_of(recipe))
-        add("components" + suffix, input_layer.components(GraphBuilder(placed), recipe), read)
-
-    for suffix, recipe in _recipes(fitted).items():
-        add_input_layer(recipe, suffix)
-    if fitted.per_layer:
-        add("per_layer", input_layer.per_layer(GraphBuilder(placed), fitted.per_layer), ("ids",))
-    for table in fitted.encodings.ropes.values():
-        suffix = table.graph.removeprefix("rope")
-        add(table.graph, rope(frequencies(table.rope, "parity"), suffix), ("positions",))
-    if fitted.encoder:
-        for suffix, recipe in _recipes(fitted).items():
-            add("encoder" + suffix, _encoder(fitted, placed, recipe), encoder_inputs(recipe, fitted.encoder))
-    if fitted.head:
-        save(head_graph.head(GraphBuilder(placed), fitted.head), folder / f"{HEAD}.onnx")
+        inputs, outputs = (tuple(value.name for value in values) for values in (model.graph.input, model.graph.output))
+        graphs[name] = Graph(f"{name}.onnx", inputs, outputs, layout)
     return graphs
+
+
+def write_graphs(
+    folder: Path, fitted: FittedModel, placed: dict[str, Tensor], splade: bool = False
+) -> dict[str, Graph]:
+    """Emit every graph of the model's tokens and return the card's entries for them.
+
+    Args:
+        folder: with the weights.
+        fitted: the model.
+        placed: where its tensors lie.
+        splade: sparse vectors are made of the logits of every token, for which the head's matrix is packed.
+    """
+    if fitted.head:
+        save(head_graph.head(GraphBuilder(placed), fitted.head, packed=splade), folder / f"{HEAD}.onnx")
+    recipes, models = _recipes(fitted), {}
+    for suffix, recipe in recipes.items():
+        width = fitted.config.count("hidden_size")
+        models[f"embedding{suffix}"] = input_layer.embedding(GraphBuilder(placed), recipe, width)
+        models[f"components{suffix}"] = input_layer.components(GraphBuilder(placed), recipe)
+    if fitted.per_layer:
+        models["per_layer"] = input_layer.per_layer(GraphBuilder(placed), fitted.per_layer)
+    for table in fitted.encodings.ropes.values():
+        models[table.graph] = rope(frequencies(table.rope, "parity"), table.graph.removeprefix("rope"))
+    if fitted.encoder:
+        models |= {f"encoder{suffix}": _encoder(fitted, placed, recipe) for suffix, recipe in recipes.items()}
+    return save_graphs(folder, models)
+
+
+def write_module_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
+    """Emit the graphs of the modules behind pooling and of heads, beside their tensors."""
+    for name, (modules, output) in card.module_graphs.items():
+        save(sentence_modules(GraphBuilder(placed), modules, name, output), folder / f"{name}.onnx")
 
 
 def write_row_graphs(
@@ -63,8 +75,8 @@ def write_row_graphs(
     if heads.multi_vector or heads.sparse:  # its other vectors have the bits that they have beside these
         return None
     modes = [pooling.mode if pooling.include_prompt else "others"] if pooling else []
-    if own := heads.classifier:
-        modes.append("others" if own.pooling is None or own.pad_id is not None else own.pooling)
+    if classifier := heads.classifier:
+        modes.append("others" if classifier.pooling is None or classifier.pad_id is not None else classifier.pooling)
     row = ROWS.get(modes[0]) if len(set(modes)) == 1 else None
     if row is None or not ends_row_by_row(fitted.encoder):
         return None

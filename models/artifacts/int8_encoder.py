@@ -184,7 +184,7 @@ def _feeds(session: Session, fitted: FittedModel, ids: Ids) -> dict[str, NDArray
 def encoder_vectors(session: Session, fitted: FittedModel, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
     """Return the vectors that an exported encoder gives texts, of unit length."""
     rows = (session.run(_feeds(session, fitted, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
-    return unit_vectors([vector(own.astype(np.float64)) for own in rows])
+    return unit_vectors([vector(text_rows.astype(np.float64)) for text_rows in rows])
 
 
 def unit_vectors(vectors: Sequence[NDArray[np.float64]]) -> Float32s:

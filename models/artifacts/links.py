@@ -112,8 +112,8 @@ def describe_links(
     """
     by_file: dict[Path, dict[str, LinkedTensor]] = {}
     for tensor in placed:
-        own = LinkedTensor(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
-        by_file.setdefault(tensor.path, {})[tensor.name] = own
+        entry = LinkedTensor(tensor.dtype, tensor.shape, tensor.offset, tensor.bytes, hashes[tensor.name])
+        by_file.setdefault(tensor.path, {})[tensor.name] = entry
     linked = {}
     for path, tensors in by_file.items():
         stat = path.stat()
@@ -159,6 +159,6 @@ def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
     """Return every linked tensor, where it lies."""
     return [
         Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
-        for file, own in linked.items()
-        for name, place in own.tensors.items()
+        for file, held in linked.items()
+        for name, place in held.tensors.items()
     ]

@@ -67,13 +67,13 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
         expansion = Expansion(stated.tokens, vocabulary.filler(stated), stated.attended)
         _check_seen(source, expansion, fitted)
     modules = SentenceModules(files.steps, fitted.token_width, files.width, _flops(files), weights.FILE_NAME)
-    own = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
-    return MultiVectorHead(own, files.arrays, files.prompts, vocabulary.divided(files.markers))
+    multi_vector = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
+    return MultiVectorHead(multi_vector, files.arrays, files.prompts, vocabulary.divided(files.markers))
 
 
-def longest(own: MultiVector, usual: int | None, positions: int | None) -> int | None:
+def longest(multi_vector: MultiVector, usual: int | None, positions: int | None) -> int | None:
     """Return the longest input of a model in tokens, where its files state lengths of queries and documents."""
-    stated = [side.max_tokens for side in (own.query, own.document) if side.max_tokens is not None]
+    stated = [side.max_tokens for side in (multi_vector.query, multi_vector.document) if side.max_tokens is not None]
     most = None if usual is None else max([usual, *stated])
     return most if positions is None or most is None else min(most, positions)
 

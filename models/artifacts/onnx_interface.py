@@ -22,6 +22,17 @@ def graph_of(session: Session, logits: str | None = None) -> Graph:
     Raises:
         BadCheckpoint: Inlay does not know its inputs and outputs.
     """
+    _check_inputs(session)
+    names = _outputs(session, logits)
+    for name in names.values():
+        if (kind := session.outputs[name].type) not in TYPES:
+            raise BadCheckpoint(f"{session.path} gives {name} as {kind}; {' or '.join(TYPES)} is served")
+    rename = {output: name for output, name in names.items() if name != output}
+    inputs = tuple(name for name in INPUTS if name in session.inputs)
+    return Graph(FILE, inputs, tuple(names), "padded", rename)
+
+
+def _check_inputs(session: Session) -> None:
     for name, value in session.inputs.items():
         if name not in INPUTS:
             raise BadCheckpoint(f"{session.path} wants the input {name!r}; Inlay feeds {', '.join(INPUTS)}")
@@ -38,22 +49,21 @@ def graph_of(session: Session, logits: str | None = None) -> Graph:
         raise BadCheckpoint(
             f"{session.path} takes {', '.join(session.inputs)}; it must take input_ids and attention_mask"
         )
+
+
+def _outputs(session: Session, logits: str | None) -> dict[str, str]:
+    """Return the graph's name of each output that is served, by ours."""
     hidden = next((name for name in HIDDEN if name in session.outputs), None)
-    outputs = [*(["last_hidden_state"] if hidden else []), *([POOLED] if POOLED in session.outputs else [])]
-    own = {"last_hidden_state": hidden, POOLED: POOLED}
-    if not outputs and logits and LOGITS in session.outputs:
-        outputs, own = [logits], {logits: LOGITS}
+    names = {"last_hidden_state": hidden} if hidden else {}
+    names |= {POOLED: POOLED} if POOLED in session.outputs else {}
+    if not names and logits and LOGITS in session.outputs:
+        names = {logits: LOGITS}
         rank = 2 if logits == CLASS_LOGITS else 3
         if len(shape := session.outputs[LOGITS].shape) != rank:
             raise BadCheckpoint(
                 f"{session.path} gives {LOGITS} of shape {shape}; config.json makes them of {rank} axes"
             )
-    if not outputs:
+    if not names:
         known = ", ".join((*HIDDEN, POOLED, *([LOGITS] if logits else [])))
         raise BadCheckpoint(f"{session.path} gives {', '.join(session.outputs)}; one of {known} is needed")
-    for name in [str(own[output]) for output in outputs]:
-        if (kind := session.outputs[name].type) not in TYPES:
-            raise BadCheckpoint(f"{session.path} gives {name} as {kind}; {' or '.join(TYPES)} is served")
-    rename = {output: str(own[output]) for output in outputs if own[output] != output}
-    inputs = tuple(name for name in INPUTS if name in session.inputs)
-    return Graph(FILE, inputs, tuple(outputs), "padded", rename)
+    return names

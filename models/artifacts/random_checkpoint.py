@@ -116,8 +116,8 @@ def create(
     data = random_config.completed(model_type, config, vocab_size, hidden_size)
     dtype = random_config.dtype_of(data, dtype, _ELEMENTS)
     model_type = str(data["model_type"])
-    model_type, family, own = variant_of(model_type, family_of(model_type), data)
-    sizes = Config(own, family.defaults, family.names)
+    model_type, family, values = variant_of(model_type, family_of(model_type), data)
+    sizes = Config(values, family.defaults, family.names)
     whole = whole or labels is not None
     data = random_head.with_labels(data, model_type, labels)
     fitted = layout(family, sizes, model_type, whole)
@@ -129,11 +129,10 @@ def create(
     if whole:
         tensors |= random_head.tensors(data, model_type, family.prefix, sizes.count("hidden_size"))
     _check(folder, data, tensors, _ELEMENTS[dtype], whole)
+    by_name = {family.prefix + name: row for name, row in padding.items()}
+    drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), by_name)
     with atomic_folder(folder.absolute()) as place:
-        (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        by_name = {family.prefix + name: row for name, row in padding.items()}
-        drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), by_name)
-        safetensors.write(place / WEIGHTS, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
+        _write(place, data, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
 
 
 def add_head(
@@ -165,17 +164,21 @@ def add_head(
     random = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), {})
     prefix = "" if fitted.prefix else fitted.family.prefix  # classes with a head hold the base class by that name
     held = safetensors.read(list(source.tensors.values()))
-    own = [
+    kept = [
         TensorSource(prefix + name, tensor.dtype, tensor.shape, [held[name][...]])
         for name, tensor in source.tensors.items()
         if prefix + name not in drawn
     ]
     with atomic_folder(folder.absolute()) as place:
-        (place / "config.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        safetensors.write(place / WEIGHTS, own + _sources(drawn, "F32", random, no_progress))
+        _write(place, data, kept + _sources(drawn, "F32", random, no_progress))
         for name in (TOKENIZER, "tokenizer_config.json"):
             if (source.folder / name).is_file():
                 shutil.copyfile(source.folder / name, place / name)
+
+
+def _write(folder: Path, config: Mapping[str, Any], tensors: list[TensorSource]) -> None:
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    safetensors.write(folder / WEIGHTS, tensors)
 
 
 def _check_empty(folder: Path) -> None:

@@ -24,11 +24,11 @@ def with_labels(config: Mapping[str, Any], model_type: str, labels: int | None) 
         raise ModelError(f"--labels {labels} must be a number from 1")
     name = "".join(part.capitalize() for part in re.split("[-_]", model_type)) + classifier_fitting.SEQUENCE_CLASS
     numbered = {str(number): f"LABEL_{number}" for number in range(labels)}
-    own = {key: value for key, value in config.items() if key not in ("num_labels", "problem_type")}
-    return own | {
+    kept = {key: value for key, value in config.items() if key not in ("num_labels", "problem_type")}
+    return kept | {
         "architectures": [name],
         "id2label": numbered,
-        "label2id": {own: int(n) for n, own in numbered.items()},
+        "label2id": {kept: int(n) for n, kept in numbered.items()},
     }
 
 
@@ -62,14 +62,14 @@ def tensors(
     made: dict[str, DrawnTensor] = {}
     for layer in layers:
         rows, place = labels if layer is layers[-1] else width, prefix * layer.in_base
-        own = {f"{layer.stem}.weight": DrawnTensor((rows, width), rows, width)}
+        drawn = {f"{layer.stem}.weight": DrawnTensor((rows, width), rows, width)}
         if layer.biased:
-            own[f"{layer.stem}.bias"] = DrawnTensor((rows,), rows, 1, 0.0)
+            drawn[f"{layer.stem}.bias"] = DrawnTensor((rows,), rows, 1, 0.0)
         if layer.norm:
-            own[f"{layer.norm}.weight"] = DrawnTensor((rows,), rows, 1, 1.0)
-        made |= {place + name: tensor for name, tensor in own.items() if not _held(name, tensor.shape, held or {})}
+            drawn[f"{layer.norm}.weight"] = DrawnTensor((rows,), rows, 1, 1.0)
+        made |= {place + name: tensor for name, tensor in drawn.items() if not _held(name, tensor.shape, held or {})}
     return made
 
 
 def _held(name: str, shape: tuple[int, ...], held: Mapping[str, tuple[int, ...]]) -> bool:
-    return any((own == name or own.endswith(f".{name}")) and there == shape for own, there in held.items())
+    return any((each == name or each.endswith(f".{name}")) and there == shape for each, there in held.items())

@@ -105,9 +105,9 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
     """
     text, variables = _chat_template(source.folder)
     prompt = sentence.prompts.get(sentence.default_prompt or "")
-    own = _rendered(text, variables | _render_options(folder), prompt or None) if text else None
-    if own is not None:
-        return own
+    rendered_template = _rendered(text, variables | _render_options(folder), prompt or None) if text else None
+    if rendered_template is not None:
+        return rendered_template
     if option is None:
         raise MissingHead("its chat template does not carry a query and a document")
     if not {"<|im_start|>", "<|im_end|>"} <= set(_vocabulary(source.folder)):
@@ -121,9 +121,9 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
 def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:
     """Return a chat template as texts around the instruction, the query and the document; None: it carries no pair."""
     roles = tuple(_MARKS)
-    asked = [(own, structured) for structured in (False, True) for own in (roles[1:], roles)]
-    texts = rendered(text, variables, [[_message(role, structured) for role in own] for own, structured in asked])
-    split = [_split(made, own) if made else None for made, (own, _) in zip(texts, asked, strict=True)]
+    asked = [(chosen, structured) for structured in (False, True) for chosen in (roles[1:], roles)]
+    texts = rendered(text, variables, [[_message(role, structured) for role in chosen] for chosen, structured in asked])
+    split = [_split(made, chosen) if made else None for made, (chosen, _) in zip(texts, asked, strict=True)]
     for plain, told in (split[:2], split[2:]):
         if told and prompt:
             return PairTemplate(told[0], told[1], told[2], told[3], prompt)
@@ -169,9 +169,9 @@ def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any]]:
 def _render_options(folder: Path) -> dict[str, Any]:
     """Return what the sentence-transformers files pass to the chat template."""
     path = sentence_transformers.weights_folder(folder) / sentence_transformers.TRANSFORMER_CONFIGS[0]
-    own = (read_object(path).get("processing_kwargs") or {}) if path.is_file() else {}
-    options = own.get("chat_template") or {}
-    return {"add_generation_prompt": False} | {key: own for key, own in options.items() if key not in _NOT_RENDERED}
+    settings = (read_object(path).get("processing_kwargs") or {}) if path.is_file() else {}
+    options = settings.get("chat_template") or {}
+    return {"add_generation_prompt": False} | {key: value for key, value in options.items() if key not in _NOT_RENDERED}
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:

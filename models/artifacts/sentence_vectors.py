@@ -8,14 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.card import MODULES
-from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
-from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.sentence_modules import sentence_modules
 from models.recipes.sentence_modules import SentenceModules
 from models.reference import sentence_modules as reference
 
@@ -40,11 +35,11 @@ def pool(pooling: Pooling, rows: Vector) -> Vector:
 
 def to_vector(pooling: Pooling | None, found: StoredModules) -> ToVector:
     """Return what makes the vector of a text: its mean where nothing is pooled; it is not scaled at the end."""
-    own = pooling or Pooling("mean", False)
+    usual = pooling or Pooling("mean", False)
     modules, held = described(found), arrays(found)
     if modules is None:
-        return lambda rows: pool(own, rows)
-    return lambda rows: reference.vectors(modules, held, pool(own, rows)[None])[0]
+        return lambda rows: pool(usual, rows)
+    return lambda rows: reference.vectors(modules, held, pool(usual, rows)[None])[0]
 
 
 def described(found: StoredModules) -> SentenceModules | None:
@@ -57,16 +52,3 @@ def described(found: StoredModules) -> SentenceModules | None:
 def arrays(found: StoredModules) -> dict[str, NDArray[Any]]:
     """Return the modules' tensors by name; BadCheckpoint for one of a dtype that is not read."""
     return read_tensors(Checkpoint(Path(), {}, found.tensors), found.tensors)
-
-
-def write_graph(folder: Path, modules: SentenceModules | None, placed: dict[str, Tensor]) -> None:
-    """Write the graph of the modules, if there are any, beside their tensors."""
-    if modules:
-        save(sentence_modules(GraphBuilder(placed), modules), folder / f"{MODULES}.onnx")
-
-
-def write_beside(folder: Path, found: StoredModules) -> WrittenWeights:
-    """Write the modules of an adopted model: their tensors, which are its only ones, and their graph."""
-    stored = weights.write(folder, arrays(found), ())
-    write_graph(folder, described(found), stored.placed)
-    return stored

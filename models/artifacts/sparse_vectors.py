@@ -8,18 +8,13 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.located import LocatedCheckpoint
-from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
-from models.graphs import head as head_graph
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.sentence_modules import sentence_modules
 from models.recipes.heads import Lexical, Sparse
 from models.recipes.sentence_modules import Dense, SentenceModules
 from models.recipes.steps import Linear
@@ -96,12 +91,3 @@ def _lexical(path: Path, source: Checkpoint, fitted: FittedModel) -> SparseHead:
     modules = SentenceModules((step,), width, 1, 2 * width, weights.FILE_NAME)
     lexical = Lexical(modules, sparse_modules.unused_ids(source.folder))
     return SparseHead(Sparse(fitted.config.count("vocab_size"), lexical=lexical), {_WEIGHT: weight, _BIAS: bias})
-
-
-def write_graph(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
-    """Write the graph of the linear layer of lexical weights, if there is one; of SPLADE the head's, packed."""
-    if card.sparse and card.sparse.splade and card.head:
-        save(head_graph.head(GraphBuilder(placed), card.head, packed=True), folder / f"{HEAD}.onnx")
-    if card.sparse and card.sparse.lexical:
-        graph = sentence_modules(GraphBuilder(placed), card.sparse.lexical.modules, SPARSE_LINEAR, SPARSE)
-        save(graph, folder / f"{SPARSE_LINEAR}.onnx")

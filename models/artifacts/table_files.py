@@ -66,8 +66,8 @@ def blocks(output: Output, dtype: str) -> Iterator[NDArray[Any]]:
 
 def description(table: Table) -> dict[str, Any]:
     """Return how the values were made, JSON-ready."""
-    own = {"scheme": table.scheme, "arithmetic": table.arithmetic, "tool": f"inlay {VERSION}"}
-    return own | dict(table.facts) | {"notes": list(table.notes)}
+    made = {"scheme": table.scheme, "arithmetic": table.arithmetic, "tool": f"inlay {VERSION}"}
+    return made | dict(table.facts) | {"notes": list(table.notes)}
 
 
 def _counted(table: Table, dtype: str, progress: Progress) -> Iterator[tuple[str, Iterator[NDArray[Any]]]]:
@@ -93,8 +93,8 @@ def _npy(table: Table, path: Path, dtype: str, progress: Progress) -> None:
         listed = ", ".join(f"{name} {list(shape)}" for name, (shape, _) in shapes.items())
         raise BadEncoding(f".npy holds one array and these have different shapes: {listed}; write .safetensors")
     shape, kind = next(iter(shapes.values()))
-    own = np.dtype(DTYPES[dtype] if kind == "float" else kind)
-    header = {"descr": np.lib.format.dtype_to_descr(own.newbyteorder("<")), "fortran_order": False}
+    element = np.dtype(DTYPES[dtype] if kind == "float" else kind)
+    header = {"descr": np.lib.format.dtype_to_descr(element.newbyteorder("<")), "fortran_order": False}
     with path.open("wb") as file:
         whole = shape if len(shapes) == 1 else (len(shapes), *shape)
         np.lib.format.write_array_header_1_0(file, header | {"shape": whole})
@@ -106,8 +106,8 @@ def _safetensors(table: Table, path: Path, dtype: str, progress: Progress) -> No
     sources = []
     for name, part in _counted(table, dtype, progress):
         output = table.outputs[name]
-        own = np.dtype(DTYPES[dtype] if output.kind == "float" else output.kind)
-        sources.append(TensorSource(name, safetensors.NAMES[own], output.shape, part))
+        element = np.dtype(DTYPES[dtype] if output.kind == "float" else output.kind)
+        sources.append(TensorSource(name, safetensors.NAMES[element], output.shape, part))
     metadata = {
         key: value if isinstance(value, str) else json.dumps(value) for key, value in description(table).items()
     }

@@ -6,29 +6,23 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from models.artifacts import rerankers, sentence_vectors, sparse_vectors
+from models.artifacts import rerankers, sentence_vectors
 from models.artifacts.card import (
     CLASS_LOGITS,
-    CLASSIFIER,
     MULTI_VECTOR,
-    MULTI_VECTORS,
     SPARSE,
     TOKEN_CLASS_LOGITS,
-    Card,
 )
 from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 from models.families import classifier_fitting
 from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
-from models.graphs.builder import GraphBuilder, save
-from models.graphs.sentence_modules import sentence_modules
 from models.recipes.heads import Classifier
 
 
@@ -131,17 +125,6 @@ def _reranker(
 
 def arrays(found: TaskHeads) -> dict[str, NDArray[Any]]:
     """Return the heads' own tensors by name."""
-    own = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
+    held = found.computed() if found.computed else sentence_vectors.arrays(found.layers)
     heads = (found.multi_vector, found.sparse)
-    return own | {name: array for head in heads if head for name, array in head.arrays.items()}
-
-
-def write_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
-    """Write the graphs of a model's heads beside their tensors."""
-    if card.classifier and (layers := card.classifier.modules):
-        graph = sentence_modules(GraphBuilder(placed), layers, CLASSIFIER, card.classifier_output)
-        save(graph, folder / f"{CLASSIFIER}.onnx")
-    if card.multi_vector:
-        graph = sentence_modules(GraphBuilder(placed), card.multi_vector.modules, MULTI_VECTORS, MULTI_VECTOR)
-        save(graph, folder / f"{MULTI_VECTORS}.onnx")
-    sparse_vectors.write_graph(folder, card, placed)
+    return held | {name: array for head in heads if head for name, array in head.arrays.items()}

@@ -28,12 +28,12 @@ def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkp
     Raises:
         BadCheckpoint: the config names no single end token.
     """
-    own = fitted.family.text_vector
-    if own is None or not fitted.encoder or sentence.pooling:
+    text_vector = fitted.family.text_vector
+    if text_vector is None or not fitted.encoder or sentence.pooling:
         return sentence
     unit = similarity.read_similarity(source) is not None
-    pooling = Pooling(own.mode, unit, end_id=_end_id(fitted.config) if own.mode == EOS else None)
-    return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or own.lowercase)
+    pooling = Pooling(text_vector.mode, unit, end_id=_end_id(fitted.config) if text_vector.mode == EOS else None)
+    return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or text_vector.lowercase)
 
 
 def _end_id(config: Config) -> int | None:
@@ -47,33 +47,38 @@ def _end_id(config: Config) -> int | None:
 
 def projection(fitted: FittedModel, source: Checkpoint) -> StoredModules:
     """Return the projection behind the family's own pooling as modules; none where the file holds none."""
-    own = fitted.family.text_vector
-    name = own and _in_file(own, fitted, source)
-    if not own or not name:
+    text_vector = fitted.family.text_vector
+    name = text_vector and _in_file(text_vector, fitted, source)
+    if not text_vector or not name:
         return StoredModules()
     hidden, tensor = fitted.config.count("hidden_size"), source.tensors[name]
     if len(tensor.shape) != 2 or tensor.shape[1] != hidden:
         raise BadCheckpoint(f"{name!r} has shape {list(tensor.shape)}; it must be [width of a vector, {hidden}]")
     bias = name.removesuffix("weight") + "bias"
-    linear = Linear(name, bias if own.projection.bias and bias in source.tensors else None)
+    linear = Linear(name, bias if text_vector.projection.bias and bias in source.tensors else None)
     tensors = {each: source.tensors[each] for each in (linear.weight, linear.bias) if each}
     if source.fetch:
         source.fetch(list(tensors.values()))
     return StoredModules((Dense(linear, "identity"),), tensors, hidden, tensor.shape[0])
 
 
-def _in_file(own: TextVector, fitted: FittedModel, source: Checkpoint) -> str | None:
+def _in_file(text_vector: TextVector, fitted: FittedModel, source: Checkpoint) -> str | None:
     """Return the file's name of the projection: in the tower, or beside it."""
     prefixes = (fitted.prefix, fitted.prefix.removesuffix(fitted.family.prefix))
     return next(
-        (each + own.projection.weight for each in prefixes if each + own.projection.weight in source.tensors), None
+        (
+            each + text_vector.projection.weight
+            for each in prefixes
+            if each + text_vector.projection.weight in source.tensors
+        ),
+        None,
     )
 
 
 def filling(fitted: FittedModel, folder: Path, max_tokens: int | None) -> TextFilling | None:
     """Return how texts are filled up to the length with which the family was trained; None: they are not."""
-    own = fitted.family.text_vector
-    if own is None or not own.filled or not fitted.encoder or max_tokens is None:
+    text_vector = fitted.family.text_vector
+    if text_vector is None or not text_vector.filled or not fitted.encoder or max_tokens is None:
         return None
     token_id = _tokenizer_pad_id(folder)
     return TextFilling(max_tokens, fitted.pad_id or 0 if token_id is None else token_id)

@@ -4,7 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import read_object
+from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 
 FILE_NAME = "tokenizer.json"
@@ -37,13 +39,27 @@ def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
     return True
 
 
+def copy_bare(path: Path, folder: Path) -> None:
+    """Copy a tokenizer without its post-processor: static embeddings are looked up without special tokens."""
+    content = json.dumps(read_object(path) | {"post_processor": None}, ensure_ascii=False)
+    (folder / FILE_NAME).write_text(content, encoding="utf-8")
+    (folder / FILE_NAME).chmod(0o644)
+
+
 def add_markers(folder: Path, markers: Sequence[str]) -> None:
     """Let an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
     from tokenizers import AddedToken, Tokenizer
 
-    own = Tokenizer.from_file(str(folder / FILE_NAME))
-    own.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in markers])
-    own.save(str(folder / FILE_NAME))
+    exported = Tokenizer.from_file(str(folder / FILE_NAME))
+    exported.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in markers])
+    exported.save(str(folder / FILE_NAME))
+
+
+def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) -> int | None:
+    """Return the longest input in tokens: what the positions allow, or less if the model's files say so; None: any."""
+    stated = sentence.max_tokens or sentence_transformers.tokenizer_max_tokens(folder)
+    limits = [limit for limit in (positions, stated) if limit is not None]
+    return min(limits) if limits else None
 
 
 def _check(content: bytes, path: Path) -> None:

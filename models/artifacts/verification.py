@@ -1,11 +1,24 @@
-"""Checks an exported folder, from the folder alone: the hash of every file, then the numbers of every graph."""
+"""Compares the graphs of an exported folder with the reference, when it is written and, with its hashes, later."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from models.artifacts import comparison, vision_comparison
-from models.artifacts.card import read
+from models.artifacts.card import Card, read
 from models.artifacts.folder import check_hashes
 from models.progress import Progress, no_progress
+
+
+def compare_graphs(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
+    """Return the card with the largest difference of each output from the reference.
+
+    Raises:
+        BadCard: a graph does not load.
+        ReferenceMismatch: a graph differs from the reference by more than the tolerance.
+    """
+    progress("comparing with the reference", 0, 0)
+    compare = vision_comparison.largest_differences if card.image else comparison.largest_differences
+    return replace(card, largest_difference=compare(folder, card))
 
 
 def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
@@ -20,7 +33,4 @@ def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:
     """
     card = read(folder)
     check_hashes(folder, card, progress)
-    progress("comparing with the reference", 0, 0)
-    if card.image:
-        return vision_comparison.largest_differences(folder, card)
-    return comparison.largest_differences(folder, card)
+    return compare_graphs(folder, card, progress).largest_difference

@@ -64,9 +64,9 @@ def check_inputs(image: Image) -> Iterator[Feeds]:
 
 def _grids(image: Image) -> list[tuple[int, int]]:
     block, values = image.merge, image.width * (image.patch**2 if image.feed == "pixels" else 1)
-    own = [(step.rows, step.columns) for step in image.steps if isinstance(step, AddGrid)]
+    grids = [(step.rows, step.columns) for step in image.steps if isinstance(step, AddGrid)]
     if image.fixed:
-        return own
+        return grids
     sizes = [(rows * block, columns * block) for rows, columns in GRIDS]
-    sizes += [(rows // block * block, columns // block * block) for rows, columns in own]
+    sizes += [(rows // block * block, columns // block * block) for rows, columns in grids]
     return [(rows, columns) for rows, columns in sizes if rows * columns * values <= MOST_VALUES]

@@ -12,17 +12,17 @@ from typing import Any
 from models.artifacts import weights
 from models.artifacts.card import IMAGE_VECTOR, Card, Graph
 from models.artifacts.comparison import TOLERANCE
-from models.artifacts.folder import atomic_folder, finish_folder
-from models.artifacts.vision_comparison import largest_differences
+from models.artifacts.folder import Target, atomic_folder, finish_folder
+from models.artifacts.graph_files import save_graphs
+from models.artifacts.verification import compare_graphs
+from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.encoding_fitting import unless_refused
 from models.graphs import vision as vision_graph
-from models.graphs.builder import GraphBuilder, save
-from models.positions.learned import PositionRule
-from models.progress import Progress, no_progress
+from models.graphs.builder import GraphBuilder
 from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
@@ -40,24 +40,13 @@ PROCESSOR = "processor_config.json"  # newer checkpoints hold the same in it
 FIRST_STRIDES = 2  # frames of a spectrogram for each learned position
 
 
-def export(
-    source: Checkpoint,
-    image_tower: tuple[str, Config],
-    out: Path,
-    name: str,
-    tool: str,
-    progress: Progress = no_progress,
-    encoder: bool | None = None,
-) -> Card:
-    """Write the image side of a checkpoint to `out` and return its card.
+def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, encoder: bool | None = None) -> Card:
+    """Write the image side of a checkpoint to the target and return its card.
 
     Args:
         source: the opened checkpoint.
         image_tower: what models.vision.fitting.tower returned.
-        out: the folder to write.
-        name: of the model.
-        tool: the exporter, as the card records it.
-        progress: receives the bytes written.
+        target: where to.
         encoder: whether the blocks are written; None: where they are covered and the checkpoint holds them.
 
     Raises:
@@ -70,15 +59,14 @@ def export(
     refused: dict[str, str] = {}
     axial = unless_refused(refused, "axial", lambda: fitted.axial, None)
     image = replace(_image(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
-    with atomic_folder(out) as folder:
+    with atomic_folder(target.out) as folder:
         views = read_tensors(source, fitted.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in fitted.shapes.items()}
-        placed = weights.write(folder, arrays, (), progress=progress).placed
-        card = _card(fitted, image, placed, write_graphs(folder, fitted, placed))
-        card = replace(card, name=name, source=source.name, tool=tool, similarity=dual_encoder)
-        card = replace(card, encodings=Encodings(refused=refused))
-        progress("comparing with the reference", 0, 0)
-        return finish_folder(folder, replace(card, largest_difference=largest_differences(folder, card)), progress)
+        stored = weights.write(folder, arrays, (), progress=target.progress)
+        graphs = save_graphs(folder, _graphs(fitted, stored.placed), "image")
+        card = _card(fitted, image, stored, graphs)
+        card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused))
+        return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
 
 
 def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) -> FittedTower:
@@ -91,8 +79,8 @@ def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) 
     return fitted.without_blocks() if encoder is False else fitted
 
 
-def write_graphs(folder: Path, fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Graph]:
-    """Emit the graphs and return the card's entries for them."""
+def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the graphs by name."""
     inputs = vision_graph.inputs_of(fitted.steps, fitted.width)
     models = {
         "image": vision_graph.image(GraphBuilder(placed), fitted.steps, inputs, fitted.hidden_size),
@@ -103,13 +91,7 @@ def write_graphs(folder: Path, fitted: FittedTower, placed: Mapping[str, Tensor]
         models["image_encoder"] = vision_graph.encoder(
             GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes
         )
-    graphs = {}
-    for name, model in models.items():
-        if model is not None:
-            save(model, folder / f"{name}.onnx")
-            fed = tuple(value.name for value in model.graph.input)
-            graphs[name] = Graph(f"{name}.onnx", fed, tuple(output.name for output in model.graph.output), "image")
-    return graphs
+    return {name: model for name, model in models.items() if model is not None}
 
 
 def _image(fitted: FittedTower, folder: Path) -> Image:
@@ -165,45 +147,29 @@ def _preprocessor(fitted: FittedTower, folder: Path) -> Preprocessor | None:
     return preprocessing
 
 
-def _card(fitted: FittedTower, image: Image, placed: Mapping[str, Tensor], graphs: dict[str, Graph]) -> Card:
-    """Return the card, its name and origin still empty."""
+def _card(fitted: FittedTower, image: Image, stored: WrittenWeights, graphs: dict[str, Graph]) -> Card:
     multiplied = [step for step in fitted.steps if isinstance(step, Patchify | Project | Convolve)]
     flops = {"image": sum(2 * math.prod(fitted.shapes[step.weight]) for step in multiplied)}
     if fitted.encoder:
-        own = cost.flops_per_token(fitted.encoder, fitted.shapes, fitted.hidden_size)
-        flops["image_encoder"] = flops["image"] + own
+        flops["image_encoder"] = flops["image"] + cost.flops_per_token(
+            fitted.encoder, fitted.shapes, fitted.hidden_size
+        )
     return Card(
-        name="",
         family=fitted.model_type,
         hidden_size=fitted.hidden_size,
         vocab_size=0,
-        max_tokens=None,
-        pad_id=None,
-        type_rows=0,
-        types="none",
-        position=PositionRule("arange", 0, None),
         graphs=graphs,
         default_output=_default_output(fitted),
-        recipe=(),
         encoder=fitted.encoder,
-        no_blocks_reason=fitted.no_blocks_reason,
         weights=weights.FILE_NAME,
-        tokenizer=None,
-        pooling=None,
-        prompts={},
-        default_prompt=None,
-        encodings=Encodings(),
         dtype="float32",
-        parameters=sum(math.prod(tensor.shape) for tensor in placed.values()),
-        bytes=sum(tensor.bytes for tensor in placed.values()),
+        parameters=stored.parameters(),
+        bytes=stored.bytes,
         flops_per_token=flops,
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, fitted.hidden_size),
-        largest_difference={},
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
-        files={},
-        source="",
-        tool="",
         image=image,
+        no_blocks_reason=fitted.no_blocks_reason,
     )
 
 

@@ -49,6 +49,11 @@ class WrittenWeights:
     tables: dict[str, StoredTable]
     linked: dict[str, LinkedFile] | None
 
+    @property
+    def bytes(self) -> int:
+        """The size of all tensors."""
+        return sum(tensor.bytes for tensor in self.placed.values())
+
     def parameters(self) -> int:
         """Return the number of values of all tensors; a quantized table counts as what it stands for."""
         shapes = {name: tensor.shape for name, tensor in self.placed.items()}

@@ -73,18 +73,18 @@ class Adapters:
             lora_a = self._tensor(stem + LORA_A, (count, outputs, rank))
             lora_b = self._tensor(stem + LORA_B, (count, rank, inputs))
             self._note(lora_a, (count * outputs, rank))
-            own = replace(lora_b, shape=(count * rank, inputs))
-            self.parts[own.name] = StoredPart(own, (inputs, count * rank), transposed=True)
-            return Adapter(lora_a.name, own.name, count, rank, self.scale)
+            lora_b_of_part = replace(lora_b, shape=(count * rank, inputs))
+            self.parts[lora_b_of_part.name] = StoredPart(lora_b_of_part, (inputs, count * rank), transposed=True)
+            return Adapter(lora_a.name, lora_b_of_part.name, count, rank, self.scale)
         lora_a = self._tensor(stem + LORA_A, (count, rank, inputs))
         lora_b = self._tensor(stem + LORA_B, (count, outputs, rank))
         self._note(lora_a, (count * rank, inputs))
-        own = replace(lora_b, name=f"{self.prefix}{name.removesuffix('weight')}lora_B") if part else lora_b
+        lora_b_of_part = replace(lora_b, name=f"{self.prefix}{name.removesuffix('weight')}lora_B") if part else lora_b
         first, last = part_rows(held, part or TensorPart(""), outputs, self.config)
-        self.parts[own.name] = StoredPart(
-            own, (last - first, count * rank), (1, outputs, first, last), side_by_side=True
+        self.parts[lora_b_of_part.name] = StoredPart(
+            lora_b_of_part, (last - first, count * rank), (1, outputs, first, last), side_by_side=True
         )
-        return Adapter(lora_a.name, own.name, count, rank, self.scale)
+        return Adapter(lora_a.name, lora_b_of_part.name, count, rank, self.scale)
 
     def _note(self, tensor: Tensor, shape: tuple[int, int]) -> None:
         self.parts[tensor.name] = StoredPart(replace(tensor, shape=shape), shape)

@@ -5,7 +5,7 @@ Tensor names stay those of the base class; fitting.py replaces them by the file'
 
 import math
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.attention_direction import causality_and_window
@@ -32,6 +32,8 @@ from models.recipes.steps import (
 )
 
 _LAYOUTS = ("half", "interleaved", "half_negative")
+_NORMS = ("norm", "closing", "sum_norm", "query_norm", "key_norm", "value_norm")  # of an attention step
+_LINEARS = ("query", "key", "value", "output")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
 
@@ -62,8 +64,8 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
     masks = _masks(family, config, encodings, count)
     configs = [_of_layer(family, config, encodings, block) for block in range(count)]
     blocks = [
-        _filled(step, family, own, encodings, masks[block], block)
-        for block, own in enumerate(configs)
+        _filled(step, family, config_of_layer, encodings, masks[block], block)
+        for block, config_of_layer in enumerate(configs)
         for step in family.block
     ]
     return (*blocks, *(fill_step(step, family, config) for step in family.after_blocks))
@@ -103,8 +105,8 @@ def _of_layer(family: Family, config: Config, encodings: Encodings, block: int) 
     """Return the config as a layer reads it."""
     if family.layer_keys is None:
         return config
-    own = family.layer_keys(config, block, encodings.layers[block] if encodings.layers else None)
-    return replace(config, data={**config.data, **own})
+    layer_values = family.layer_keys(config, block, encodings.layers[block] if encodings.layers else None)
+    return replace(config, data={**config.data, **layer_values})
 
 
 def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> list[Mask]:
@@ -155,7 +157,8 @@ def _attention(
     if heads % key_heads:
         raise BadCheckpoint(f"config.json says {heads} attention heads, which {key_heads} key heads do not divide")
     width = config.head_dim()
-    fill, linear = partial(_norm, family, config), partial(_linear, family, config)
+    norms: dict[str, Any] = {name: _norm(family, config, getattr(step, name)) for name in _NORMS}
+    linears: dict[str, Any] = {name: _linear(family, config, getattr(step, name)) for name in _LINEARS}
     bias = _score_bias(step, config, encodings, family)
     scale = family.score_scale(config) if family.score_scale else None
     if isinstance(step.bias, Disentangled):  # whether or not relative_attention is on
@@ -165,16 +168,8 @@ def _attention(
         heads=heads,
         key_heads=0 if key_heads == heads else key_heads,
         head_width=0 if width * heads == config.count("hidden_size") else width,
-        query=linear(step.query),
-        key=linear(step.key),
-        value=linear(step.value),
-        output=linear(step.output),
-        norm=fill(step.norm),
-        closing=fill(step.closing),
-        sum_norm=fill(step.sum_norm),
-        query_norm=fill(step.query_norm),
-        key_norm=fill(step.key_norm),
-        value_norm=fill(step.value_norm),
+        **norms,
+        **linears,
         bias=bias,
         scale=scale,
         rotation=encodings.layers[block] if encodings.ropes else None,
@@ -210,8 +205,8 @@ def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, bl
     if chosen > count:
         raise BadCheckpoint(f"config.json says {spec.chosen} {chosen}; of {count} experts it must be 1 to {count}")
 
-    def expert(own: FeedForward, number: int = 0) -> FeedForward:
-        named = renamed(own, lambda name: name.replace("{expert}", str(number)))
+    def expert(step: FeedForward, number: int = 0) -> FeedForward:
+        named = renamed(step, lambda name: name.replace("{expert}", str(number)))
         return replace(filled_feed_forward(named, family, config), factor=1.0)
 
     (first,) = step.experts

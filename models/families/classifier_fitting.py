@@ -130,9 +130,9 @@ def activation(config: Mapping[str, Any], count: int, stated: Any = None) -> Sco
     Source: sentence-transformers 6.2, CrossEncoder._parse_model_config and get_default_activation_fn: of other packages
         than torch it loads nothing.
     """
-    own = config.get("sentence_transformers")
-    if isinstance(own, Mapping) and "activation_fn" in own:
-        named = own["activation_fn"]
+    nested = config.get("sentence_transformers")
+    if isinstance(nested, Mapping) and "activation_fn" in nested:
+        named = nested["activation_fn"]
     else:
         named = config.get("sbert_ce_default_activation_function")
     for path in (stated, named):

@@ -221,14 +221,14 @@ def stored_experts(
     if len(names) == 2:
         whole = [f"{file}.{name}.weight" for name in (names[0], *names)]
     places: Stored = {}
-    for number, (own, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
+    for number, (name, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
         in_class = TensorPart(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
         published = (
             f"{_LAYER}.{file}.experts.{{expert}}.{names[number]}"
             if len(names) == 3
             else replace(in_class, stem=f"{_LAYER}.{whole[number]}")
         )
-        places[f"{_LAYER}.{stem}.experts.{{expert}}.{own}_proj"] = (published, in_class)
+        places[f"{_LAYER}.{stem}.experts.{{expert}}.{name}_proj"] = (published, in_class)
     return places
 
 
@@ -285,11 +285,11 @@ def wider_if_full(config: Config, layer: int, kind: str | None) -> Mapping[str, 
     """
     listed = config.get("per_layer_config")
     if listed is None:
-        own = {
+        sizes = {
             "head_dim": config.get("global_head_dim"),
             "num_key_value_heads": config.get("num_global_key_value_heads"),
         }
-        return own if kind == "full_attention" else {}
+        return sizes if kind == "full_attention" else {}
     keys = listed.get(str(layer), {}) if isinstance(listed, Mapping) else None
     if not isinstance(keys, Mapping):
         raise BadCheckpoint(f"config.json says per_layer_config {str(listed)[:60]}; it must be an object of objects")

@@ -75,11 +75,11 @@ def _like_gpt2(prefix: str, word_table: str, positions: str | None, sizes: dict[
 
 def _whole_gpt2(family: Family, block: Recipe, defaults: dict[str, Any] | None = None, **rest: Any) -> Family:
     """Return the family with its blocks; rest: more of Family."""
-    own = {"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_inner": None} | (defaults or {})
+    values = {"layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_inner": None} | (defaults or {})
     names = {**family.names, "hidden_act": "activation_function", "intermediate_size": "n_inner"}
     return replace(
         family,
-        defaults={**family.defaults, **own},
+        defaults={**family.defaults, **values},
         names=names,
         block=block,
         after_blocks=(norm("ln_f"),),
@@ -137,10 +137,10 @@ def _whole(
         defaults: of further keys.
         rest: more of Family.
     """
-    own = {"intermediate_size": inner, eps_key: eps, act_key: act}
-    own |= {} if key_heads is None else {"num_key_value_heads": key_heads}
+    values = {"intermediate_size": inner, eps_key: eps, act_key: act}
+    values |= {} if key_heads is None else {"num_key_value_heads": key_heads}
     names = {**family.names, **rest.pop("names", {})} | ({"hidden_act": act_key} if act_key != "hidden_act" else {})
-    defaults = {**family.defaults, **own, **(defaults or {})}
+    defaults = {**family.defaults, **values, **(defaults or {})}
     return replace(family, defaults=defaults, names=names, block=block, after_blocks=(last,), eps=eps_key, **rest)
 
 

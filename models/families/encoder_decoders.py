@@ -26,7 +26,7 @@ _OTHER: dict[Side, Side] = {"encoder": "decoder", "decoder": "encoder"}
 def _pair(
     defaults: Mapping[str, Any],
     layer: Recipe,
-    own: Mapping[Side, Mapping[str, str]] | None = None,
+    names_of_sides: Mapping[Side, Mapping[str, str]] | None = None,
     **fields: Any,
 ) -> Family:
     """Return the encoder's family with the decoder's in it; `{side}` in a tensor name stands for the side.
@@ -34,18 +34,18 @@ def _pair(
     Args:
         defaults: of the config class, under its own names.
         layer: the input layer of either side.
-        own: config names that only one side has.
+        names_of_sides: config names that only one side has.
         fields: further fields of Family.
     """
-    names: Mapping[Side, Mapping[str, str]] = own or {"encoder": {}, "decoder": {}}
+    names: Mapping[Side, Mapping[str, str]] = names_of_sides or {"encoder": {}, "decoder": {}}
     decoder = _side("decoder", defaults, layer, names["decoder"], fields | {"causal": True})
     return replace(_side("encoder", defaults, layer, names["encoder"], fields), decoder=decoder)
 
 
 def _side(
-    side: Side, defaults: Mapping[str, Any], layer: Recipe, own: Mapping[str, str], fields: Mapping[str, Any]
+    side: Side, defaults: Mapping[str, Any], layer: Recipe, names: Mapping[str, str], fields: Mapping[str, Any]
 ) -> Family:
-    names = {
+    usual = {
         "hidden_size": "d_model",
         "num_hidden_layers": f"{side}_layers",
         "num_attention_heads": f"{side}_attention_heads",
@@ -53,7 +53,7 @@ def _side(
     side_table = f"{side}.embed_tokens.weight"
     common: dict[str, Any] = {
         "prefix": "model.",
-        "names": {**names, **own},
+        "names": {**usual, **names},
         "side": side,
         "scale": _IF_CONFIGURED,
         "preferred_names": {_WORD_TABLE: (side_table,)},
@@ -142,6 +142,21 @@ def _whole(family: Family, *, inner: int, pre_norm: bool, act: str = "gelu", **r
     )
 
 
+_T5_DEFAULTS = {
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "pad_token_id": 0,
+    "d_kv": 64,
+    "layer_norm_epsilon": 1e-6,
+}
+_T5_NAMES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "head_dim": "d_kv",
+    "intermediate_size": "d_ff",
+}
+
+
 def _t5(vocab_size: int, hidden: int, layers: int, heads: int, **fields: Any) -> Family:
     """Return T5's family, whose bucket table is that of the first layer; umT5 has one in every layer."""
     side_rows = {side: _t5_side(side, vocab_size, hidden, layers, heads, **fields) for side in _OTHER}
@@ -159,30 +174,15 @@ def _t5_side(
     inner: int = 2048,
     projection: str = "relu",
 ) -> Family:
-    own = "SelfAttention" if side == "decoder" and attention else attention
-    table = own and f"{side}.block.0.layer.0.{own}.relative_attention_bias.weight"
+    bias_module = "SelfAttention" if side == "decoder" and attention else attention
+    table = bias_module and f"{side}.block.0.layer.0.{bias_module}.relative_attention_bias.weight"
+    sizes = {"vocab_size": vocab_size, "d_model": hidden, "num_heads": heads}
+    sizes |= {"num_layers": layers, "num_decoder_layers": layers}
+    of_blocks = {"d_ff": inner, "feed_forward_proj": projection} if block else {}
     return Family(
         prefix="",
-        defaults={
-            "vocab_size": vocab_size,
-            "d_model": hidden,
-            "num_layers": layers,
-            "num_decoder_layers": layers,
-            "num_heads": heads,
-            "relative_attention_num_buckets": 32,
-            "relative_attention_max_distance": 128,
-            "pad_token_id": 0,
-            "d_kv": 64,
-            "layer_norm_epsilon": 1e-6,
-            **({"d_ff": inner, "feed_forward_proj": projection} if block else {}),
-        },
-        names={
-            "hidden_size": "d_model",
-            "num_hidden_layers": "num_layers" if side == "encoder" else "num_decoder_layers",
-            "num_attention_heads": "num_heads",
-            "head_dim": "d_kv",
-            "intermediate_size": "d_ff",
-        },
+        defaults={**sizes, **_T5_DEFAULTS, **of_blocks},
+        names=_T5_NAMES | {"num_hidden_layers": "num_layers" if side == "encoder" else "num_decoder_layers"},
         block=block if side == "encoder" else (),
         after_blocks=(rms_norm("encoder.final_layer_norm"),),
         feed_forward=encoder_blocks.t5_feed_forward,

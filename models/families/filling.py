@@ -155,7 +155,7 @@ def renamed(node: Node, name_of: TensorNaming) -> Node:
         if is_dataclass(value):
             changes[field.name] = renamed(value, name_of)
         elif isinstance(value, tuple):
-            changes[field.name] = tuple(renamed(own, name_of) if is_dataclass(own) else own for own in value)
+            changes[field.name] = tuple(renamed(item, name_of) if is_dataclass(item) else item for item in value)
         elif field.name in TENSORS and isinstance(value, str):
             changes[field.name] = name_of(value)
     return replace(node, **changes)  # type: ignore[type-var]

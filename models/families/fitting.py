@@ -25,7 +25,7 @@ from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
-from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tensors
+from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tables, tensors
 from models.tables.quantization import RowSource
 
 
@@ -95,8 +95,14 @@ class FittedModel:
     @property
     def tensors(self) -> tuple[str, ...]:
         """Every tensor the model needs, each once."""
-        own = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
-        return tuple(dict.fromkeys(own + (self.head.tensors if self.head else ())))
+        names = tensors(self.recipe + self.per_layer + self.encoder) + self.encodings.tables
+        return tuple(dict.fromkeys(names + (self.head.tensors if self.head else ())))
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tensors whose rows are looked up, and the matrix of the output head."""
+        names = tables(self.recipe + self.per_layer)
+        return tuple(dict.fromkeys((*names, *([self.head.matrix] if self.head else []))))
 
     def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
         """Return every tensor the model needs, by name; errors as read_tensors."""
@@ -141,10 +147,10 @@ def variant_of(
 ) -> tuple[str, Family, Mapping[str, Any]]:
     """Return the arguments, or what the config and the names of tensors say that the model is instead."""
     config = Config(data, family.defaults, family.names)
-    for condition, (own_type, own) in family.variants.items():
+    for condition, (own_type, variant) in family.variants.items():
         inside = condition.startswith(".") and any(condition in name for name in tensor_names)
         if inside or config.holds(condition):
-            return variant_of(own_type, own, {**data, "model_type": own_type}, tensor_names)
+            return variant_of(own_type, variant, {**data, "model_type": own_type}, tensor_names)
     return model_type, family, data
 
 
@@ -227,7 +233,7 @@ def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoi
 def _with_stored_frequencies(encodings: Encodings, family: Family, prefix: str, checkpoint: Checkpoint) -> Encodings:
     """Return the encodings with the frequencies that the file holds, where it holds some."""
     end = family.stored_frequencies
-    name = next((own for own in checkpoint.tensors if end and own.startswith(prefix) and own.endswith(end)), None)
+    name = next((held for held in checkpoint.tensors if end and held.startswith(prefix) and held.endswith(end)), None)
     if name is None or not encodings.ropes:
         return encodings
     values = tuple(read_tensors(checkpoint, [name])[name].astype(np.float64).tolist())

@@ -175,11 +175,12 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
     names, reason = input_names(family, entry.head), None
     if FAMILIES[config["model_type"]].block:
         blocks = config.get("num_hidden_layers")
-        own = block_names(family, blocks if is_size(blocks) and blocks <= _MOST_BLOCKS else 0, entry.prefix)
-        own = _plain_t5(own) if config["model_type"] in _T5 and "enc.blk.0.ffn_gate.weight" not in file.tensors else own
-        reason = _unreadable(architecture, entry, values, file.tensors, names | own)
+        block_tensors = block_names(family, blocks if is_size(blocks) and blocks <= _MOST_BLOCKS else 0, entry.prefix)
+        if config["model_type"] in _T5 and "enc.blk.0.ffn_gate.weight" not in file.tensors:
+            block_tensors = _plain_t5(block_tensors)
+        reason = _unreadable(architecture, entry, values, file.tensors, names | block_tensors)
         if reason is None:
-            names |= own
+            names |= block_tensors
             config |= _of_blocks(family, config, values, file.tensors)
     heads, keys = (config.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
     heads = heads if is_size(heads) else 1
@@ -201,7 +202,7 @@ def _family(config: Config) -> Family | None:
     """Return the family of a config, or the variant that it asks for; None: it is unknown."""
     family = FAMILIES.get(config["model_type"])
     variants = family.variants.items() if family else ()
-    held = (own for key, (_, own) in variants if FamilyConfig(config, {}, {}).holds(key))
+    held = (variant for key, (_, variant) in variants if FamilyConfig(config, {}, {}).holds(key))
     return next(held, family)
 
 
@@ -233,27 +234,27 @@ def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[
     """Return the keys of config.json that only blocks read: what a file leaves out is what llama.cpp then takes."""
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
     derived = width // heads if is_size(heads) and is_size(width) else None
-    own: Config = {"num_key_value_heads": config.get("num_key_value_heads", heads)}
+    values_of_blocks: Config = {"num_key_value_heads": config.get("num_key_value_heads", heads)}
     if "head_dim" not in config and family.names.get("head_dim", "head_dim") in family.defaults:
-        own["head_dim"] = derived
+        values_of_blocks["head_dim"] = derived
     if family.window:
-        own[family.window] = config.get(family.window) or None  # Phi-3 writes 0
+        values_of_blocks[family.window] = config.get(family.window) or None  # Phi-3 writes 0
     biased = {name for name in tensors if name.endswith(".bias") and "norm" not in name}
     for key, stem in family.bias_if.items():
         parts = (
             ("attn_",) if "attn" in stem or "attention" in stem else ("ffn_",) if "mlp" in stem else ("attn_", "ffn_")
         )
-        own[key] = any(f".{part}" in name for name in biased for part in parts)
+        values_of_blocks[key] = any(f".{part}" in name for name in biased for part in parts)
     if family.biased_if:
-        own[family.biased_if] = "output_norm.bias" in tensors
+        values_of_blocks[family.biased_if] = "output_norm.bias" in tensors
     if family.causal is True and values.get("attention.causal") is False:
-        own["is_causal"] = False
+        values_of_blocks["is_causal"] = False
     if config["model_type"] in _T5:
-        own["feed_forward_proj"] = "gated-gelu" if "enc.blk.0.ffn_gate.weight" in tensors else "relu"
+        values_of_blocks["feed_forward_proj"] = "gated-gelu" if "enc.blk.0.ffn_gate.weight" in tensors else "relu"
     if config["model_type"] in _SCALAR:
         largest = config.get("num_hidden_layers") == _SCALAR[config["model_type"]]
-        own["query_pre_attn_scalar"] = derived if largest else config.get("head_dim", derived)
-    return own | _windows(config, values)
+        values_of_blocks["query_pre_attn_scalar"] = derived if largest else config.get("head_dim", derived)
+    return values_of_blocks | _windows(config, values)
 
 
 def _windows(config: Config, values: Config) -> Config:

@@ -37,8 +37,8 @@ def input_names(family: Family, head: str) -> dict[str, str]:
     """Return GGUF's names -> the base class's, of the output matrix and the input layer."""
     names = {"output.weight": f"{head}.weight", "output.bias": f"{head}.bias"}
     for step in family.input_layer:
-        for name, own in _input_names(step).items():
-            names.setdefault(name, own)
+        for name, base in _input_names(step).items():
+            names.setdefault(name, base)
     return names
 
 
@@ -54,8 +54,8 @@ def block_names(family: Family, blocks: int, prefix: str = "") -> dict[str, str]
     for block in range(blocks):
         norms = iter(("attn_output_norm", "layer_output_norm"))
         for step in family.block:
-            own = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
-            for name, base in own.items():
+            tensors_of_step = _norm_names(step, next(norms)) if isinstance(step, LayerNorm) else _block_names(step)
+            for name, base in tensors_of_step.items():
                 names.setdefault(base.replace("{block}", str(block)), f"{prefix}blk.{block}.{name}")
     names = {name: base for base, name in names.items()}
     for last in family.after_blocks:
@@ -88,13 +88,13 @@ def arranged(
     for name, tensor in tensors.items():
         wholes = _wholes(name, tensors, names)
         shares = [1] * len(wholes) if len(wholes) != 3 else [heads[0], heads[1], heads[1]]
-        for own, rows in _divided(tensor, shares, wholes) if wholes else [(name, tensor)]:
-            base = names.get(own, own)
-            role = own.split(".")[-2] if "." in own else ""
+        for part, rows in _divided(tensor, shares, wholes) if wholes else [(name, tensor)]:
+            base = names.get(part, part)
+            role = part.split(".")[-2] if "." in part else ""
             count = {"attn_q": heads[0], "attn_k": heads[1]}.get(role, 0) if paired else 0
             if count and rows.shape[0] % (2 * count):
                 raise BadCheckpoint(f"{name!r} has {rows.shape[0]} rows, which are no pairs of {count} heads")
-            raised = shifted and role.endswith("norm") and own.endswith(".weight")
+            raised = shifted and role.endswith("norm") and part.endswith(".weight")
             found[base] = replace(rows, name=base, paired=count, shift=float(raised))
     return found
 
@@ -157,4 +157,4 @@ def _block_names(step: Step) -> dict[str, str]:
         parts = {"ffn_up": step.up, "ffn_down": step.down, "ffn_gate": step.gate, "ffn_norm": step.norm}
         parts["post_ffw_norm"] = step.closing
     present = {stem: part for stem, part in parts.items() if part}
-    return table | {name: own for stem, part in present.items() for name, own in _norm_names(part, stem).items()}
+    return table | {name: base for stem, part in present.items() for name, base in _norm_names(part, stem).items()}

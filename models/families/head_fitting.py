@@ -95,8 +95,8 @@ def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str 
 
 def _matrix(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
     """Return the name of the output matrix, and whether it is an input table."""
-    if own := _find(spec.matrix, checkpoint):
-        return own, False
+    if name := _find(spec.matrix, checkpoint):
+        return name, False
     if spec.tie == "forced" or (spec.tie == "config" and values.get(TIE)):
         if (tied_to := _find(spec.tied_to, checkpoint) or table) is None:
             raise MissingHead("the output matrix is tied to a word table, which the checkpoint does not hold")

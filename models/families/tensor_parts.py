@@ -58,13 +58,13 @@ def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> 
     groups = part.groups(config)
     first, last = part_rows(tensor.name, part, shape[0], config)
     count = last - first
-    own = (groups * count, *shape[1:])
+    part_shape = (groups * count, *shape[1:])
     if groups == 1 and not transposed:
         row = tensor.bytes // shape[0]
-        rows = replace(tensor, name=name, shape=own, offset=tensor.offset + first * row, bytes=count * row)
-        return StoredPart(rows, own)
-    whole = None if own == shape else (groups, shape[0] // groups, first, first + count)
-    return StoredPart(replace(tensor, name=name), own, whole, transposed)
+        rows = replace(tensor, name=name, shape=part_shape, offset=tensor.offset + first * row, bytes=count * row)
+        return StoredPart(rows, part_shape)
+    whole = None if part_shape == shape else (groups, shape[0] // groups, first, first + count)
+    return StoredPart(replace(tensor, name=name), part_shape, whole, transposed)
 
 
 def part_rows(whole: str, part: TensorPart, count: int, config: Config) -> tuple[int, int]:

@@ -88,13 +88,13 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
 
 
 def _attention(step: Attention, width: int) -> dict[str, Shape]:
-    own = step.head_width or width // step.heads
-    queries, keys = step.heads * own, (step.key_heads or step.heads) * own
+    head_width = step.head_width or width // step.heads
+    queries, keys = step.heads * head_width, (step.key_heads or step.heads) * head_width
     shapes = _linear(step.query, queries, width) | _linear(step.output, width, queries)
     shapes |= _linear(step.key, keys, width) | _linear(step.value, keys, width)
     shapes |= _norm(step.norm, width) | _norm(step.closing, width) | _norm(step.sum_norm, width)
     for norm, of_heads in ((step.query_norm, queries), (step.key_norm, keys), (step.value_norm, keys)):
-        shapes |= _norm(norm, own if step.norm_of == "head" else of_heads)
+        shapes |= _norm(norm, head_width if step.norm_of == "head" else of_heads)
     match step.bias:
         case ScoreBias(table, buckets):
             shapes[table] = (buckets, step.heads)

@@ -50,8 +50,8 @@ def _factors(builder: GraphBuilder, adapter: Adapter) -> str:
     """Emit `scale` in the columns of each token's task and 0 in others, [N, tasks * rank]."""
 
     def factors() -> str:
-        own = np.repeat(np.eye(adapter.tasks + 1, adapter.tasks, -1, np.float32), adapter.rank, axis=1)
-        table = builder.constant(own * np.float32(adapter.scale))  # its first row is of no task
+        by_task = np.repeat(np.eye(adapter.tasks + 1, adapter.tasks, -1, np.float32), adapter.rank, axis=1)
+        table = builder.constant(by_task * np.float32(adapter.scale))  # its first row is of no task
         return builder.op("Gather", table, builder.op("Add", TASKS, builder.scalar(1, np.int64)))
 
     return builder.shared((adapter.tasks, adapter.rank, adapter.scale), factors)

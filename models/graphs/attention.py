@@ -57,30 +57,15 @@ def attend(
     Returns:
         float32 [N, heads * width].
     """
-    scope = _Attention(projected, rows, step, width, terms, relative)
+    forms = _Attention(projected, rows, step, width, terms, relative)
     if rows.images:
-        return scope.choose(builder, rows.long, scope.flash_of_each, scope.of_each)
+        return forms.of_one_length(builder)
     if terms.relative:
-        return scope.one_by_one_of_terms(builder)
+        return forms.one_by_one_of_terms(builder)
     if terms.added or step.cap:
         short = builder.op("And", rows.uniform, builder.op("Not", rows.long))
-        return scope.choose(
-            builder,
-            short,
-            scope.of_each,
-            lambda other: scope.choose(other, rows.padded, scope.padded_of_terms, scope.one_by_one_of_terms),
-        )
-    return scope.choose(
-        builder,
-        rows.uniform,
-        lambda same: scope.choose(same, rows.long, scope.flash_of_each, scope.of_each),
-        lambda other: scope.choose(
-            other,
-            rows.looped,
-            lambda several: scope.choose(several, rows.long, scope.long_one_by_one, scope.one_by_one),
-            scope.padded,
-        ),
-    )
+        return forms.choose(builder, short, forms.of_each, forms.of_terms)
+    return forms.choose(builder, rows.uniform, forms.of_one_length, forms.of_several_lengths)
 
 
 def attend_of_one(
@@ -141,6 +126,23 @@ class _Attention:
             branches.append(inside.graph("branch", {}, {value: (value, "FLOAT", ("tokens", self.width))}))
         return builder.op("If", condition, then_branch=branches[0], else_branch=branches[1])
 
+    def of_one_length(self, builder: GraphBuilder) -> str:
+        """Emit sequences of one length, long ones by flash attention."""
+        return self.choose(builder, self.rows.long, self.flash_of_each, self.of_each)
+
+    def of_several_lengths(self, builder: GraphBuilder) -> str:
+        """Emit sequences of several lengths, or masked ones."""
+        return self.choose(
+            builder,
+            self.rows.looped,
+            lambda loops: self.choose(loops, self.rows.long, self.long_one_by_one, self.one_by_one),
+            self.padded,
+        )
+
+    def of_terms(self, builder: GraphBuilder) -> str:
+        """Emit sequences whose scores have terms, of several lengths, masked or long."""
+        return self.choose(builder, self.rows.padded, self.padded_of_terms, self.one_by_one_of_terms)
+
     def of_each(self, builder: GraphBuilder) -> str:
         """Emit sequences of one length."""
         count = builder.op("Shape", self.rows.lengths)
@@ -163,7 +165,7 @@ class _Attention:
 
     def one_by_one(self, builder: GraphBuilder) -> str:
         """Emit a loop over sequences, of which none is long or masked."""
-        return self._loop(builder, lambda body, own, bounds: self._one(body, own))
+        return self._loop(builder, lambda body, sequence, bounds: self._one(body, sequence))
 
     def long_one_by_one(self, builder: GraphBuilder) -> str:
         """Emit a loop over sequences of any kind."""
@@ -198,11 +200,11 @@ class _Attention:
         start, end = bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
         row = body.op("Gather", index, number)
         key, value = (body.op("Slice", rows, start, end, axis) for rows in self.projected[1:])
-        own = [body.op("Gather", self.projected[0], row), key, value]
+        sequence = [body.op("Gather", self.projected[0], row), key, value]
         place = body.op("Sub", row, start)
         query = place, body.op("Add", place, body.constant(np.array([1])))
         keys = body.constant(np.array([0])), body.op("Sub", end, start)
-        value = self._one(body, own, *self._terms(body, own, self._hidden(body, bounds), query, keys))
+        value = self._one(body, sequence, *self._terms(body, sequence, self._hidden(body, bounds), query, keys))
         return self._collected(builder, body, "number", builder.op("Size", self.rows.lengths), value)
 
     def one_by_one_of_terms(self, builder: GraphBuilder) -> str:
@@ -213,8 +215,10 @@ class _Attention:
         body = builder.inner()
         number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
         bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
-        own = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
-        return self._collected(builder, body, "number", builder.op("Size", self.rows.lengths), emit(body, own, bounds))
+        sequence = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
+        return self._collected(
+            builder, body, "number", builder.op("Size", self.rows.lengths), emit(body, sequence, bounds)
+        )
 
     def _collected(self, builder: GraphBuilder, body: GraphBuilder, number: str, count: str, value: str) -> str:
         """Emit a loop whose body gives rows in each of `count` iterations; return all rows."""
@@ -229,18 +233,18 @@ class _Attention:
         sequences = builder.op("Loop", count, "", builder.op("SequenceEmpty"), body=graph)
         return builder.op("ConcatFromSequence", sequences, axis=0)
 
-    def _one(self, builder: GraphBuilder, own: list[str], *terms: str) -> str:
+    def _one(self, builder: GraphBuilder, sequence: list[str], *terms: str) -> str:
         """Emit queries of one sequence, with keys and values that they may attend to.
 
         The products read the rows of all heads as they lie, without a transposition.
 
         Args:
             builder: of the graph.
-            own: rows of query, key and value.
+            sequence: rows of query, key and value.
             terms: what is added to the scores, broadcast to [heads, queries, keys]; none: nothing is.
         """
         shape = builder.constant(np.array(self.by_head))
-        query, key, value = (builder.op("Reshape", rows, shape) for rows in own)  # (S, heads, head_dim)
+        query, key, value = (builder.op("Reshape", rows, shape) for rows in sequence)  # (S, heads, head_dim)
         scores = self._capped(builder, self._products(builder, query, key))
         for term in terms:
             scores = builder.op("Add", scores, term)
@@ -265,7 +269,7 @@ class _Attention:
         end = builder.op("Reshape", self.terms.longest, builder.constant(np.array([1])))
         return self.terms.slice(builder, str(self.terms.added), (zero, end), (zero, end))
 
-    def _one_of_terms(self, builder: GraphBuilder, own: list[str], bounds: list[str]) -> str:
+    def _one_of_terms(self, builder: GraphBuilder, sequence: list[str], bounds: list[str]) -> str:
         """Emit one sequence, whole or in blocks."""
         hidden = self._hidden(builder, bounds)
         length = builder.op("Sub", *reversed(bounds))
@@ -273,9 +277,9 @@ class _Attention:
         zero = builder.constant(np.array([0]))
 
         def whole(inside: GraphBuilder) -> str:
-            return self._one(inside, own, *self._terms(inside, own, hidden, (zero, length), (zero, length)))
+            return self._one(inside, sequence, *self._terms(inside, sequence, hidden, (zero, length), (zero, length)))
 
-        return self.choose(builder, long, lambda inside: self._blocks(inside, own, hidden, length), whole)
+        return self.choose(builder, long, lambda inside: self._blocks(inside, sequence, hidden, length), whole)
 
     def _hidden(self, builder: GraphBuilder, bounds: list[str]) -> str:
         """Emit what is added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
@@ -285,7 +289,7 @@ class _Attention:
         missing = builder.op("Sub", builder.scalar(1.0), builder.op("Max", attended, none))
         return builder.op("Mul", missing, builder.scalar(MASKED))
 
-    def _blocks(self, builder: GraphBuilder, own: list[str], hidden: str, length: str) -> str:
+    def _blocks(self, builder: GraphBuilder, sequence: list[str], hidden: str, length: str) -> str:
         """Emit one long sequence: a loop over blocks of its queries, each with the keys that it sees."""
         size, zero = builder.constant(np.array([BLOCK])), builder.constant(np.array([0]))
         rounded = builder.op("Add", length, builder.constant(np.array([BLOCK - 1])))
@@ -299,15 +303,15 @@ class _Attention:
         if self.step.right is not None:
             last = body.op("Min", body.op("Add", end, body.constant(np.array([self.step.right]))), length)
         parts = [
-            body.op("Slice", own[0], start, end, zero),
-            *(body.op("Slice", rows, first, last, zero) for rows in own[1:]),
+            body.op("Slice", sequence[0], start, end, zero),
+            *(body.op("Slice", rows, first, last, zero) for rows in sequence[1:]),
         ]
         seen = body.op("Slice", hidden, first, last, zero)
         terms = self._terms(body, parts, seen, (start, end), (first, last))
         return self._collected(builder, body, "block", count, self._one(body, parts, *terms))
 
     def _terms(
-        self, builder: GraphBuilder, own: list[str], hidden: str, rows: tuple[str, str], columns: tuple[str, str]
+        self, builder: GraphBuilder, sequence: list[str], hidden: str, rows: tuple[str, str], columns: tuple[str, str]
     ) -> list[str]:
         """Emit what is added to the scores of queries `rows` and keys `columns`."""
         if self.terms.added is None:
@@ -318,7 +322,7 @@ class _Attention:
             return found
         index = self.terms.slice(builder, self.terms.relative, rows, columns)  # (n, m)
         shape = builder.constant(np.array(self.by_head))
-        for rows_of, matrix, turned in ((own[0], self.relative[0], False), (own[1], self.relative[1], True)):
+        for rows_of, matrix, turned in ((sequence[0], self.relative[0], False), (sequence[1], self.relative[1], True)):
             if matrix is None:
                 continue
             products = self._products(builder, builder.op("Reshape", rows_of, shape), matrix)  # (heads, n, 2 span)
@@ -328,7 +332,7 @@ class _Attention:
             found.append(builder.op("Transpose", term, perm=[0, 2, 1]) if turned else term)
         return found
 
-    def _any_one(self, builder: GraphBuilder, own: list[str], bounds: list[str]) -> str:
+    def _any_one(self, builder: GraphBuilder, sequence: list[str], bounds: list[str]) -> str:
         """Emit one sequence, in the form that it has alone."""
         first = builder.constant(np.array([0]))
         keys = builder.cast(builder.op("Slice", "mask", *bounds, first), "INT32")  # (S,)
@@ -336,14 +340,14 @@ class _Attention:
         masked = builder.op("Greater", most, least)  # all rows masked counts as none
         length = builder.op("Sub", *reversed(bounds))
         long = builder.op("Greater", length, builder.constant(np.array([LONG])))
-        single = [builder.op("Unsqueeze", rows, first) for rows in own]  # (1, S, width)
+        single = [builder.op("Unsqueeze", rows, first) for rows in sequence]  # (1, S, width)
         keys = builder.op("Unsqueeze", keys, first)
 
         def with_mask(inside: GraphBuilder) -> str:
             return self.choose(
                 inside,
                 long,
-                lambda blocks: self._blocks(blocks, own, self._hidden(blocks, bounds), length),
+                lambda blocks: self._blocks(blocks, sequence, self._hidden(blocks, bounds), length),
                 lambda short: self._multi_head(short, single, "", keys),
             )
 
@@ -352,7 +356,7 @@ class _Attention:
             masked,
             with_mask,
             lambda inside: self.choose(
-                inside, long, lambda flash: self._multi_head(flash, single), lambda short: self._one(short, own)
+                inside, long, lambda flash: self._multi_head(flash, single), lambda short: self._one(short, sequence)
             ),
         )
 

@@ -245,10 +245,10 @@ def _with_inputs(model: Any, tensors: Sequence[Any]) -> Any:
     """Return the model with these initializers as inputs, whose files the checker then does not open."""
     from onnx import helper
 
-    own = {tensor.name for tensor in tensors}
+    external = {tensor.name for tensor in tensors}
     checked = type(model)()
     checked.CopyFrom(model)
-    kept = [tensor for tensor in checked.graph.initializer if tensor.name not in own]
+    kept = [tensor for tensor in checked.graph.initializer if tensor.name not in external]
     del checked.graph.initializer[:]
     checked.graph.initializer.extend(kept)
     checked.graph.input.extend(

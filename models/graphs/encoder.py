@@ -58,12 +58,12 @@ Ropes = Mapping[str, RopeTable]
 
 def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
     """Return the names of the inputs of the graph of a whole encoder."""
-    own = {*inputs_of(recipe), "mask", "lengths"}
+    read = {*inputs_of(recipe), "mask", "lengths"}
     if any(step.rotation for step in layers(blocks) if isinstance(step, Attention)):
-        own.add("positions")
+        read.add("positions")
     if has_adapters(blocks):
-        own.add(TASKS)
-    return tuple(name for name in INPUTS if name in own)
+        read.add(TASKS)
+    return tuple(name for name in INPUTS if name in read)
 
 
 def ends_row_by_row(blocks: Recipe) -> bool:
@@ -209,8 +209,8 @@ class Blocks:
         if index is None:
             mixed = attend(self.builder, projected, self.rows, step, width, self._terms(step), relative)
         else:
-            own = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
-            mixed = self.builder.op("Concat", own, own, axis=0)
+            one_row = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
+            mixed = self.builder.op("Concat", one_row, one_row, axis=0)
         added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
@@ -222,8 +222,8 @@ class Blocks:
         """Emit what a mixture of experts adds to x."""
         rows = self._normed(step.norm, x)
 
-        def compute(expert: FeedForward, own: str) -> str:
-            return self._inner(expert, own, smoothed=False)
+        def compute(expert: FeedForward, chosen: str) -> str:
+            return self._inner(expert, chosen, smoothed=False)
 
         total = mixture(self.builder, step, rows, compute)
         if step.shared:
@@ -235,8 +235,8 @@ class Blocks:
         source, gate = (
             emit_row_step(self.builder, linear, rows) for linear, rows in ((step.source, first), (step.gate, x))
         )
-        own = emit_row_step(self.builder, step.norm, emit_row_step(self.builder, Scale(step.scale), source))
-        inner = self.builder.op("Mul", activate(self.builder, gate, step.activation), own)
+        scaled = emit_row_step(self.builder, step.norm, emit_row_step(self.builder, Scale(step.scale), source))
+        inner = self.builder.op("Mul", activate(self.builder, gate, step.activation), scaled)
         return emit_row_step(self.builder, step.closing, emit_row_step(self.builder, step.output, inner))
 
     def _inner(self, step: FeedForward, rows: str, smoothed: bool = True) -> str:

@@ -71,7 +71,7 @@ def _shares(builder: GraphBuilder, step: Experts, scores: str, highest: str, bes
     columns = []
     for place in range(step.chosen):
         top, chosen = (
-            builder.op("Gather", own, builder.constant(np.array([place])), axis=1) for own in (highest, best)
+            builder.op("Gather", values, builder.constant(np.array([place])), axis=1) for values in (highest, best)
         )
         scale = builder.op("Max", builder.op("Abs", scores), top)
         reach = builder.op("Mul", scale, builder.scalar(2 * step.jitter))

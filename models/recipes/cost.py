@@ -106,5 +106,5 @@ def flops_per_token_and_key(recipe: Recipe, width: int) -> int:
 
 def _linear(linear: Linear, shapes: Shapes) -> int:
     outputs, inputs = shapes[linear.weight]
-    own = 2 * outputs * inputs + (outputs if linear.bias else 0)
-    return own + (2 * linear.adapter.tasks * linear.adapter.rank * (outputs + inputs) if linear.adapter else 0)
+    product = 2 * outputs * inputs + (outputs if linear.bias else 0)
+    return product + (2 * linear.adapter.tasks * linear.adapter.rank * (outputs + inputs) if linear.adapter else 0)

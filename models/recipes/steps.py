@@ -414,9 +414,9 @@ def _parts(node: Any) -> Iterator[Any]:
         if is_dataclass(value):
             yield from _parts(value)
         elif isinstance(value, tuple):
-            for own in value:
-                if is_dataclass(own):
-                    yield from _parts(own)
+            for item in value:
+                if is_dataclass(item):
+                    yield from _parts(item)
 
 
 def _values(node: Any) -> list[tuple[str, Any]]:

@@ -57,20 +57,20 @@ def mixed(
     key, value = (np.repeat(rows, step.heads // key_heads, axis=1) for rows in (key, value))
     result = np.empty_like(query)
     for start, end in pairwise(np.concatenate([[0], np.cumsum(lengths)])):
-        own = slice(start, end)
-        q, k, v = (rows[own].swapaxes(0, 1) for rows in (query, key, value))  # (heads, n, w)
+        span = slice(start, end)
+        q, k, v = (rows[span].swapaxes(0, 1) for rows in (query, key, value))  # (heads, n, w)
         factor = width**-0.5 if step.scale is None else step.scale
         scores = factor * (q @ k.swapaxes(1, 2)) + _bias(step, q, k, factor, rowwise, table)
         if step.cap is not None:
             scores = step.cap * np.tanh(scores / step.cap)
-        result[own] = (_shares(scores, step, mask[own]) @ v).swapaxes(0, 1)
+        result[span] = (_shares(scores, step, mask[span]) @ v).swapaxes(0, 1)
     return result.reshape(len(query), -1)
 
 
 def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows, Rows]:
     """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence."""
     parts = np.split(positions, np.cumsum(lengths)[:-1])
-    values = [cos_sin(frequencies(table.rope, "parity", len(own)), own) for own in parts]
+    values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
     cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))
     return table.layout, cos, sin
 
@@ -111,8 +111,8 @@ def _disentangled(
     total: Rows | float = 0.0
     for linear, values, turned in ((bias.key, query, False), (bias.query, key, True)):
         if linear is not None:
-            own = rowwise(linear, relative).reshape(-1, heads, width)  # (2 span, heads, w)
-            products = np.einsum("hnw,rhw->hnr", values, own)
+            by_head = rowwise(linear, relative).reshape(-1, heads, width)  # (2 span, heads, w)
+            products = np.einsum("hnw,rhw->hnr", values, by_head)
             index = np.broadcast_to(rows.T if turned else rows, (heads, *rows.shape))
             taken = np.take_along_axis(products, index, axis=2)
             total = total + (taken.swapaxes(1, 2) if turned else taken)

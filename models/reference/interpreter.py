@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -29,6 +31,7 @@ from models.recipes.steps import (
     Linear,
     MaskRows,
     Multiply,
+    Norm,
     Parallel,
     PerLayerInput,
     Recipe,
@@ -90,20 +93,13 @@ def run(
     x = np.zeros((len(ids), 0))
     for step in recipe:
         match step:
-            case Embed(table, adapter):
-                x = outputs["token_embeddings"] = _rows(weights, table, ids, adapter, extras)
-            case AddType(table, adapter) if types is not None:
-                outputs["token_type_embeddings"] = _rows(weights, table, types, adapter, extras)
-                x = x + outputs["token_type_embeddings"]
-            case AddType():
+            case AddType() if types is None:
                 pass
-            case AddPosition(table):
-                outputs["position_embeddings"] = _rows(weights, table, positions)
-                x = x + outputs["position_embeddings"]
-            case AddSinusoid(kind, dim, zero_row):
-                waves = sinusoidal.tabulate(kind, dim, positions, zero_row=zero_row)
-                outputs["position_embeddings"] = waves.outputs["table"].whole()
-                x = x + outputs["position_embeddings"]
+            case Embed() | AddType() | AddPosition() | AddSinusoid():
+                index = {Embed: ids, AddType: types}.get(type(step), positions)
+                name, rows = _component(step, weights, index, extras)
+                outputs[name] = rows
+                x = rows if isinstance(step, Embed) else x + rows
             case AddIndexed(table, index, columns):
                 x = x + _indexed(weights, table, extras[index], columns)
             case TokenDropout(mask_id):
@@ -118,6 +114,22 @@ def run(
             case _:
                 x = rowwise(step, weights, x)
     return outputs | unscaled | {"input_embeddings": x}
+
+
+def _component(
+    step: Embed | AddType | AddPosition | AddSinusoid, weights: Weights, index: Any, extras: Mapping[str, Ids]
+) -> tuple[str, Rows]:
+    """Return the output that a step gives, and its rows by the ids, types or positions that it reads."""
+    match step:
+        case Embed(table, adapter):
+            return "token_embeddings", _rows(weights, table, index, adapter, extras)
+        case AddType(table, adapter):
+            return "token_type_embeddings", _rows(weights, table, index, adapter, extras)
+        case AddPosition(table):
+            return "position_embeddings", _rows(weights, table, index)
+        case AddSinusoid(kind, dim, zero_row):
+            waves = sinusoidal.tabulate(kind, dim, index, zero_row=zero_row)
+            return "position_embeddings", waves.outputs["table"].whole()
 
 
 def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
@@ -157,21 +169,7 @@ def encode(
     Returns:
         float64 [N, d].
     """
-
-    def each(step: Any, x: Rows) -> Rows:
-        return rowwise(step, weights, x, tasks)
-
-    def attend(step: Attention, x: Rows) -> Rows:
-        read = each(step.norm, x) if step.norm else x
-        query, key, value = (_project(linear, weights, read, tasks) for linear in (step.query, step.key, step.value))
-        turns = attention.turns_of((ropes or {})[step.rotation], _known(positions), lengths) if step.rotation else None
-        heads = attention.mixed(
-            step, (query, key, value), mask, lengths, each, lambda name: _whole(weights, name), turns
-        )
-        result = _project(step.output, weights, heads, tasks)
-        added = step.factor * (each(step.closing, result) if step.closing else result)
-        return each(step.sum_norm, x + added) if step.sum_norm else added
-
+    blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks)
     mean: Any = 0.0
     first = rows
     for step in encoder:
@@ -182,14 +180,43 @@ def encode(
             case MaskRows():
                 rows = rows * mask[:, None]
             case Attention():
-                rows = rows + attend(step, rows)
+                rows = rows + blocks.attended(step, rows)
             case PerLayerInput():
                 rows = rows + _per_layer_input(step, weights, rows, first)
             case Parallel(mixing, feed_forward):
-                rows = rows + attend(mixing, rows) + _feed_forward(feed_forward, weights, rows, tasks)
+                rows = rows + blocks.attended(mixing, rows) + _feed_forward(feed_forward, weights, rows, tasks)
             case _:
-                rows = each(step, rows)
+                rows = rowwise(step, weights, rows, tasks)
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """What the attention of all blocks reads; arguments as for `encode`."""
+
+    weights: Weights
+    mask: NDArray[np.bool_]
+    lengths: Ids
+    positions: Ids | None
+    ropes: Mapping[str, RopeTable]
+    tasks: Ids | None
+
+    def attended(self, step: Attention, x: Rows) -> Rows:
+        """Return what an attention step adds to rows."""
+        read = self._rowwise(step.norm, x) if step.norm else x
+        query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
+        turns = None
+        if step.rotation:
+            turns = attention.turns_of(self.ropes[step.rotation], _known(self.positions), self.lengths)
+        heads = attention.mixed(
+            step, (query, key, value), self.mask, self.lengths, self._rowwise, partial(_whole, self.weights), turns
+        )
+        result = self._rowwise(step.output, heads)
+        added = step.factor * (self._rowwise(step.closing, result) if step.closing else result)
+        return self._rowwise(step.sum_norm, x + added) if step.sum_norm else added
+
+    def _rowwise(self, step: Norm | Linear, x: Rows) -> Rows:
+        return rowwise(step, self.weights, x, self.tasks)
 
 
 def _known(positions: Ids | None) -> Ids:
@@ -214,7 +241,7 @@ def _rows(
         return rows
     tasks = (extras or {})[TASKS]
     low = weights[adapter.lora_a][np.maximum(tasks, 0) * len(weights[table]) + index].astype(np.float64)
-    return rows + _of_tasks(adapter, weights, tasks, lambda task, own: low[own])
+    return rows + _of_tasks(adapter, weights, tasks, lambda task, chosen: low[chosen])
 
 
 def _of_tasks(adapter: Adapter, weights: Weights, tasks: Ids, low: Callable[[int, NDArray[np.bool_]], Rows]) -> Rows:
@@ -222,9 +249,9 @@ def _of_tasks(adapter: Adapter, weights: Weights, tasks: Ids, low: Callable[[int
     lora_b = _whole(weights, adapter.lora_b)
     added = np.zeros((len(tasks), len(lora_b)))
     for task in range(adapter.tasks):
-        own = tasks == task
+        chosen = tasks == task
         of_task = lora_b[:, task * adapter.rank : (task + 1) * adapter.rank]
-        added[own] = adapter.scale * (low(task, own) @ of_task.T)
+        added[chosen] = adapter.scale * (low(task, chosen) @ of_task.T)
     return added
 
 
@@ -277,7 +304,7 @@ def _project(linear: Linear, weights: Weights, x: Rows, tasks: Ids | None = None
         return product
     adapter = linear.adapter
     by_task = _whole(weights, adapter.lora_a).reshape(adapter.tasks, adapter.rank, -1)
-    return product + _of_tasks(adapter, weights, tasks, lambda task, own: x[own] @ by_task[task].T)
+    return product + _of_tasks(adapter, weights, tasks, lambda task, chosen: x[chosen] @ by_task[task].T)
 
 
 def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
@@ -290,8 +317,8 @@ def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | Non
 
 
 def _per_layer_input(step: PerLayerInput, weights: Weights, x: Rows, first: Rows) -> Rows:
-    own = rowwise(step.norm, weights, step.scale * _project(step.source, weights, first))
-    inner = ACTIVATIONS[step.activation](_project(step.gate, weights, x)) * own
+    scaled = rowwise(step.norm, weights, step.scale * _project(step.source, weights, first))
+    inner = ACTIVATIONS[step.activation](_project(step.gate, weights, x)) * scaled
     return rowwise(step.closing, weights, _project(step.output, weights, inner))
 
 
@@ -315,9 +342,9 @@ def _experts(step: Experts, weights: Weights, x: Rows) -> Rows:
 def _shares(step: Experts, scores: Rows, best: Ids) -> Rows:
     """Return the weight of each of a row's experts [N, chosen]."""
     if step.weights != "sparsemixer":
-        own = np.exp(np.take_along_axis(scores, best, axis=1) - scores.max(axis=1, keepdims=True))
-        among = np.exp(scores - scores.max(axis=1, keepdims=True)) if step.weights == "all" else own
-        result: Rows = own / among.sum(axis=1, keepdims=True)
+        raised = np.exp(np.take_along_axis(scores, best, axis=1) - scores.max(axis=1, keepdims=True))
+        among = np.exp(scores - scores.max(axis=1, keepdims=True)) if step.weights == "all" else raised
+        result: Rows = raised / among.sum(axis=1, keepdims=True)
         return result
     shares = []
     for place in range(step.chosen):

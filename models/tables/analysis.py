@@ -99,8 +99,6 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
         directions += np.divide(1.0, lengths[block_rows], out=np.zeros(len(rows)), where=lengths[block_rows] > 0) @ rows
     zeros = np.flatnonzero(lengths == 0)
     groups = equal_rows(table, hashes, lengths, check)
-    nonzero = count - len(zeros)
-    cosine = (directions @ directions - nonzero) / (nonzero * (nonzero - 1)) if nonzero > 1 else None
     counts, edges = np.histogram(lengths, bins)
     return RowFacts(
         least=float(lengths.min()),
@@ -114,9 +112,14 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
         duplicate_groups=len(groups),
         duplicate_rows=sum(map(len, groups)),
         duplicate_ids=tuple(tuple(group[:MAX_LISTED].tolist()) for group in groups[:MAX_LISTED]),
-        mean_cosine=None if cosine is None else float(cosine),
+        mean_cosine=_mean_cosine(directions, count - len(zeros)),
         mean_length=float(np.linalg.norm(total / count)),
     )
+
+
+def _mean_cosine(directions: Floats, count: int) -> float | None:
+    """Return the mean cosine of pairs of rows from the sum of their directions; None: there is no pair."""
+    return float((directions @ directions - count) / (count * (count - 1))) if count > 1 else None
 
 
 def equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:

@@ -219,8 +219,8 @@ class QuantizedTable:
 
     def __getitem__(self, index: Any) -> Floats:
         """Return rows by number, slice or array, float32 [..., d]."""
-        own = self.codes[index]
-        return values(own if self.kind == "int8" else unpacked(own), self.ranges[index])
+        codes = self.codes[index]
+        return values(codes if self.kind == "int8" else unpacked(codes), self.ranges[index])
 
     def astype(self, dtype: Any) -> NDArray[Any]:
         """Return the whole table at once, for small tables."""

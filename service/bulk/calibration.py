@@ -9,9 +9,10 @@ import numpy as np
 from models.artifacts import card as cards
 from models.artifacts.card import Calibration
 from models.artifacts.folder import replace_card
-from service.bulk.embedder import Chosen, TextError, open_embedder
-from service.embedding.output_plan import POOLED
+from service.bulk.embedder import TextError, open_embedder
+from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import ranges
+from service.embedding.requests import EmbedOptions
 from service.errors import StartError
 from service.settings import Settings
 
@@ -20,14 +21,14 @@ WINDOW_CHARACTERS = 1 << 22
 TABLES = (".parquet", ".arrow", ".feather", ".ipc", ".csv", ".tsv", ".jsonl", ".ndjson", ".gz", ".bz2", ".zst")
 
 
-def calibrated(folder: Path, texts: str, column: str | None, chosen: Chosen, settings: Settings) -> Calibration:
+def calibrated(folder: Path, texts: str, column: str | None, options: EmbedOptions, settings: Settings) -> Calibration:
     """Find the ranges of a model's sentence vectors and write them into its card.
 
     Args:
         folder: of the exported model.
         texts: a file of lines, or what `inlay embed` reads.
         column: of the texts in a table; None: found as `inlay embed` finds it.
-        chosen: how the texts are read.
+        options: how the texts are read.
 
     Raises:
         StartError, ModelError: it has no sentence vectors of texts, or a text cannot be read.
@@ -35,7 +36,7 @@ def calibrated(folder: Path, texts: str, column: str | None, chosen: Chosen, set
     if folder.is_symlink():
         raise StartError(f"{folder} is a link to {folder.readlink()}; name the folder itself")
     card = cards.read(folder)
-    embedder = open_embedder(chosen._replace(output=POOLED), folder, settings)
+    embedder = open_embedder(options._replace(outputs=(POOLED,)), folder, settings)
     found, count = np.empty((0, embedder.width), np.float32), 0
     for window in _windows(texts, column):
         try:

@@ -14,7 +14,7 @@ from service.bulk.embedder import Embedder, Tasks, TextError
 from service.bulk.outputs import ArrayFile, ParquetParts
 from service.bulk.plan import Dtype, Options, Part, Plan
 from service.embedding import quantization
-from service.embedding.limits import SPARSE_VALUE_BYTES
+from service.embedding.outputs.dense import SentenceVector
 from service.errors import InlayError, StartError
 
 WINDOW_ROWS = 4096
@@ -55,11 +55,11 @@ class Worker:
         self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
         most = WINDOW_CHARACTERS
-        if not self._embedder.pooled:  # of which a character may be a token
+        if not self._embedder.kind.pooled:  # of which a character may be a token
             most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
         rows = min(WINDOW_ROWS, most)
-        if embedder.most_values:
-            rows = max(1, min(rows, TOKEN_BYTES // (SPARSE_VALUE_BYTES * embedder.most_values)))
+        if embedder.kind.sparse and embedder.kind.input_bytes:
+            rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
         self.target = _target(plan, output, self._embedder, self._limits)
 
@@ -118,13 +118,11 @@ class Worker:
 
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
     """Return the ranges of int8 and uint8: the model's own where they are of such vectors, else `calibrated`."""
-    chosen = options.chosen
-    named = (chosen.output,) if chosen.output else ()
-    fields = named, chosen.pooling, chosen.normalize, chosen.dimensions, options.dtype
     try:
-        own = embedder.model.plan(*fields).ranges
+        (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
     except InlayError:
-        own = None
+        return calibrated(options, files, embedder)
+    own = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
     return calibrated(options, files, embedder) if own is None else own
 
 
@@ -163,7 +161,7 @@ def _target(
     }
     kept = inputs.kept_schema(Path(plan.files[0].path), options.columns)
     named = embedder.output if embedder.classifies else outputs.EMBEDDING
-    return ParquetParts(where, kept, stored, embedder.pooled, metadata, embedder.sparse, named)
+    return ParquetParts(where, kept, stored, embedder.kind.pooled, metadata, embedder.kind.sparse, named)
 
 
 def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from service.bulk.embedder import Vectors
 from service.bulk.plan import Part
+from service.embedding.requests import Output
 from service.errors import StartError
 from service.http.formats import npy_header, safetensors_header
 
@@ -76,7 +76,7 @@ class ParquetParts:
         """Return whether a part was written whole."""
         return self._path(part).exists()
 
-    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Vectors) -> None:
+    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
         """Add rows to a part.
 
         Args:
@@ -118,12 +118,12 @@ class ParquetParts:
             write_statistics=texts or False,  # the least and largest value of vectors help no reader
         )
 
-    def _column(self, present: NDArray[np.bool_], vectors: Vectors) -> pa.Array:
+    def _column(self, present: NDArray[np.bool_], vectors: Output) -> pa.Array:
         flat = pa.array(vectors.rows.reshape(-1), self._vector.value_type)
         if vectors.indices is not None:
             return self._structs(present, vectors.indices, flat, vectors.lengths)
         rows = pa.FixedSizeListArray.from_arrays(flat, type=self._vector)
-        if vectors.lengths is None:
+        if vectors.pooled:
             if present.all():
                 return rows
             places = np.where(present, np.cumsum(present) - 1, 0)
@@ -176,7 +176,7 @@ class ArrayFile:
         """Return whether a part was written whole."""
         return self._mark(part).exists()
 
-    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Vectors) -> None:
+    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
         """Add rows to a part.
 
         Raises:

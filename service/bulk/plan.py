@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from service.bulk.embedder import Chosen
 from service.bulk.inputs import Columns, count_rows
-from service.embedding.requests import InputType
+from service.embedding.requests import EmbedOptions, InputType
 from service.errors import StartError
 
 Dtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
@@ -56,9 +55,18 @@ class Options:
         return Columns(self.column, self.keep, self.pair or None)
 
     @property
-    def chosen(self) -> Chosen:
-        """What is computed."""
-        return Chosen(*[getattr(self, name) for name in Chosen._fields])
+    def embed_options(self) -> EmbedOptions:
+        """What is computed, in float32."""
+        return EmbedOptions(
+            (self.output,) if self.output else (),
+            self.truncate,
+            pooling=self.pooling,
+            normalize=self.normalize,
+            dimensions=self.dimensions,
+            prompt_name=self.prompt_name,
+            task=self.task,
+            input_type=self.input_type,
+        )
 
 
 class File(NamedTuple):

@@ -70,11 +70,11 @@ def _run(
     progress: Progress,
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
-    embedder = open_embedder(options.chosen, folder, settings)
-    if not embedder.pooled and output.suffix in outputs.ARRAYS:
-        what = "is sparse" if embedder.sparse else "has a vector for each token"
+    embedder = open_embedder(options.embed_options, folder, settings)
+    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
+        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
         raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
-    if embedder.sparse and options.dtype not in SPARSE_DTYPES:
+    if embedder.kind.sparse and options.dtype not in SPARSE_DTYPES:
         raise StartError(
             f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
             f"use {' or '.join(SPARSE_DTYPES)}"

@@ -137,14 +137,14 @@ def calibrate(options: CalibrateOptions) -> None:
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
     """
     from service.bulk.calibration import calibrated
-    from service.bulk.embedder import Chosen
     from service.cli.checkpoints import keeping_origin
     from service.cli.models import model_of_store
     from service.cli.options import read_settings
+    from service.embedding.requests import EmbedOptions
 
     _tokenize_by_threads()
     folder = model_of_store(options.model)
-    chosen = Chosen(prompt_name=options.prompt_name, input_type=options.input_type)
+    chosen = EmbedOptions(prompt_name=options.prompt_name, input_type=options.input_type)
     with keeping_origin(folder):
         calibration = calibrated(folder, options.texts, options.column, chosen, read_settings({}))
     print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 3
-
-
 PROCESSES = Path("/proc")
 OPTIONS = ("host", "port", "management_port", "tls_cert", "tls_key", "tls_client_ca")
 
@@ -36,17 +34,10 @@ class Service(NamedTuple):
     values: Mapping[str, str]
     folder: str = "."
 
-    @property
-    def port(self) -> int:
-        """The REST port; Kubernetes sets the variable to a URL for a Service named inlay."""
-        text = self.values.get("port", "")
-        return int(text) if text.isdecimal() else 8080
-
-    @property
-    def probe_port(self) -> int:
-        """The port that has the probes; not known where the management port is a free one."""
-        text = self.values.get("management_port", "")
-        return int(text) if text.isdecimal() else self.port
+    def port(self, *names: str) -> int:
+        """Return the first port that is a number; Kubernetes sets INLAY_PORT to a URL for a Service named inlay."""
+        texts = (self.values.get(name, "") for name in (*names, "port"))
+        return next((int(text) for text in texts if text.isdecimal()), 8080)
 
     def url(self, port: int) -> str:
         """Return the URL of this service at a port."""
@@ -70,15 +61,15 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
         cert: PEM file to show to a service with mutual TLS; None: the service's own.
         key: its private key.
     """
-    own, others = url is None, ""
+    here, others = url is None, ""
     service = Service(_of_variables(os.environ))
     if url is None:
         service, others = _choose(service, port)
-        url = service.url(service.probe_port if port in (None, service.port) else port)
+        url = service.url(service.port("management_port") if port in (None, service.port()) else port)
     if not cert and service.path("tls_client_ca"):
         cert, key = service.path("tls_cert"), service.path("tls_key")
     try:
-        status, answer = _get(url, own, cert, key)
+        status, answer = _get(url, here, cert, key)
         if status == 200:
             print(answer)
             return 0
@@ -89,19 +80,19 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
     return 1
 
 
-def _choose(own: Service, port: int | None) -> tuple[Service, str]:
+def _choose(configured: Service, port: int | None) -> tuple[Service, str]:
     """Return the service to ask, and what to tell about others if it does not answer.
 
     It is the running one at the port that was asked for or that the variables name, else the only running one.
     """
-    running = [service for service in _running() if service.port]  # which one --port 0 took is not known
+    running = [service for service in _running() if service.port()]  # which one --port 0 took is not known
     for service in running:
-        if service.port == (port or own.port):
+        if service.port() == (port or configured.port()):
             return service, ""
     if len(running) == 1 and port is None:
         return running[0], ""
-    ports = ", ".join(sorted({str(service.port) for service in running}))
-    return own, f"; `inlay serve` runs here on port {ports}: name one with --port" if ports else ""
+    ports = ", ".join(sorted({str(service.port()) for service in running}))
+    return configured, f"; `inlay serve` runs here on port {ports}: name one with --port" if ports else ""
 
 
 def _running() -> Iterator[Service]:
@@ -134,12 +125,12 @@ def _of_words(words: Sequence[str]) -> dict[str, str]:
     return values
 
 
-def _get(url: str, own: bool, cert: str | None, key: str | None) -> tuple[int, str]:
+def _get(url: str, here: bool, cert: str | None, key: str | None) -> tuple[int, str]:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("a URL begins with http:// or https:// and names a host")
     if parts.scheme == "https":
-        context = _tls(own or parts.hostname in LOOPBACK, cert, key)
+        context = _tls(here or parts.hostname in LOOPBACK, cert, key)
         connection: HTTPConnection = HTTPSConnection(parts.hostname, parts.port, timeout=SECONDS, context=context)
     else:
         connection = HTTPConnection(parts.hostname, parts.port, timeout=SECONDS)
@@ -151,12 +142,12 @@ def _get(url: str, own: bool, cert: str | None, key: str | None) -> tuple[int, s
         connection.close()
 
 
-def _tls(own: bool, cert: str | None, key: str | None) -> "ssl.SSLContext":
+def _tls(here: bool, cert: str | None, key: str | None) -> "ssl.SSLContext":
     """Return a context that does not verify the service of this machine, whose certificate names another host."""
     import ssl
 
     context = ssl.create_default_context()
-    if own:
+    if here:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if cert:
         context.load_cert_chain(cert, key)

@@ -202,12 +202,9 @@ def describe(
     from models.artifacts.description import describe, is_model_type
 
     named = str(model_of_store(Path(what))) if "/" not in what else what
-    if named != what or not is_model_type(what):
-        print(describe(named))
-    if named != what and is_model_type(what):
-        print()
-    if is_model_type(what):
-        print(describe(what))
+    of_type = [what] if is_model_type(what) else []
+    of_folder = [] if of_type and named == what else [named]
+    print("\n\n".join(map(describe, [*of_folder, *of_type])))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

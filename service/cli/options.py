@@ -98,15 +98,12 @@ def _metavar(schema: dict[str, Any], words: Sequence[str]) -> str:
     return METAVARS[first.get("format", first.get("type", "string"))]
 
 
-def read_settings(values: Mapping[str, str]) -> Settings:
-    """Return the settings of the options given and of the environment; end the command where one is wrong."""
-    try:
-        return checked_settings(values, flag)
-    except StartError as error:
-        fail(str(error))
+def flag(name: str) -> str:
+    """Return the option of a field, e.g. --max-inputs."""
+    return "--" + name.replace("_", "-")
 
 
-def checked_settings(values: Mapping[str, Any], named: Callable[[str], str]) -> Settings:
+def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag) -> Settings:
     """Return the settings of the values given and of the environment.
 
     An unknown INLAY_ variable is an error: it could be a misspelt one that was meant to protect the service.
@@ -177,11 +174,6 @@ def _of_kubernetes(name: str, value: str) -> bool:
 def _redacted(value: object) -> str:
     """Return a value as text, without the user and password that a URL may hold."""
     return repr(USERINFO.sub(r"\1***@", value) if isinstance(value, str) else value)
-
-
-def flag(name: str) -> str:
-    """Return the option of a field, e.g. --max-inputs."""
-    return "--" + name.replace("_", "-")
 
 
 def variable(name: str) -> str:

@@ -4,16 +4,14 @@
 import logging
 import os
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from service.cli.console import MISUSED, fail, interrupt, nearest, print_failure, reporting
+from service.cli.console import MISUSED, fail, nearest, print_failure, reporting
 from service.cli.flat_options import option
 
 if TYPE_CHECKING:
@@ -56,27 +54,21 @@ def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptio
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
     _refuse_unknown(context)
-    before = signal.getsignal(signal.SIGTERM)
+    from service.process.stop_signals import exit_on_stop, was_stopped
+
+    exit_on_stop()  # process 1 of a container does not notice a signal without a handler
     try:
-        signal.signal(signal.SIGTERM, _stop)  # process 1 of a container does not notice one without a handler
         settings = _prepared(values, options)
         from service.cli.startup import listen
 
-        code = listen(settings)  # which has its own handlers
-    except KeyboardInterrupt:
+        code = listen(settings)
+    except KeyboardInterrupt:  # while a checkpoint was exported
         code = 0
     except Exception:
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN:  # stopped: libraries in C turn that into errors of their
-            raise typer.Exit(0) from None  # own while they are imported (ml_dtypes, onnxruntime 1.31)
-        signal.signal(signal.SIGTERM, before)
+        if was_stopped():
+            raise typer.Exit(0) from None
         raise
     raise typer.Exit(code)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    """Stop as Ctrl-C does, once."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    interrupt(number, frame)
 
 
 def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
@@ -103,7 +95,7 @@ def check(context: typer.Context, values: Mapping[str, str]) -> None:
 
     _refuse_unknown(context)
     settings = read_settings(values)
-    from service.cli.startup import introduce
+    from service.cli.announcement import introduce
     from service.observability.metrics import Metrics
     from service.registry.registry import open_registry
 

@@ -9,40 +9,37 @@ import gc
 import logging
 import os
 import shutil
-import signal
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Timer
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 from models.artifacts import card as cards
 from models.errors import ModelError
 from service import machine
+from service.cli.announcement import announce
 from service.cli.console import say
 from service.errors import StartError
 from service.http.startup_probes import answer_until
 from service.observability import logs
-from service.process.supervisor import DRAIN, START_FAILURE, Supervisor
-from service.registry.registry import DEFAULT_VARIABLE, ModelRegistry, check_default
+from service.process.stop_signals import exit_on_stop, ignore_stops, was_stopped
+from service.process.supervisor import START_FAILURE, Supervisor
+from service.registry.registry import check_default
 from service.registry.store import configured_folders
 from service.security import tls
-from service.security.api_keys import open_keys, warn_of_short_keys
+from service.security.api_keys import open_keys
 from service.settings import Settings
 
 if TYPE_CHECKING:  # a supervisor never imports the application, so that its workers start sooner
     from service.context import ServiceContext
-    from service.embedding.model import Model
     from service.observability.metrics import Metrics
 
-ANYWHERE = ("0.0.0.0", "::")
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
 SAVE_SECONDS = 1.0
-STOPS = (signal.SIGTERM, signal.SIGINT)
 ANNOUNCED = "announced"  # a file in the workers' directory: some worker has served
 LAST_SECONDS = 2.0  # for what is left to do once requests in flight are finished or refused
 log = logging.getLogger(__name__)
@@ -65,16 +62,16 @@ def listen(settings: Settings) -> int:
     Raises:
         StartError, ModelError: it cannot serve; the message is one line.
     """
-    _handle_stops()
+    exit_on_stop()
     if settings.log_format == "json":  # gRPC's core writes plain text, of handshakes that failed for example
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if files := tls.files(settings):
         tls.context(files)
-    listener = _bound(settings.host, settings.port, "REST", "port")
+    listener = bind(settings.host, settings.port, "REST", "port")
     management = None
     if settings.management_port is not None:
-        management = _bound(settings.host, settings.management_port, "management", "management_port")
-    with _bound(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
+        management = bind(settings.host, settings.management_port, "management", "management_port")
+    with bind(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
         ports = {"port": listener.getsockname()[1], "grpc_port": probe.getsockname()[1]}
     if management is not None:
         ports["management_port"] = management.getsockname()[1]
@@ -103,7 +100,7 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
         close = partial(_refuse_connections, listeners.rest)
         seconds = settings.shutdown_seconds, settings.drain_delay
         code = Supervisor(run, settings.workers, served, *seconds, close).run()
-        _ignore_stops()
+        ignore_stops()
     return code
 
 
@@ -120,7 +117,7 @@ def _refuse_connections(listener: socket.socket) -> None:
 
 def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place: int) -> None:
     logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
-    _handle_stops()
+    exit_on_stop()
     supervisor = os.getppid()
     try:
         served = _serve(settings, listeners, directory, place)
@@ -128,7 +125,7 @@ def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place
         log.error("%s", error)
         served = False
     except Exception:  # here, because multiprocessing would print it as plain text
-        if _was_stopped():
+        if was_stopped():
             sys.exit(0)
         log.critical("this worker met a fault and ends", exc_info=True)
         sys.exit(1)
@@ -179,30 +176,6 @@ def _ready(settings: Settings, directory: Path | None, context: "ServiceContext"
         announce(settings, context, grpc_port)
 
 
-def _handle_stops() -> None:
-    """Handle stop signals until the server has its own handlers, after which it raises its signals again for these."""
-    for number in (*STOPS, DRAIN):
-        signal.signal(number, _leave)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
-        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
-
-
-def _was_stopped() -> bool:
-    """Return whether a stop signal came: libraries in C turn its exit into errors of their own while they start."""
-    return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
-
-
-def _leave(number: int, frame: Any) -> NoReturn:
-    _ignore_stops()
-    sys.exit(0)
-
-
-def _ignore_stops() -> None:
-    """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
-    for number in (*STOPS, DRAIN):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _exit_within(seconds: float) -> None:
     """End this process within `seconds`: Python waits for threads, and that of a stuck run may never end."""
 
@@ -241,7 +214,7 @@ def _save_repeatedly(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> Non
     metrics.save()
 
 
-def _bound(host: str, port: int, what: str, setting: str) -> socket.socket:
+def bind(host: str, port: int, what: str, setting: str) -> socket.socket:
     """Return a socket bound to the address, which no other process may share; raises StartError where that fails."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port is taken for a minute after a stop
@@ -268,89 +241,3 @@ def _reserved(host: str, port: int) -> socket.socket:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((host, port))
     return holder
-
-
-def introduce(settings: Settings, registry: ModelRegistry) -> None:
-    """Print which models are loaded and on what they run."""
-    for line in (*_models(settings, registry), _without_default(registry), _unnamed_default(settings, registry)):
-        if line:
-            print(f"inlay: {line}")
-
-
-def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
-    for name, model in registry.models.items():
-        card, default = model.card, ", default" if model is registry.default else ""
-        size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
-        yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
-        yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)}){_engine_reason(model)}"
-    if not registry.models:
-        yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
-        yield (
-            "add one with `inlay serve --model CHECKPOINT_OR_HUB_ID` or "
-            f"`inlay export CHECKPOINT {settings.store / 'NAME'}`"
-        )
-
-
-def _without_default(registry: ModelRegistry) -> str:
-    """Return the warning that requests must name a model; empty where one is the default, or none is loaded."""
-    fault = registry.default_fault()
-    return (
-        f"no default model: {fault}; requests must name one, {DEFAULT_VARIABLE} or --default-model sets it"
-        if fault
-        else ""
-    )
-
-
-def _unnamed_default(settings: Settings, registry: ModelRegistry) -> str:
-    """Return what keeps a default model that is one because it is alone; empty where no other model can come."""
-    alone = registry.default if not registry.named_default else None
-    if alone is None or not (settings.watch_store or settings.model_control != "none"):
-        return ""
-    name = alone.card.name
-    return f"{name} is the default only while no other model is loaded; {DEFAULT_VARIABLE}={name} keeps it"
-
-
-def _device_reason(settings: Settings, model: "Model") -> str:
-    if settings.device != "auto" or settings.engine == "reference":
-        return "as set"
-    from service.runtime.onnx import explain_device
-
-    return explain_device(model.engine.device)
-
-
-def _engine_reason(model: "Model") -> str:
-    """Return which engine runs the encoder and why; empty where nothing was to be chosen."""
-    reason, closeness = model.choice.reason, model.choice.closeness
-    if closeness is None:
-        return f"; {reason}" if reason else ""
-    return f"; its encoder in {reason}; cosines to float32: {closeness.least:.5f} at least, {closeness.mean:.5f} mean"
-
-
-def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
-    """Print the loaded models, the addresses of the service and an example request."""
-    for line in (*_models(settings, context.registry), _unnamed_default(settings, context.registry)):
-        if line:
-            say(settings, line)
-    if warning := _without_default(context.registry):
-        log.warning("%s", warning)
-    host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
-    url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
-    management = "" if settings.management_port is None else f" · management {host}:{settings.management_port}"
-    page = f" · web page {url}/" if settings.web else ""
-    say(settings, f"REST {url}{page} · docs {url}/docs · gRPC {host}:{grpc_port}{management}")
-    needs_key = settings.api_keys or settings.api_keys_file
-    if settings.host in ANYWHERE and not (needs_key or settings.tls_client_ca):
-        log.warning("all who reach this machine may call: INLAY_API_KEYS or INLAY_TLS_CLIENT_CA says who may")
-    warn_of_short_keys(settings)
-    key = " -H 'authorization: Bearer KEY'" if needs_key else ""
-    say(settings, f"try: curl {url}{_example(context.registry, key)}")
-
-
-def _example(registry: ModelRegistry, key: str) -> str:
-    """Return path and flags of an example request."""
-    model = registry.default or next(iter(registry.models.values()), None)
-    if model is None:
-        return f"/positions{key}"
-    name = "" if model is registry.default else f'"model": "{model.card.name}", '
-    inputs = '"hello world"' if model.tokenizer else "[1, 2, 3]"
-    return f"/embed{key} -H 'content-type: application/json' -d '{{{name}\"inputs\": {inputs}}}'"

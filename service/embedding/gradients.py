@@ -18,9 +18,9 @@ from models.recipes.steps import AddPosition, AddType
 from models.reference.gradient import Packed, SparseRows, backward
 from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, output_side
 from models.tables.row_blocks import Check
-from service.embedding import validation
 from service.embedding.model import Model
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation
 from service.embedding.word_table import WordTable
 from service.errors import BadRequest
 

@@ -1,47 +1,40 @@
 """The image pipeline: check, decode in threads, schedule, select. A picture is bytes that the caller sent."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import IMAGE_VECTOR, Card
+from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor_config import Preprocessor
+from service.embedding import execution, limits
 from service.embedding.image_decoding import open_picture
-from service.embedding.model import Model, Models
-from service.embedding.output_plan import Graphs
-from service.embedding.pooling import normalize
-from service.embedding.reduction import check_finite
-from service.embedding.requests import EmbedResult, Output
+from service.embedding.model import Models
+from service.embedding.outputs.kind import Job, Plan
+from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
+from service.embedding.tokenize.packing import Pixels
 from service.errors import (
     BadInput,
     BadRequest,
-    ConflictingFields,
     EmptyRequest,
     MissingField,
-    OutOfRange,
     Overloaded,
     TooLarge,
-    TooManyInputs,
     WrongShape,
 )
 from service.request_context import RequestContext
-from service.runtime.engine import Engine
-from service.scheduling.fair_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
+from service.settings import Settings
 
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
 COPIES = 2  # of the vectors: of each image, and joined
 MAX_WAITING = 256  # pictures of all callers that wait to be decoded
-
-Rows = dict[str, NDArray[Any]]
 
 
 class Picture(NamedTuple):
@@ -62,63 +55,15 @@ class Values(NamedTuple):
 
 
 class ImagesRequest(NamedTuple):
-    """Images to embed; without `outputs` the response holds the model's default output.
+    """Images to embed.
 
     Args:
-        normalize: scale images' vectors to unit length; None: as the model does.
-        dimensions: leading values of images' vectors to keep before they are scaled; None: all.
+        options: of these outputs, dtype, normalize and dimensions apply to images.
     """
 
     inputs: Sequence[Picture | Values]
     model: str | None = None
-    outputs: tuple[str, ...] = ()
-    dtype: str = "float32"
-    normalize: bool | None = None
-    dimensions: int | None = None
-
-
-class Work(NamedTuple):
-    """One image of a request, ready for the graph, and the requested outputs."""
-
-    feeds: Mapping[str, NDArray[Any]]
-    outputs: tuple[str, ...]
-
-
-def runner(engine: Engine, graph: str) -> Callable[[list[Work]], list[Rows]]:
-    """Return the function a batcher runs: images of one size and outputs together, flattened patches one by one."""
-
-    def run(works: list[Work]) -> list[Rows]:
-        results: list[Rows] = [{} for _ in works]
-        for indices in _groups(works):
-            for index, rows in zip(indices, _run(engine, graph, [works[index] for index in indices]), strict=True):
-                results[index] = rows
-        return results
-
-    return run
-
-
-def _groups(works: Sequence[Work]) -> list[list[int]]:
-    """Return the indices of works that one run of the graph can serve."""
-    groups: dict[Any, list[int]] = {}
-    for index, work in enumerate(works):
-        name, array = next(iter(work.feeds.items()))
-        own = index if _is_flat(work) else None
-        groups.setdefault((own, name, array.shape, work.outputs), []).append(index)
-    return list(groups.values())
-
-
-def _is_flat(work: Work) -> bool:
-    """Return whether its patches come flattened: the graph has no batch then."""
-    return "pixel_values" in work.feeds and work.feeds["pixel_values"].ndim == 2
-
-
-def _run(engine: Engine, graph: str, works: list[Work]) -> list[Rows]:
-    feeds, outputs = works[0].feeds, works[0].outputs
-    if _is_flat(works[0]):
-        return [dict(zip(outputs, engine.run(graph, feeds, outputs), strict=True))]
-    stacked = {name: np.stack([work.feeds[name] for work in works]) for name in feeds}
-    arrays = engine.run(graph, stacked, outputs)
-    return [dict(zip(outputs, own, strict=True)) for own in zip(*arrays, strict=True)]
+    options: EmbedOptions = DEFAULTS
 
 
 class Images:
@@ -126,30 +71,13 @@ class Images:
 
     Args:
         models: the loaded models.
-        max_inputs: images of one request.
-        max_pixels: of a picture, as it comes and as it is resized.
-        max_rows: patches of one request.
-        max_bytes: of the float32 vectors of one request.
+        settings: the limits of one request.
         budget: of the memory of all requests.
         threads: that decode pictures.
     """
 
-    def __init__(
-        self,
-        models: Models,
-        *,
-        max_inputs: int,
-        max_pixels: int,
-        max_rows: int,
-        max_bytes: int,
-        budget: MemoryBudget,
-        threads: int,
-    ) -> None:
-        self._max_bytes, self._budget = max_bytes, budget
-        self._models = models
-        self._max_inputs = max_inputs
-        self._max_pixels = max_pixels
-        self._max_rows = max_rows
+    def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, threads: int) -> None:
+        self._models, self._settings, self._budget = models, settings, budget
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
         self._waiting = 0
 
@@ -157,38 +85,24 @@ class Images:
         """Return one request's outputs, in the requested order; raise InlayError where it cannot be served."""
         model = self._models.get(request.model)
         image = reads_images(model.card)
-        plan = model.plan(request.outputs, None, None, None, request.dtype)
-        _check_vector_fields(model.card, plan.outputs, request)
-        self._check_count(request.inputs)
+        plan = model.plan(request.options, "")
+        _check_count(request.inputs, self._settings)
         feeds = await self._prepared(image, request.inputs, context)
-        costs = [_rows_of(image, feed) for feed in feeds]
-        size = self._checked_size(sum(costs), len(feeds), model, plan.outputs)
-        self._budget.reserve(COPIES * size, context)
-        rows = await _run_graphs(model, plan.plain, feeds, costs, context)
-        check_finite(model.card.name, rows)
-        unit = image.normalize if request.normalize is None else request.normalize
-        outputs = tuple(_output(name, rows, request, unit) for name in plan.outputs)
-        return EmbedResult(model.card.name, outputs, sum(costs), bool(request.outputs))
+        parts = {index: Pixels(each, _rows_of(image, each)) for index, each in enumerate(feeds)}
+        patches = sum([part.tokens for part in parts.values()])
+        self._budget.reserve(COPIES * self._checked_size(patches, len(feeds), plan), context)
+        job = Job(EmbedRequest((), model.card.name, request.options), plan, self._settings, [], [])
+        job.rows, job.lengths = [{} for _ in feeds], tuple([part.tokens for part in parts.values()])
+        await execution.run(model, job, parts, context)
+        outputs = await execution.finish(job)
+        return EmbedResult(model.card.name, outputs, patches, bool(request.options.outputs))
 
-    def _checked_size(self, patches: int, images: int, model: Model, outputs: Sequence[str]) -> int:
+    def _checked_size(self, patches: int, images: int, plan: Plan) -> int:
         """Return the bytes of a request's vectors at most, one row for each patch and one more; raise TooLarge."""
-        rows = {name: images if name == IMAGE_VECTOR else patches + images for name in outputs}
-        size = 4 * sum(count * model.width(name) for name, count in rows.items())
-        if size > self._max_bytes:
-            raise TooLarge(
-                f"have {max(rows.values())} rows of {', '.join(outputs)}, {size} bytes",
-                field=("inputs",),
-                allowed=f"this server answers with {self._max_bytes} at most",
-                remedy="send fewer images, or have INLAY_MAX_ANSWER_BYTES raised",
-            )
+        rows = patches + images if plan.token_bytes else images
+        size = (patches + images) * plan.token_bytes + images * plan.input_bytes
+        limits.check_bytes(size, f"have {rows} rows of {', '.join(plan.names)}, {size} bytes", self._settings)
         return size
-
-    def _check_count(self, inputs: Sequence[Any]) -> None:
-        if not inputs:
-            raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
-        if len(inputs) > self._max_inputs:
-            allowed = f"this server takes {self._max_inputs} a request"
-            raise TooManyInputs(f"{len(inputs)} images", allowed=allowed, remedy="send fewer")
 
     async def _prepared(
         self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
@@ -219,15 +133,17 @@ class Images:
             feeds.append(checked(image, ready, index))
             self._budget.reserve(sum(array.nbytes for array in feeds[-1].values()), context)
             rows += _rows_of(image, feeds[-1])
-            if rows > self._max_rows:
-                allowed = f"this server takes {self._max_rows} a request"
+            if rows > self._settings.max_request_tokens:
+                allowed = f"this server takes {self._settings.max_request_tokens} a request"
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
         return feeds
 
     def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
         assert image.preprocessor is not None
         with ExitStack() as held:
-            picture = open_picture(data, index, self._max_pixels, lambda pixels: self._hold(held, pixels))
+            picture = open_picture(
+                data, index, self._settings.max_image_pixels, lambda pixels: self._hold(held, pixels)
+            )
             return self._resized(image.preprocessor, picture, index, held)
 
     def _hold(self, held: ExitStack, pixels: int) -> None:
@@ -236,31 +152,19 @@ class Images:
     def _resized(self, preprocessor: Preprocessor, picture: Any, index: int, held: ExitStack) -> Prepared:
         try:
             height, width = target_size(preprocessor, picture.height, picture.width)
-            if not 0 < height * width <= self._max_pixels:
-                raise ValueError(
-                    f"it would be resized to {height}x{width}; this server takes {self._max_pixels} pixels"
-                )
+            most = self._settings.max_image_pixels
+            if not 0 < height * width <= most:
+                raise ValueError(f"it would be resized to {height}x{width}; this server takes {most} pixels")
             self._hold(held, height * width)
             return prepare(preprocessor, picture)
         except ValueError as error:
             raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
 
 
-async def _run_graphs(
-    model: Model, graphs: Graphs, feeds: list[dict[str, NDArray[Any]]], costs: list[int], context: RequestContext
-) -> list[Rows]:
-    """Return the rows of each image; if one graph fails or the caller leaves, what is still queued is dropped."""
-    queued: list[Sequence[asyncio.Future[Rows]]] = []
-    try:
-        for graph, outputs in graphs.items():
-            works: list[Any] = [Work(feed, outputs) for feed in feeds]
-            queued.append(model.batchers[graph].submit(works, costs, ItemTimes(context.caller), context.deadline))
-        results = [[await future for future in futures] for futures in queued]
-    except BaseException:
-        for future in (future for futures in queued for future in futures):
-            future.cancel()
-        raise
-    return [{name: array for arrays in own for name, array in arrays.items()} for own in zip(*results, strict=True)]
+def _check_count(inputs: Sequence[Any], settings: Settings) -> None:
+    if not inputs:
+        raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
+    limits.check_inputs(len(inputs), settings.max_inputs, "images")
 
 
 def reads_images(card: Card) -> Image:
@@ -324,29 +228,16 @@ def _rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
     return shape[0] if image.feed == "patches" else shape[1]
 
 
-def _check_vector_fields(card: Card, outputs: Sequence[str], request: ImagesRequest) -> None:
-    """Raise an InlayError for a field that applies to images' vectors where none is asked for, or out of its range."""
-    for field, value in (("normalize", request.normalize), ("dimensions", request.dimensions)):
-        if value and IMAGE_VECTOR not in outputs:
-            raise ConflictingFields(
-                f"applies to {IMAGE_VECTOR} alone, and {card.name} was asked for {', '.join(outputs)}",
-                field=(field,),
-                remedy="leave it out",
-            )
-    if request.dimensions is not None and not 1 <= request.dimensions <= card.sentence_width:
-        raise OutOfRange(f"is {request.dimensions}", field=("dimensions",), allowed=f"send 1 to {card.sentence_width}")
-
-
-def _output(name: str, rows: Sequence[Rows], request: ImagesRequest, unit: bool) -> Output:
-    dtype, pooled = request.dtype, name == IMAGE_VECTOR
-    arrays = [np.atleast_2d(image_rows[name]) for image_rows in rows]
-    joined = np.concatenate(arrays)
-    if pooled:
-        joined = joined[:, : request.dimensions]
-        joined = normalize(joined) if unit else joined
-    if dtype != "float32":
-        with np.errstate(over="ignore"):
-            joined = joined.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else np.float16)
-        if dtype == "float16" and not np.isfinite(joined).all():
-            raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
-    return Output(name, np.ascontiguousarray(joined), tuple(len(array) for array in arrays), pooled)
+def blank(card: Card) -> Pixels:
+    """Return the smallest image that a model takes, all zeros."""
+    image = reads_images(card)
+    if image.feed == "features":
+        feeds: dict[str, NDArray[Any]] = {"input_features": np.zeros((image.width, image.frames or 1), np.float32)}
+    elif image.feed == "patches":
+        feeds = {"pixel_values": np.zeros((image.merge**2, image.width), np.float32)}
+        if image.takes_grid:
+            feeds["grid"] = np.full(2, image.merge, np.int64)
+    else:
+        height, width = image.fixed or (image.patch, image.patch)
+        feeds = {"pixel_values": np.zeros((image.width, height, width), np.float32)}
+    return Pixels(feeds, _rows_of(image, feeds))

@@ -1,4 +1,4 @@
-"""Late interaction: scores of queries with documents of several vectors each (MaxSim), and of single vectors.
+"""Late interaction: scores of queries with documents of several vectors each (MaxSim).
 
 MaxSim is the sum, over the vectors of a query, of the largest product with a vector of the document. A query is
 multiplied with one document at a time, in blocks that follow from their own shapes, so that a score does not depend on
@@ -10,7 +10,7 @@ Source: sentence-transformers 6.2, util.similarity.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from models.artifacts.card import MULTI_VECTOR
 from models.recipes.heads import MultiVector
 from service.embedding.model import Model
-from service.embedding.packing import split
-from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.packing import split
 from service.request_context import RequestContext
 
-Function = Literal["maxsim", "meanmaxsim", "cosine", "dot", "euclidean", "manhattan"]
+Function = Literal["maxsim", "meanmaxsim"]
 Vectors = NDArray[np.float32]  # [n, width]
 BLOCK_ROWS = 32  # of a query
 BLOCK_PRODUCTS = 1 << 18  # of two numbers: OpenBLAS divides larger ones among threads (0.3)
@@ -32,7 +31,7 @@ EMPTY_DOCUMENT = -1e9  # the score of a document without a vector (sentence-tran
 
 
 async def rank(
-    embedder: EmbeddingPipeline,
+    embedder: Embedder,
     model: Model,
     query: str,
     texts: Sequence[str],
@@ -64,20 +63,16 @@ async def rank(
     return scores, whole
 
 
-def maxsim(
-    query: Vectors, documents: Sequence[Vectors], mean: bool = False, check: Callable[[], None] = lambda: None
-) -> NDArray[np.float64]:
+def maxsim(query: Vectors, documents: Sequence[Vectors], mean: bool = False) -> NDArray[np.float64]:
     """Return the scores of a query with documents, float64 [documents].
 
     Args:
         query: [n, width].
         documents: [k, width] each.
         mean: divide by n.
-        check: called before each document.
     """
     scores = np.full(len(documents), EMPTY_DOCUMENT)
     for index, document in enumerate(documents):
-        check()
         if len(document):
             scores[index] = _largest(query, document).sum(dtype=np.float64)
     return scores / max(len(query), 1) if mean else scores
@@ -97,42 +92,6 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
     return largest
 
 
-def score(
-    queries: Sequence[Vectors], documents: Sequence[Vectors], function: Function, check: Callable[[], None]
-) -> NDArray[np.float64]:
-    """Return the scores of all queries with all documents, float64 [queries, documents].
-
-    Args:
-        queries: of several vectors each, [n, width], or of one, [width].
-        documents: the same.
-        function: of SEVERAL or SINGLE; distances are negative.
-        check: called often; may raise to end the computation.
-    """
-    if function in SEVERAL:
-        return np.stack([maxsim(query, documents, function == "meanmaxsim", check) for query in queries])
-    rows = np.stack(documents).astype(np.float64)
-    if function == "cosine":
-        rows = _unit(rows)
-    scores = np.empty((len(queries), len(documents)))
-    for index, query in enumerate(queries):
-        check()
-        scores[index] = SINGLE[function](query.astype(np.float64), rows)
-    return scores
-
-
 def function_of(multi_vector: MultiVector) -> Function:
     """Return the function that a model's files compare its texts by."""
     return "meanmaxsim" if multi_vector.mean else "maxsim"
-
-
-def _unit(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=-1, keepdims=True), 1e-12))
-
-
-SEVERAL = ("maxsim", "meanmaxsim")
-SINGLE: dict[Function, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]] = {
-    "cosine": lambda one, rows: np.einsum("ij,j->i", rows, _unit(one)),  # of unit rows
-    "dot": lambda one, rows: np.einsum("ij,j->i", rows, one),
-    "euclidean": lambda one, rows: -np.linalg.norm(rows - one, axis=1),
-    "manhattan": lambda one, rows: -np.abs(rows - one).sum(axis=1),
-}

@@ -1,10 +1,8 @@
 """Limits of one request: inputs, characters, tokens and bytes of its response, checked before anything is queued."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
-from models.artifacts.card import SPARSE
-from service.embedding.output_plan import HIDDEN, POOLED, ROW_OF_EACH, Plan
 from service.embedding.requests import Ids, Input, Text
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
@@ -17,9 +15,18 @@ from service.errors import (
 )
 from service.settings import Settings
 
-Width = Callable[[str], int]  # the values in a row of an output
 INPUTS = ("inputs",)
-SPARSE_VALUE_BYTES = 8  # int32 and float32
+
+
+def check_inputs(count: int, most: int | None, what: str = "inputs") -> None:
+    """Raise TooManyInputs before inputs are decoded, since a decoded one takes up to a hundred times its bytes.
+
+    Args:
+        most: that this server takes a request; None: any number.
+        what: they are.
+    """
+    if most is not None and count > most:
+        raise TooManyInputs(f"{count} {what}", allowed=f"this server takes {most} a request", remedy="send fewer")
 
 
 def check_count(inputs: Sequence[object], settings: Settings) -> None:
@@ -44,19 +51,19 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     characters = sum([len(text.text) + len(text.pair or "") for text in texts])
     if characters > settings.max_request_characters:
         characters -= sum([len(text.text) for last, text in pairwise(texts) if text.text is last.text and text.pair])
-    check_character_count(characters, settings)
+    if characters > settings.max_request_characters:
+        raise too_many_characters(characters, settings.max_request_characters)
     return characters
 
 
-def check_character_count(characters: int, settings: Settings) -> None:
-    """Raise TooLarge for more characters than `max_request_characters`."""
-    if characters > settings.max_request_characters:
-        raise TooManyCharacters(
-            f"has {characters} characters",
-            field=INPUTS,
-            allowed=f"this server takes {settings.max_request_characters} a request",
-            remedy="send fewer or shorter texts",
-        )
+def too_many_characters(characters: int, most: int) -> TooManyCharacters:
+    """Return the error for a request of more characters than this server takes."""
+    return TooManyCharacters(
+        f"has {characters} characters",
+        field=INPUTS,
+        allowed=f"this server takes {most} a request",
+        remedy="send fewer or shorter texts",
+    )
 
 
 def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
@@ -71,46 +78,19 @@ def check_longest(inputs: Sequence[Input], max_tokens: int) -> None:
             )
 
 
-def check_tokens(tokens: int, inputs: int, width: Width, plan: Plan, settings: Settings) -> int:
-    """Return the bytes of a request's vectors in float32.
+def check_bytes(size: int, received: str, settings: Settings) -> None:
+    """Raise TooLarge for vectors of more bytes than `max_answer_bytes`.
 
     Args:
-        tokens: of all inputs together.
-        width: the model's.
-
-    Raises:
-        TooLarge: the request has more tokens, or larger vectors, than the settings allow.
+        received: what of the request has so many.
     """
-    if tokens > settings.max_request_tokens:
-        raise too_many_tokens(tokens, settings.max_request_tokens)
-    size = tokens * bytes_per_token(width, plan) + inputs * _bytes_per_input(plan)
     if size > settings.max_answer_bytes:
         raise TooLarge(
-            f"has {tokens} tokens, whose {', '.join(plan.outputs)} are {size} bytes",
+            received,
             field=INPUTS,
             allowed=f"this server answers with {settings.max_answer_bytes} at most",
             remedy="send fewer inputs, or have INLAY_MAX_ANSWER_BYTES raised",
         )
-    return size
-
-
-def max_tokens(width: Width, plan: Plan, settings: Settings) -> int:
-    """Return how many tokens of all inputs together `check_tokens` allows, where nothing is pooled."""
-    per_token = bytes_per_token(width, plan)
-    return min(settings.max_request_tokens, settings.max_answer_bytes // per_token if per_token else 1 << 62)
-
-
-def bytes_per_token(width: Width, plan: Plan) -> int:
-    """Return the bytes of a token's rows in all outputs of a plan, in float32, of its value in a sparse vector, and of
-    what heads read of it.
-    """
-    kept = width(HIDDEN) if plan.reads_rows else 0
-    dense = 4 * (kept + sum([width(name) for name in plan.outputs if name not in (*ROW_OF_EACH, SPARSE)]))
-    return dense + SPARSE_VALUE_BYTES * (SPARSE in plan.outputs and not plan.sparse_width)
-
-
-def _bytes_per_input(plan: Plan) -> int:
-    return SPARSE_VALUE_BYTES * plan.sparse_width + (4 * plan.vector_width if POOLED in plan.outputs else 0)
 
 
 def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:

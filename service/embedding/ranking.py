@@ -1,4 +1,7 @@
-"""Ranking: the scores of a query with each of several texts, by a model that reads them in pairs."""
+"""Scores of texts and of pairs of texts: classifiers, cross-encoders, causal rerankers, MaxSim and cosines.
+
+A long document is cut, or read in chunks of which the best counts.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -8,128 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
-from models.recipes.heads import PairTemplate, ScoreActivation
-from service.embedding import late_interaction
+from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
+from service.embedding import late_interaction, limits
+from service.embedding.document_chunks import Chunks, Parts, split
 from service.embedding.model import Model
-from service.embedding.pair_templates import texts_of
-from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
-from service.errors import ConflictingFields, WrongModelKind
+from service.embedding.outputs.kind import POOLED
+from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.tokenize.pair_templates import added_tokens, texts_of
+from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
+from service.scheduling.memory_budget import MemoryBudget
+from service.settings import Settings
 
+MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
+CHARACTER_BYTES = 256  # of memory for a character whose tokens' places are kept
+COUNTED_CHARACTERS = 16384  # fewer are not counted
+MULTI_LABEL = "multi_label_classification"
 Scores = NDArray[np.float64]
-
-
-class Ranks(NamedTuple):
-    """The scores of texts.
-
-    Args:
-        scores: by the number of the text.
-        result: of the core, for the facts about the run.
-    """
-
-    scores: NDArray[np.float64]
-    result: EmbedResult
-
-    def best_first(self) -> Iterator[tuple[int, float]]:
-        """Yield number and score of each text, the highest score first, of equal ones the lower number first."""
-        for index in np.argsort(-self.scores, kind="stable").tolist():
-            yield index, float(self.scores[index])
-
-
-async def rank(
-    embedder: EmbeddingPipeline,
-    model: Model,
-    query: str,
-    texts: Sequence[str],
-    context: RequestContext,
-    truncate: bool | None = None,
-    direction: Direction = "right",
-    activation: ScoreActivation | None = None,
-    *,
-    max_tokens: int | None = None,
-    instruction: str | None = None,
-) -> Ranks:
-    """Return the score of each text with the query; a score does not depend on the other texts.
-
-    Args:
-        activation: of the logits; None: the model's own. A late-interaction model has none: its scores are MaxSim's.
-        max_tokens: of a pair, special ones included, or of a late-interaction model's document; None: as many as the
-            model reads.
-        instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
-            so `direction` left is refused.
-
-    Raises:
-        WrongModelKind: the model gives no scores.
-        ConflictingFields: the model reads no instruction, or cannot be cut at that side.
-        InlayError: as of EmbeddingPipeline.embed.
-    """
-    classifier = model.card.classifier
-    if model.card.multi_vector and not (classifier and classifier.ranks):
-        return Ranks(
-            *await late_interaction.rank(
-                embedder, model, query, texts, context, truncate, direction, max_tokens=max_tokens
-            )
-        )
-    if classifier is None or not classifier.ranks:
-        raise not_a_ranker(model.card)
-    pairs = [Text(query, text) for text in texts]
-    how = activation or classifier.activation
-    return await score_pairs(
-        embedder, model, pairs, context, truncate, direction, how, max_tokens=max_tokens, instruction=instruction
-    )
-
-
-async def score_pairs(
-    embedder: EmbeddingPipeline,
-    model: Model,
-    pairs: Sequence[Text],
-    context: RequestContext,
-    truncate: bool | None,
-    direction: Direction,
-    activation: ScoreActivation,
-    *,
-    max_tokens: int | None = None,
-    instruction: str | None = None,
-) -> Ranks:
-    """Return the scores that a model with one label gives pairs; the arguments and errors are those of `rank`."""
-    template = model.card.classifier.template if model.card.classifier else None
-    _check_template(model.card, template, direction, instruction)
-    if template:
-        inline = sum([len(pair.text) + len(pair.pair or "") for pair in pairs]) <= COPIED_INLINE
-        making = template, model.tokenizer, pairs, instruction
-        pairs = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
-    options = EmbedOptions((CLASS_LOGITS,), truncate, direction, max_tokens=max_tokens, special_tokens=template is None)
-    result = await embedder.embed(EmbedRequest(pairs, model.card.name, options), context)
-    logits = result.outputs[0].rows.astype(np.float64)
-    return Ranks(ACTIVATIONS[activation](logits)[:, 0], result)
-
-
-def _check_template(card: Card, template: PairTemplate | None, direction: Direction, instruction: str | None) -> None:
-    """Raise ConflictingFields for an instruction, or a side to cut, that the model's template has no place for."""
-    if instruction is not None and (template is None or template.instruction is None):
-        raise ConflictingFields(
-            f"is {instruction[:40]!r}",
-            field=("instruction",),
-            allowed=f"{card.name} reads a query and a document alone",
-            remedy="leave it out",
-        )
-    if template and direction == "left":
-        raise ConflictingFields(
-            "is left",
-            field=("truncation_direction",),
-            allowed=f"{card.name} reads the end of its template, so documents are cut at their end",
-            remedy="leave it out",
-        )
-
-
-def not_a_ranker(card: Card) -> WrongModelKind:
-    """Return the error for a model that scores no pairs."""
-    return WrongModelKind(
-        "Model is not a re-ranker model",
-        remedy=f"{card.name} gives {', '.join(card.outputs)}; /similarity compares a text with others",
-    )
 
 
 def _softmax(logits: Scores) -> Scores:
@@ -146,3 +45,374 @@ ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     "sigmoid": _sigmoid,
     "softmax": _softmax,
 }
+
+
+class Ranks(NamedTuple):
+    """The scores of texts by their numbers, and the core's result, for the facts about the run."""
+
+    scores: Scores
+    result: EmbedResult
+
+    def best_first(self) -> Iterator[tuple[int, float]]:
+        """Yield number and score of each text, the highest score first, of equal ones the lower number first."""
+        for index in np.argsort(-self.scores, kind="stable").tolist():
+            yield index, float(self.scores[index])
+
+
+class Labelled(NamedTuple):
+    """The scores of the labels of texts.
+
+    Args:
+        scores: [texts, labels].
+        labels: their names.
+        result: of the core, for the facts about the run.
+    """
+
+    scores: Scores
+    labels: tuple[str, ...]
+    result: EmbedResult
+
+    def best_first(self, index: int) -> list[tuple[str, float]]:
+        """Return the labels of one text with their scores, the highest first, of equal ones the lower number first."""
+        row = self.scores[index]
+        return [(self.labels[number], float(row[number])) for number in np.argsort(-row, kind="stable")]
+
+
+class Reading(NamedTuple):
+    """How pairs are read. None and 0 set no limit.
+
+    Args:
+        truncate: as of EmbedOptions.
+        direction: as of EmbedOptions.
+        activation: of the logits; None: the model's own. MaxSim has none.
+        max_tokens: of a pair, or of a late-interaction model's document.
+        max_query_tokens: of the first part of a pair; the rest of it is not read.
+        max_document_tokens: of the second part.
+        max_chunks: of a document that does not fit beside its query; None: it is cut.
+        instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
+            so `direction` left is refused.
+        cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
+    """
+
+    truncate: bool | None = None
+    direction: Direction = "right"
+    activation: ScoreActivation | None = None
+    max_tokens: int | None = None
+    max_query_tokens: int | None = None
+    max_document_tokens: int | None = None
+    max_chunks: int | None = None
+    instruction: str | None = None
+    cosine: bool = False
+
+
+# ---- what a model can do
+
+
+def classifies(card: Card) -> bool:
+    """Return whether a model gives a text, not a token, scores of labels."""
+    return card.classifier is not None and card.classifier.pooling is not None
+
+
+def reads_pairs(card: Card) -> bool:
+    """Return whether a model gives labels to texts and pairs as they are, not in a template of its own."""
+    return card.classifier is not None and classifies(card) and card.classifier.template is None
+
+
+def _ranker(card: Card) -> Classifier | None:
+    return card.classifier if card.classifier and card.classifier.ranks else None
+
+
+def ranks_pairs(card: Card) -> bool:
+    """Return whether `rank` takes a model: a cross-encoder, or one that compares vectors of tokens."""
+    return bool(_ranker(card) or card.multi_vector)
+
+
+def label_activation(classifier: Classifier) -> ScoreActivation:
+    """Return what makes scores of a classifier's logits: the sigmoid of one label, or of several that may hold
+    together; else the softmax (text-embeddings-inference 1.9, transformers' pipeline).
+    """
+    together = classifier.problem_type == MULTI_LABEL
+    return "sigmoid" if len(classifier.labels) == 1 or together else "softmax"
+
+
+def not_a_classifier(card: Card) -> WrongModelKind:
+    """Return the error for a model that gives a text no labels."""
+    what = "labels of tokens" if card.classifier else "embeddings"
+    return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives {what}, by /embed")
+
+
+def not_a_ranker(card: Card) -> WrongModelKind:
+    """Return the error for a model that scores no pairs."""
+    return WrongModelKind(
+        "Model is not a re-ranker model",
+        remedy=f"{card.name} gives {', '.join(card.outputs)}; /similarity compares a text with others",
+    )
+
+
+# ---- labels and scores of one run
+
+
+async def classify(
+    embedder: Embedder,
+    model: Model,
+    inputs: Sequence[Input],
+    context: RequestContext,
+    truncate: bool | None = None,
+    direction: Direction = "right",
+    activation: ScoreActivation | None = None,
+    max_tokens: int | None = None,
+    special_tokens: bool = True,
+) -> Labelled:
+    """Return the scores of each input's labels; they do not depend on the other inputs.
+
+    Args:
+        activation: of the logits; None: `label_activation`.
+        max_tokens, special_tokens: as of EmbedOptions.
+
+    Raises:
+        WrongModelKind: the model gives a text no labels.
+        InlayError: as of EmbeddingPipeline.embed.
+    """
+    card, classifier = model.card, model.card.classifier
+    if classifier is None or not classifies(card):
+        raise not_a_classifier(card)
+    if not reads_pairs(card) and any([type(item) is Text for item in inputs]):
+        raise WrongModelKind(
+            "Model is not a classifier model", remedy=f"{card.name} reads pairs in a template: /rerank"
+        )
+    options = EmbedOptions((CLASS_LOGITS,), truncate, direction, max_tokens=max_tokens, special_tokens=special_tokens)
+    how = activation or label_activation(classifier)
+    scores, result = await _scored(embedder, model, inputs, context, options, how)
+    return Labelled(scores, classifier.labels, result)
+
+
+async def rank(
+    embedder: Embedder,
+    model: Model,
+    query: str,
+    texts: Sequence[str],
+    context: RequestContext,
+    truncate: bool | None = None,
+    direction: Direction = "right",
+    activation: ScoreActivation | None = None,
+    *,
+    instruction: str | None = None,
+) -> Ranks:
+    """Return the score of each text with the query; a score does not depend on the other texts.
+
+    Args:
+        truncate, direction, activation, instruction: as of Reading.
+
+    Raises:
+        WrongModelKind: the model gives no scores.
+        ConflictingFields: the model reads no instruction, or cannot be cut at that side.
+        InlayError: as of EmbeddingPipeline.embed.
+    """
+    reading = Reading(truncate, direction, activation, instruction=instruction)
+    return await _read(embedder, model, query, [(query, text) for text in texts], context, reading)
+
+
+async def _read(
+    embedder: Embedder,
+    model: Model,
+    query: str,
+    pairs: Sequence[tuple[str, str]],
+    context: RequestContext,
+    reading: Reading,
+) -> Ranks:
+    """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
+    card, most = model.card, reading.max_tokens or None
+    classifier = _ranker(card)
+    if classifier is None:
+        if card.multi_vector is None:
+            raise not_a_ranker(card)
+        documents = [document for _, document in pairs]
+        fields = context, reading.truncate, reading.direction
+        scores, result = await late_interaction.rank(embedder, model, query, documents, *fields, max_tokens=most)
+        return Ranks(scores, result)
+    texts, template = [Text(*pair) for pair in pairs], classifier.template
+    _check_template(card, template, reading)
+    if template:
+        inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
+        making = template, model.tokenizer, texts, reading.instruction
+        texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
+    options = EmbedOptions(
+        (CLASS_LOGITS,), reading.truncate, reading.direction, max_tokens=most, special_tokens=template is None
+    )
+    how = reading.activation or classifier.activation
+    scores, result = await _scored(embedder, model, texts, context, options, how)
+    return Ranks(scores[:, 0], result)
+
+
+async def _scored(
+    embedder: Embedder,
+    model: Model,
+    inputs: Sequence[Input],
+    context: RequestContext,
+    options: EmbedOptions,
+    activation: ScoreActivation,
+) -> tuple[Scores, EmbedResult]:
+    """Return the scores that an activation makes of the logits of inputs, [inputs, labels], and the facts."""
+    result = await embedder.embed(EmbedRequest(inputs, model.card.name, options), context)
+    return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64)), result
+
+
+def _check_template(card: Card, template: PairTemplate | None, reading: Reading) -> None:
+    """Raise ConflictingFields for an instruction, or a side to cut, that the model's template has no place for."""
+    instruction = reading.instruction
+    if instruction is not None and (template is None or template.instruction is None):
+        raise ConflictingFields(
+            f"is {instruction[:40]!r}",
+            field=("instruction",),
+            allowed=f"{card.name} reads a query and a document alone",
+            remedy="leave it out",
+        )
+    if template and reading.direction == "left":
+        raise ConflictingFields(
+            "is left",
+            field=("truncation_direction",),
+            allowed=f"{card.name} reads the end of its template, so documents are cut at their end",
+            remedy="leave it out",
+        )
+
+
+# ---- many queries, long documents
+
+
+class Scorer:
+    """Scores pairs of texts.
+
+    Args:
+        embedder: runs the models.
+        budget: of the memory of all requests.
+        settings: the limits of one request.
+    """
+
+    def __init__(self, embedder: Embedder, budget: MemoryBudget, settings: Settings) -> None:
+        self._embedder, self._budget, self._settings = embedder, budget, settings
+
+    async def score(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        """Return the score of each pair, which does not depend on the others.
+
+        Raises:
+            WrongModelKind: the model scores no pairs.
+            TooLong: a query leaves no room for a chunk.
+            InlayError: as of EmbeddingPipeline.embed.
+        """
+        limits.check_count(pairs, self._settings)
+        if not (reading.max_query_tokens or reading.max_document_tokens or reading.max_chunks):
+            return await self._score_whole(model, pairs, context, reading)
+        chunks = await self._chunks(model, pairs, reading)
+        if reading.max_chunks:  # a chunk may have more tokens by itself than in its document
+            reading = reading._replace(truncate=True)
+        ranks = await self._score_whole(model, chunks.pairs, context, reading)
+        starts = np.flatnonzero(np.diff(chunks.owners, prepend=-1))
+        cut = tuple(sorted({*chunks.cut, *(chunks.owners[index] for index in ranks.result.truncated)}))
+        context.truncated = cut
+        return Ranks(np.maximum.reduceat(ranks.scores, starts), ranks.result._replace(truncated=cut))
+
+    async def _score_whole(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        card = model.card
+        if reading.cosine and card.default_output == POOLED and not _ranker(card):
+            return await self._cosines(model, pairs, context, reading)
+        return await self.score_each(model, pairs, context, [reading] * len(pairs))
+
+    async def score_each(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, readings: Sequence[Reading]
+    ) -> Ranks:
+        """Return the score of each pair, read as its own `Reading` says; one in parts, and cosines, are not read here.
+
+        Raises:
+            WrongModelKind: the model is no re-ranker.
+            InlayError: as of EmbeddingPipeline.embed.
+        """
+        one_query = not reads_pairs(model.card)
+        places: dict[tuple[str, Reading], list[int]] = {}
+        for index, ((query, _), reading) in enumerate(zip(pairs, readings, strict=True)):
+            places.setdefault((query if one_query else "", reading), []).append(index)
+        together = asyncio.Semaphore(MOST_TOGETHER if one_query else len(places))  # all at once would fill the queue
+        calls = [
+            asyncio.ensure_future(self._in_turn(model, [pairs[index] for index in group], context, reading, together))
+            for (_, reading), group in places.items()
+        ]
+        try:
+            ranked = await asyncio.gather(*calls)
+        except BaseException:
+            for call in calls:
+                call.cancel()
+            raise
+        scores = np.empty(len(pairs))
+        for group, ranks in zip(places.values(), ranked, strict=True):
+            scores[group] = ranks.scores
+        result = _together([ranks.result for ranks in ranked], list(places.values()))
+        context.truncated = result.truncated
+        return Ranks(scores, result)
+
+    async def _in_turn(
+        self,
+        model: Model,
+        pairs: Sequence[tuple[str, str]],
+        context: RequestContext,
+        reading: Reading,
+        together: asyncio.Semaphore,
+    ) -> Ranks:
+        if _ranker(model.card) and reads_pairs(model.card):
+            reading = reading._replace(instruction=None)  # a cross-encoder reads none
+        async with together:
+            return await _read(self._embedder, model, pairs[0][0], pairs, context, reading)
+
+    async def _cosines(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        """Return the cosine of the vectors of each pair; each text is embedded once."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
+        options = EmbedOptions(
+            (POOLED,), reading.truncate, reading.direction, normalize=True, max_tokens=reading.max_tokens or None
+        )
+        request = EmbedRequest([Text(text) for text in numbers], model.card.name, options)
+        result = await self._embedder.embed(request, context)
+        rows = result.outputs[0].rows.astype(np.float64)
+        one, other = ([numbers[pair[side]] for pair in pairs] for side in (0, 1))
+        scores = np.einsum("nd,nd->n", rows[one], rows[other])
+        shortened = set(result.truncated)
+        cut = tuple([index for index, pair in enumerate(pairs) if shortened & {numbers[text] for text in pair}])
+        context.truncated = cut
+        return Ranks(scores, result._replace(truncated=cut))
+
+    async def _chunks(self, model: Model, pairs: Sequence[tuple[str, str]], reading: Reading) -> Chunks:
+        """Return the pairs with queries and documents cut, and long documents in chunks."""
+        card, tokenizer = model.card, model.tokenizer
+        if tokenizer is None:
+            raise WrongModelKind(f"{card.name} was exported without a tokenizer", allowed="it reads ids alone")
+        characters = limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
+        lengths = (card.max_tokens, self._settings.max_input_tokens or None, reading.max_tokens or None)
+        longest = min([length for length in lengths if length is not None], default=None)
+        with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
+            distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
+            spans = dict(zip(distinct, await tokenizer.spans(distinct), strict=True))
+            template = card.classifier and card.classifier.template
+            added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
+            parts = Parts(reading.max_query_tokens, reading.max_document_tokens, reading.max_chunks)
+            chunks = await asyncio.to_thread(split, pairs, spans, added, longest, parts)
+        if (count := len(chunks.pairs)) > self._settings.max_inputs:
+            raise TooManyInputs(
+                f"make {count} chunks",
+                field=("documents",),
+                allowed=f"this server takes {self._settings.max_inputs} a request",
+                remedy="send fewer documents, or a smaller max_chunks_per_doc",
+            )
+        return chunks
+
+
+def _together(results: Sequence[EmbedResult], places: Sequence[Sequence[int]]) -> EmbedResult:
+    """Return the facts of several results as of one, for pairs at these places."""
+    cut = [group[index] for result, group in zip(results, places, strict=True) for index in result.truncated]
+    return results[0]._replace(
+        tokens=sum([result.tokens for result in results]),
+        characters=sum([result.characters for result in results]),
+        truncated=tuple(sorted(cut)),
+    )

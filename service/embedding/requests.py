@@ -5,12 +5,12 @@ They are named tuples, because some are made for every request: a frozen datacla
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.request_context import StageTimes
+from service.request_context import RequestContext, StageTimes
 
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
@@ -78,12 +78,22 @@ class Spans:
     unit: SpanUnit = "characters"
     joined: bool = False
 
+    @property
+    def field(self) -> str:
+        """The field of a request that asks for them."""
+        return "spans"
+
 
 class Chunking(NamedTuple):
     """Spans of `size` tokens of each input; each begins with the last `overlap` tokens of the one before."""
 
     size: int
     overlap: int = 0
+
+    @property
+    def field(self) -> str:
+        """The field of a request that asks for it."""
+        return "chunking"
 
 
 class Chunks(NamedTuple):
@@ -139,6 +149,28 @@ class EmbedOptions(NamedTuple):
     input_type: InputType | None = None
     precisions: tuple[str, ...] = ()
     max_active_dims: int | None = None
+
+
+class Cut(NamedTuple):
+    """How the texts of a request are cut; the fields are those of EmbedOptions.
+
+    Args:
+        longest: that texts of their kind have in this model; None: the model's own limit.
+    """
+
+    truncate: bool = True
+    direction: Direction = "right"
+    max_tokens: int | None = None
+    special_tokens: bool = True
+    longest: int | None = None
+
+    def most(self, model: int | None) -> int | None:
+        """Return the longest result in tokens, where the model itself reads `model` tokens."""
+        if self.longest is not None:
+            model = self.longest if model is None else min(model, self.longest)
+        if model is None or self.max_tokens is None:
+            return self.max_tokens if model is None else model
+        return min(model, self.max_tokens)
 
 
 DEFAULTS = EmbedOptions()
@@ -204,3 +236,11 @@ class EmbedResult(NamedTuple):
     truncated: tuple[int, ...] = ()
     chunks: tuple[Chunks, ...] = ()
     quantized: Mapping[str, NDArray[Any]] = {}
+
+
+class Embedder(Protocol):
+    """What answers requests: the embedding pipeline."""
+
+    async def embed(self, request: EmbedRequest, context: RequestContext) -> EmbedResult:
+        """Return one request's outputs."""
+        ...

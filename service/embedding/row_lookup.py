@@ -12,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from models.positions import learned
-from service.embedding import limits
 from service.embedding.model import Model, Models
-from service.embedding.output_plan import Plan
+from service.embedding.outputs.kind import Plan
 from service.embedding.pipeline import Observer
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
 from service.errors import InlayError
@@ -44,7 +43,7 @@ class _Batch:
 
     def __init__(self, model: Model, plan: Plan, named: bool, longest: int, most: int) -> None:
         self.model, self.plan, self.named, self.longest, self.most = model, plan, named, longest, most
-        self.uncounted = UNCOUNTED_BYTES // max(1, limits.bytes_per_token(model.width, plan))
+        self.uncounted = UNCOUNTED_BYTES // max(1, plan.token_bytes)
         self.members: list[_Member] = []
         self.ids: list[Int64s] = []
         self.tokens = 0
@@ -108,25 +107,15 @@ class RowLookup:
         """Return an empty batch for the options of a request; None if they need more than a lookup."""
         try:
             model = self._models.get(request.model)
-            plan = model.plan(
-                request.options.outputs,
-                request.options.pooling,
-                request.options.normalize,
-                request.options.dimensions,
-                request.options.dtype,
-            )
+            plan = model.plan(request.options, "")
         except InlayError:
             return None
-        asks_more = (
-            request.options.max_tokens is not None or request.options.task is not None or request.spans is not None
-        )
-        if plan.lookup is None or asks_more:
-            return None
-        if request.options.max_active_dims is not None:
+        if plan.lookup is None or request.spans or plan.options.max_tokens is not None or plan.options.task is not None:
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
-        named = bool(request.options.outputs)
-        return _Batch(model, plan, named, longest, limits.max_tokens(model.width, plan, self._settings))
+        answered = self._settings.max_answer_bytes // plan.token_bytes if plan.token_bytes else self._max_tokens
+        most = min(self._settings.max_request_tokens, answered)
+        return _Batch(model, plan, bool(request.options.outputs), longest, most)
 
     def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
         """Return the lengths of the inputs; empty unless all are plain token ids of allowed lengths."""
@@ -156,14 +145,14 @@ class RowLookup:
             return
         feeds = {name: self._column(name, batch, ids) for name in card.graphs[graph].inputs}
         ran = model.batchers[graph].run_now(
-            partial(model.engine.run, graph, feeds, plan.outputs), batch.tokens, len(members)
+            partial(model.engine.run, graph, feeds, plan.names), batch.tokens, len(members)
         )
         if ran is None:
             return
         arrays, seconds = ran
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
         self._observe([member.context for member in members], name, batch.tokens, times)
-        columns = list(zip(plan.outputs, arrays, strict=True))
+        columns = list(zip(plan.names, arrays, strict=True))
         for number, context, lengths, tokens in members:
             if tokens > batch.uncounted and not self._reserved(batch, tokens, context):
                 start += tokens
@@ -175,7 +164,7 @@ class RowLookup:
 
     def _reserved(self, batch: _Batch, tokens: int, context: RequestContext) -> bool:
         """Reserve memory for the rows of one request; return False where there is no room."""
-        size = tokens * limits.bytes_per_token(batch.model.width, batch.plan)
+        size = tokens * batch.plan.token_bytes
         try:
             self._budget.reserve(context.copies * size, context)
         except InlayError:

@@ -12,32 +12,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import count as counter
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 
 from service.embedding.model import Model
-from service.embedding.prompts import NO_TASK
-from service.embedding.requests import Ids, Input, Text
-from service.embedding.tokenization import Cut
+from service.embedding.outputs.kind import Kept
+from service.embedding.requests import Cut, Ids, Input, Text
+from service.embedding.tokenize.prompts import NO_TASK
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
-
-
-class Kept(NamedTuple):
-    """What is kept of an input.
-
-    Args:
-        vector: pooled, float32 [1, width], neither cut nor normalised.
-        tokens: that were read.
-        cut: the input was longer.
-    """
-
-    vector: NDArray[np.float32]
-    tokens: int
-    cut: bool
 
 
 class _Entry:
@@ -115,7 +99,7 @@ def _oldest(entries: _Entries) -> _Entry:
 def keys_of(
     inputs: Sequence[Input],
     ids: Sequence[Ids | None],
-    mode: str | None,
+    form: tuple[object, ...] | None,
     prompt: str,
     cut: Cut,
     task: int = NO_TASK,
@@ -127,13 +111,13 @@ def keys_of(
 
     Args:
         ids: the token ids of each input as they are read; None: it is a text.
-        mode: how it is pooled.
+        form: what the vectors follow from beside the inputs.
         prompt: before each text.
         cut: how texts are cut.
         task: the number of the task whose adapters are used.
         key_name: the name of the caller's API key.
     """
-    options = sha256(ascii((key_name, mode, prompt, cut, task)).encode()).digest()
+    options = sha256(ascii((key_name, form, prompt, cut, task)).encode()).digest()
     return [
         sha256(options + (_text_bytes(item) if isinstance(item, Text) else _ids_bytes(sequence or item))).digest()
         for item, sequence in zip(inputs, ids, strict=True)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from models.recipes.steps import Embed
 from models.tables.quantization import RowSource
 from service.embedding.model import Model
-from service.embedding.tokenization import Tokenizer
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import BadRequest, EmptyInput, FieldPath, NotFound, OutOfRange
 
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
 
 from service.http.client_pace import ConnectionSettings
-from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
-from service.http.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from service.http.head_memory import HeadMemory
+    from service.http.pipeline import Pipeline
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -24,10 +26,10 @@ class HttpApplication(Protocol):
         heads: request heads received before.
     """
 
-    pipeline: Pipeline
+    pipeline: "Pipeline"
     connections: ConnectionSettings
     intake: Intake
-    heads: HeadMemory
+    heads: "HeadMemory"
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer an ASGI call."""

@@ -15,11 +15,10 @@ from service.errors import InlayError, TooSlow
 from service.http.application import HttpApplication
 from service.http.client_pace import CLIENT_BYTES_PER_SECOND
 from service.http.intake import IncomingBody
-from service.http.pipeline import GONE
 from service.http.request_parser import ambiguity, varying_of
-from service.http.response import Response, in_pieces
-from service.http.response_writer import BODILESS, declared_length
-from service.http.routes import Head, Request
+from service.http.response import Response
+from service.http.response_writer import BODILESS, declared_length, in_pieces
+from service.http.routes import GONE, Head, Request
 from service.request_context import request_id
 
 Message = MutableMapping[str, Any]

@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Iterable
 
 from service.http.content_coding import Encoder
 from service.http.negotiation import Kind, Policy, choose
-from service.http.response import Headers, Response, in_pieces
+from service.http.response import Headers, Response
+from service.http.response_writer import in_pieces
 from service.http.routes import Request
 from service.http.worker_threads import in_thread
 

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from service.embedding.packing import split
 from service.embedding.requests import Chunks, EmbedResult, Output
+from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
 from service.http import json_arrays
 from service.http.response import Response

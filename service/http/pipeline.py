@@ -21,7 +21,7 @@ from service.http.intake import too_large
 from service.http.negotiation import Policy, choose, may_compress_vectors
 from service.http.response import Response
 from service.http.router import Router
-from service.http.routes import Handler, Head, Request, Route
+from service.http.routes import GONE, Handler, Head, Request, Route
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.metrics import Metrics
@@ -32,7 +32,6 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys
 
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
-GONE = 499  # how a client that left before its response is counted
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 10e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats

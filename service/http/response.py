@@ -8,8 +8,6 @@ import orjson
 Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview]
 JSON = "application/json"
-WHOLE_BYTES = 1 << 20  # of a body that is given to the transport at once
-PIECE_BYTES = 1 << 18
 
 
 class Response(NamedTuple):
@@ -29,24 +27,6 @@ class Response(NamedTuple):
     status: int = 200
     stream: AsyncIterator[bytes | memoryview] | None = None
     lines: bytes = b""
-
-
-def in_pieces(response: Response) -> Response:
-    """Return a response with a large body as a stream, of which a transport never holds more than a piece."""
-    body, headers = response.body, response.headers
-    size = sum(map(len, body))
-    if size <= WHOLE_BYTES:
-        return response
-    if not any(name == b"content-length" for name, _ in headers):
-        headers = (*headers, (b"content-length", b"%d" % size))
-    return response._replace(body=(), headers=headers, stream=_pieces(body))
-
-
-async def _pieces(body: Body) -> AsyncIterator[memoryview]:
-    for part in body:
-        view = memoryview(part).cast("B")
-        for start in range(0, len(view), PIECE_BYTES):
-            yield view[start : start + PIECE_BYTES]
 
 
 def json_response(document: Any, status: int = 200, headers: Headers = ()) -> Response:

@@ -1,16 +1,19 @@
 """The bytes of responses: head and body in one system call, or a stream no faster than the client takes it."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-from service.http.response import Headers, Response
+from service.http.response import Body, Headers, Response
 from service.http.routes import Request
 from service.scheduling.memory_budget import MemoryBudget
 
 CACHED_HEADS, CACHED_HEAD_BYTES = 1024, 1024  # of responses; at most about 3 MiB with their keys; saves 4 µs each
+WHOLE_BYTES = 1 << 20  # of a body that is given to the transport at once
+PIECE_BYTES = 1 << 18
 BODILESS = (204, 304)
 CLOSE_LINE = b"connection: close\r\n"
 CHUNKED_LINE = b"transfer-encoding: chunked\r\n"
@@ -107,6 +110,24 @@ class ResponseWriter:
     def _send(self, data: bytes | memoryview) -> None:
         self.written += len(data)
         self._transport.write(data)
+
+
+def in_pieces(response: Response) -> Response:
+    """Return a response with a large body as a stream, of which a transport never holds more than a piece."""
+    body, headers = response.body, response.headers
+    size = sum(map(len, body))
+    if size <= WHOLE_BYTES:
+        return response
+    if not any(name == b"content-length" for name, _ in headers):
+        headers = (*headers, (b"content-length", b"%d" % size))
+    return response._replace(body=(), headers=headers, stream=_pieces(body))
+
+
+async def _pieces(body: Body) -> AsyncIterator[memoryview]:
+    for part in body:
+        view = memoryview(part).cast("B")
+        for start in range(0, len(view), PIECE_BYTES):
+            yield view[start : start + PIECE_BYTES]
 
 
 def ends_with_connection(request: Request, response: Response) -> bool:

@@ -18,6 +18,7 @@ from service.request_context import RequestContext
 if TYPE_CHECKING:
     from service.http.response import Response
 
+GONE = 499  # the status by which a client that left before its response is counted
 PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
 VARYING = frozenset(
     (

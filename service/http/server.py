@@ -17,11 +17,10 @@ from service.http.application import HttpApplication
 from service.http.client_pace import ClientPace, unacknowledged_bytes
 from service.http.closing import LINGER_SECONDS, close_in_stages, reset
 from service.http.intake import IncomingBody
-from service.http.pipeline import GONE
 from service.http.request_parser import RequestParser, ambiguity, varying_of
-from service.http.response import Response, in_pieces
-from service.http.response_writer import ResponseWriter, ends_with_connection
-from service.http.routes import Head, Request
+from service.http.response import Response
+from service.http.response_writer import ResponseWriter, ends_with_connection, in_pieces
+from service.http.routes import GONE, Head, Request
 from service.request_context import request_id
 
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request

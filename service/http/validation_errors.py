@@ -17,7 +17,7 @@ from service.errors import (
     WrongType,
     first_number,
 )
-from service.http.json_structure import check_structure
+from service.http.json_structure import UNCHECKED_BYTES, check_structure
 
 CACHED_BYTES = 1000  # options that are longer are not kept: few callers repeat them
 SHOWN_CHARACTERS = 40  # of a caller's value that a message repeats
@@ -55,7 +55,8 @@ def parse_json(body: bytes) -> Any:
         TooLarge: it holds more lists, members, strings or values than this server reads.
         InvalidJson: it is not JSON.
     """
-    check_structure(body)
+    if len(body) > UNCHECKED_BYTES:
+        check_structure(body)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,16 +10,19 @@ from service.context import ServiceContext
 from service.process.memory_trimmer import MemoryTrimmer
 from service.registry.store_watcher import StoreWatcher
 
+LOOK_SECONDS = 5.0  # between looks at the memory of this process
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run all background tasks, and the `others`, while the block lasts; log one that ends before."""
-    settings, registry, runs = context.settings, context.registry, [*others]
-    runs.append(MemoryTrimmer(registry, context.metrics, lambda: context.admission.active).run())
+    settings, registry = context.settings, context.registry
+    trimmer = MemoryTrimmer(registry, context.metrics, lambda: context.admission.active)
+    runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
     if settings.watch_store:
-        runs.append(StoreWatcher(registry, settings.store, settings.models).run(settings.watch_store))
+        watcher = StoreWatcher(registry, settings.store, settings.models)
+        runs.append(repeated(watcher.poll, settings.watch_store, "watching the store"))
     tasks = [asyncio.create_task(run, name=getattr(run, "__qualname__", None)) for run in runs]
     for task in tasks:
         task.add_done_callback(_log_end)
@@ -29,6 +32,21 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def repeated(look: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
+    """Call `look` every `seconds` seconds until cancelled; a fault ends nothing and is logged once while it lasts."""
+    before = ""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await look()
+            before = ""
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            if fault != before:
+                log.exception("%s failed", what)
+            before = fault
 
 
 def _log_end(task: asyncio.Task[None]) -> None:

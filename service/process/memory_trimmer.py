@@ -7,7 +7,6 @@ What requests held while it was given back is freed after them and makes nothing
 
 import asyncio
 import gc
-import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,16 +19,14 @@ from service.observability.process_stats import private_bytes
 from service.registry import warmup
 from service.registry.registry import ModelRegistry
 
-LOOK_SECONDS = 5.0
 BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
 GROWTH_BYTES = 4 * 2**20  # of private memory, since it was given back
 RUN_SECONDS = 5.0  # for a model's run; where it takes longer, the next run gives back
 MAPPED_SECONDS = 15.0  # between looks at the mapped files
-log = logging.getLogger(__name__)
 
 
 class MemoryTrimmer:
-    """Gives memory back periodically, and reports the mapped bytes of each model to the metrics.
+    """Gives memory back at each look, and reports the mapped bytes of each model to the metrics.
 
     Args:
         registry: the models being served.
@@ -56,15 +53,6 @@ class MemoryTrimmer:
         self._trimmed = -math.inf
         self._held = False  # whether requests were being served when memory was given back
         self._reported = -math.inf
-
-    async def run(self, seconds: float = LOOK_SECONDS) -> None:
-        """Call `look` every `seconds` seconds until cancelled."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await self.look()
-            except Exception:  # a fault in one look must not be the end of all
-                log.exception("giving memory back failed")
 
     async def look(self) -> None:
         """Give memory back if the process has grown, and no request is served or the last time is long ago."""

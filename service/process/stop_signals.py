@@ -1,18 +1,47 @@
-"""The stop of one process in two steps: it drains, serving on while probes fail, and then stops."""
+"""Stop signals of one process: before it serves they end it; then it drains, serving while probes fail, and stops."""
 
 import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from service.process.supervisor import DRAIN
-
+STOPS = (signal.SIGTERM, signal.SIGINT)
+DRAIN = signal.SIGUSR1
+"""Tells a worker to fail its probes and to serve on; one that still loads ends."""
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 LAME_DUCK_SECONDS = 0.2  # from the stop to the closing of idle connections: clients see `connection: close`
 log = logging.getLogger(__name__)
+
+
+def exit_on_stop() -> None:
+    """End the process with exit code 0 at a stop signal, until a server has handlers of its own.
+
+    A server raises the signals again that it handled, for these.
+    """
+    for number in (*STOPS, DRAIN):
+        signal.signal(number, _exit)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
+        signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def _exit(number: int, frame: Any) -> NoReturn:
+    ignore_stops()
+    sys.exit(0)
+
+
+def ignore_stops() -> None:
+    """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
+    for number in (*STOPS, DRAIN):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def was_stopped() -> bool:
+    """Return whether a stop signal came, which libraries in C turn into errors of their own while they are imported."""
+    return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 class StopSignals:
@@ -38,8 +67,8 @@ class StopSignals:
     def install(self) -> None:
         """Handle the signals from now on; in another thread than the main one Python cannot."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, DRAIN)}
-            for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous = {number: signal.getsignal(number) for number in (*STOPS, DRAIN)}
+            for number in STOPS:
                 signal.signal(number, self._handle)
             signal.signal(DRAIN, lambda number, frame: self._loop.call_soon_threadsafe(self._drain))
 

@@ -1,6 +1,5 @@
 """The parent process of the workers: starts them, replaces those that end or hang, stops all in bounded time."""
 
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -13,6 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from service.errors import StartError
+from service.process.stop_signals import DRAIN, LAME_DUCK_SECONDS, STOPS
 
 START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
@@ -21,11 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
-CLOSING_SECONDS = 0.2  # from SIGTERM until a worker takes no more connections: LAME_DUCK_SECONDS of stop_signals.py
-DRAIN = signal.SIGUSR1
-"""Tells a worker to fail its probes and to serve on; one that still loads ends."""
 STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
-_PR_SET_PDEATHSIG = 1  # of sys/prctl.h
 log = logging.getLogger(__name__)
 _spawn = multiprocessing.get_context("spawn")
 
@@ -41,7 +37,7 @@ class Worker:
 
     def __init__(self, run: Callable[[int], None], place: int, stop_seconds: float) -> None:
         self._heartbeats, sender = _spawn.Pipe(duplex=False)
-        arguments = (run, place, sender, os.getpid(), stop_seconds)
+        arguments = (run, place, sender, stop_seconds)
         self.process = _spawn.Process(target=_main, args=arguments, name=f"worker {place}")
         self.process.start()
         sender.close()
@@ -101,7 +97,7 @@ class Supervisor:
         Raises:
             StartError: the system has no room for as many processes.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
             signal.signal(number, self._on_signal)
         try:
             self.start()
@@ -198,7 +194,7 @@ class Supervisor:
         for worker in workers:
             worker.process.terminate()
         told = monotonic()
-        _wait_until(told + CLOSING_SECONDS, workers)
+        _wait_until(told + LAME_DUCK_SECONDS, workers)  # then they take no more connections
         self._on_stop()
         _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
@@ -225,12 +221,8 @@ def _wait_until(deadline: float, workers: list[Worker]) -> None:
                 worker.process.kill()
 
 
-def _main(run: Callable[[int], None], place: int, heartbeats: Connection, parent: int, stop_seconds: float) -> None:
-    """What a worker process runs."""
-    with suppress(AttributeError):  # only Linux has it; elsewhere the pipe of the heartbeats alone tells
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before this process could ask to be told
-        return
+def _main(run: Callable[[int], None], place: int, heartbeats: Connection, stop_seconds: float) -> None:
+    """Run a worker in its process, and send its heartbeats: their pipe breaks when the supervisor ends."""
     arguments = (heartbeats, stop_seconds)
     threading.Thread(target=_send_heartbeats, args=arguments, name="heartbeat", daemon=True).start()
     run(place)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MODULES, Card
 from service import machine
-from service.embedding import validation
-from service.embedding.packing import feeds
 from service.embedding.pooling import end_row, normalize, pool
-from service.embedding.requests import Ids, Text
-from service.embedding.tokenization import Cut, Tokenizer
+from service.embedding.requests import Cut, Ids, Text
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.packing import feeds
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import StartError
 from service.runtime.engine import Choice, Closeness, Engine, Precision
 from service.settings import Settings

@@ -1,28 +1,22 @@
 """Loading a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
 
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from models.artifacts import card as cards
 from models.artifacts import weights
 from models.artifacts.card import Card
 from models.errors import ModelError
-from models.recipes.graph_names import ONE_ROW
-from service.embedding import images, output_plan
-from service.embedding.model import Model, PlanMaker, Rows, Work
-from service.embedding.output_plan import ROW_OF_EACH, Plan
-from service.embedding.packing import feeds, join, rectangle, rectangles, split, unpad
-from service.embedding.sparse_vectors import with_sparse
-from service.embedding.tokenization import Tokenizer
+from service.embedding.graph_runs import run_of
+from service.embedding.model import Model
+from service.embedding.outputs.plan import planner
+from service.embedding.tokenize.packing import Rows, Work
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import StartError
 from service.observability.metrics import Metrics
 from service.registry import store
@@ -36,10 +30,7 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
-EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (models/graphs/attention.py)
 MAX_READS = 5  # of a folder that is replaced by a new export while it is read
-
-Run = Callable[[list[Any]], list[Rows]]
 
 
 def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
@@ -88,19 +79,9 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     tensors = weights.tensors(folder, card)
     if choice.engine != "onnx":  # others run the whole encoder
         card = replace(card, row_graphs=None)
-    return Model(card, engine, tokenizer, batchers, _plans(card), tensors, version, mapped, choice=choice)
-
-
-def _plans(card: Card) -> PlanMaker:
-    """Return what makes the plans of a model and keeps them."""
-    most, kept = len(card.outputs) + 1, lru_cache(maxsize=256)(partial(output_plan.make, card))
-
-    def plan(outputs: tuple[str, ...], *options: Any) -> Plan:
-        if len(outputs) > most:  # a caller may repeat them a million times
-            outputs = tuple(dict.fromkeys(outputs))
-        return kept(outputs, *options)
-
-    return plan
+    return Model(
+        card, engine, tokenizer, batchers, planner(card, engine, tensors), tensors, version, mapped, choice=choice
+    )
 
 
 def _map_ahead(path: Path) -> tuple[str, int]:
@@ -138,7 +119,7 @@ def encoder_tokens(engine: Engine, choice: Choice) -> int:
 
 def _batcher(
     engine: Engine, choice: Choice, card: Card, name: str, settings: Settings, metrics: Metrics
-) -> Batcher[Work, Rows]:
+) -> Batcher[Work[Any], Rows]:
     graph = card.graphs[name]
     runs = 1
     if graph.attends:
@@ -166,87 +147,3 @@ def _batcher(
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
         shared=attrgetter("shared") if graph.attends and graph.layout != "image" else lambda work: None,
     )
-
-
-def run_of(engine: Engine, card: Card, name: str, max_tokens: int, heads: Engine | None = None) -> Run:
-    """Return what runs the works of a batch on one graph.
-
-    Args:
-        heads: runs the heads of hidden states; None: `engine` does.
-    """
-    graph = card.graphs[name]
-    if graph.layout == "image":
-        return images.runner(engine, name)
-    run = _runner(engine, card, name)
-    if not graph.attends:
-        return run
-    run = with_sparse(run, heads or engine, card)
-    if graph.one_by_one:
-        return _by_length(run, 0)
-    return _by_length(run, min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens)
-
-
-def _runner(engine: Engine, card: Card, name: str) -> Run:
-    """Return the function that runs the works of a batch as one run of a graph."""
-    graph = card.graphs[name]
-
-    def run(works: list[Work]) -> list[Rows]:
-        packed, outputs = join([work.packed for work in works]), _outputs(works)
-        if graph.layout == "padded":
-            arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
-            arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in map(_widened, arrays)]
-        else:
-            arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
-        return _rows_of_each(works, outputs, arrays)
-
-    return partial(_by_form, run) if card.row_graphs else run
-
-
-def _by_form(run: Run, works: list[Work]) -> list[Rows]:
-    """Run works for one row and works for all rows by themselves: these are two graphs, each with bits of its own."""
-    if len({ONE_ROW in work.outputs for work in works}) == 1:
-        return run(works)
-    rows: list[Rows] = [{} for _ in works]
-    for one_row in (True, False):
-        own = [index for index, work in enumerate(works) if (ONE_ROW in work.outputs) == one_row]
-        for index, found in zip(own, run([works[index] for index in own]), strict=True):
-            rows[index] = found
-    return rows
-
-
-def _widened(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an output of an adopted graph, which may be float16, as float32."""
-    return array.astype(np.float32, copy=False)
-
-
-def _by_length(run: Run, max_tokens: int) -> Run:
-    """Return `run` for groups of works of like length, so that their padded rectangle is within the budget."""
-
-    def run_groups(works: list[Work]) -> list[Rows]:
-        groups = rectangles([work.packed.tokens for work in works], max_tokens)
-        if len(groups) == 1:
-            return run(works)
-        rows: list[Rows] = [{} for _ in works]
-        for group in groups:
-            for index, own in zip(group, run([works[index] for index in group]), strict=True):
-                rows[index] = own
-        return rows
-
-    return run_groups
-
-
-def _outputs(works: list[Work]) -> tuple[str, ...]:
-    """Return the outputs that any of the works requests."""
-    if len(works) == 1:
-        return works[0].outputs
-    return tuple(dict.fromkeys(name for work in works for name in work.outputs))
-
-
-def _rows_of_each(works: list[Work], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
-    tokens = [work.packed.tokens for work in works]
-    texts = [len(work.packed.lengths) for work in works]
-    parts = [
-        split(array, texts if name in (*ROW_OF_EACH, ONE_ROW) else tokens)
-        for name, array in zip(outputs, arrays, strict=True)
-    ]
-    return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]

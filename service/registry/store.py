@@ -47,6 +47,14 @@ def export_version(folder: Path) -> str:
     return hashlib.sha256((folder / cards.FILE_NAME).read_bytes()).hexdigest()
 
 
+def created(store: Path, name: str) -> int:
+    """Return when a model was exported, in seconds since 1970; 0: its folder is gone."""
+    try:
+        return int((store / name / cards.FILE_NAME).stat().st_mtime)
+    except OSError:
+        return 0
+
+
 def file_stamps(folder: Path) -> FileStamps:
     """Return what changes when any file of a folder is written, replaced or removed; reads no file."""
     stats = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]

@@ -8,11 +8,14 @@ import asyncio
 import logging
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.errors import BadRequest
 from service.registry import store
-from service.registry.registry import ModelRegistry
 from service.registry.store import FileStamps
+
+if TYPE_CHECKING:
+    from service.registry.registry import ModelRegistry
 
 log = logging.getLogger(__name__)
 
@@ -25,22 +28,13 @@ class StoreWatcher:
         names: models to follow besides those that are loaded; empty: all.
     """
 
-    def __init__(self, registry: ModelRegistry, folder: Path, names: Collection[str] = ()) -> None:
+    def __init__(self, registry: "ModelRegistry", folder: Path, names: Collection[str] = ()) -> None:
         self._registry = registry
         self._folder = folder
         self._names = names
         self._seen: dict[str, FileStamps] | None = None
         self._synced: dict[str, FileStamps] = {}
         self._warning = ""
-
-    async def run(self, seconds: float) -> None:
-        """Poll every `seconds` until cancelled."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await self.poll()
-            except Exception as error:  # an unexpected error must not end the polling
-                self._warn_once(f"{type(error).__name__}: {error}")
 
     async def poll(self) -> None:
         """Look at the store once, and sync what has not changed since the previous poll."""

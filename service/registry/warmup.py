@@ -9,18 +9,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import CLASSIFIER, HEAD, IMAGE_VECTOR, MODULES, MULTI_VECTOR, MULTI_VECTORS, SPARSE, Card
+from models.artifacts.card import HEAD, Card
 from models.recipes.graph_names import ONE_ROW
-from models.vision.image_spec import Image
-from service.embedding import images, validation
-from service.embedding.model import Model, Work
-from service.embedding.multi_vectors import project
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.reduction import check_finite_input
-from service.embedding.requests import Ids, Int64s, Text
-from service.embedding.sentence_modules import run_modules
-from service.embedding.task_heads import class_logits
-from service.embedding.tokenization import Cut
+from service.embedding import images
+from service.embedding.model import Model
+from service.embedding.outputs.kind import check_width, width_in_graph
+from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.packing import Work
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
 _head_runs: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # that are under way
@@ -51,25 +47,14 @@ async def warm_up(model: Model, every_session: bool = False) -> None:
         for graph, batcher in model.batchers.items():
             apart = every_session and model.engine.alone and model.card.graphs[graph].attends
             for runs in (1, 2) if apart else (1,):
-                work = _work(model.card, graph, ids)
+                work = _work(model, graph, ids)
                 for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
                     _check(model.card, graph, answer)
         if model.card.head:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
-        if model.card.sparse:
-            await _sparse(model, ids)
-        if model.card.modules:
-            pooled = np.zeros((1, model.card.modules.inner), np.float32)
-            vectors = await asyncio.to_thread(run_modules, model, pooled)
-            _check_width(model.card, MODULES, "vectors", vectors, model.card.modules.width)
-        if (own := model.card.classifier) and own.modules:
-            pooled, output = np.zeros((1, own.modules.inner), np.float32), model.card.classifier_output
-            logits = await asyncio.to_thread(class_logits, model, pooled, output)
-            _check_width(model.card, CLASSIFIER, output, logits, len(own.labels))
-        if several := model.card.multi_vector:
-            rows = np.ones((1, several.modules.inner), np.float32)
-            (rows,) = await asyncio.to_thread(project, model, [rows], [None])
-            _check_width(model.card, MULTI_VECTORS, MULTI_VECTOR, rows, several.modules.width)
+        for output in model.card.outputs:
+            for kind in model.plan(EmbedOptions((output,)), "").kinds:
+                await asyncio.to_thread(kind.probe)
     except Overloaded:
         raise
     except Exception as error:
@@ -91,16 +76,6 @@ async def _logits(model: Model, width: int) -> NDArray[Any]:
     return logits
 
 
-async def _sparse(model: Model, ids: Int64s) -> None:
-    """Make the sparse vector of the ids as requests get it; raise EngineFailure for a value that is not finite."""
-    plan = model.plan((SPARSE,), None, None, None, "float32")
-    for graph in plan.plain:
-        (future,) = model.batchers[graph].submit(
-            [_work(model.card, graph, ids)._replace(outputs=(SPARSE,))], [len(ids)]
-        )
-        check_finite_input(model.card.name, 0, await future)
-
-
 async def _ids(model: Model) -> Int64s:
     """Return the ids of a letter; id 0 of a model without a tokenizer."""
     if model.tokenizer:
@@ -110,46 +85,24 @@ async def _ids(model: Model) -> Int64s:
     return np.zeros(1, np.int64)
 
 
-def _work(card: Card, graph: str, ids: Int64s) -> Any:
+def _work(model: Model, graph: str, ids: Int64s) -> Work[Any]:
+    """Return one token, or the smallest image, for a graph."""
+    card = model.card
     inputs, outputs = card.graphs[graph].inputs, card.graphs[graph].outputs
     if card.row_graphs and graph in card.row_graphs.files:
         outputs = (ONE_ROW,)  # the form that requests use
-    if card.image:
-        return images.Work(_blank(card.image), outputs)
+    if model.reads_images:
+        return Work(images.blank(card), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
     return Work(validation.pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
 
 
-def _blank(image: Image) -> Mapping[str, Any]:
-    """Return the smallest image that the model takes, all zeros."""
-    if image.feed == "features":
-        return {"input_features": np.zeros((image.width, image.frames or 1), np.float32)}
-    if image.feed == "patches":
-        rows = np.zeros((image.merge**2, image.width), np.float32)
-        return {"pixel_values": rows} | ({"grid": np.full(2, image.merge, np.int64)} if image.takes_grid else {})
-    height, width = image.fixed or (image.patch, image.patch)
-    return {"pixel_values": np.zeros((image.width, height, width), np.float32)}
-
-
-def _check(card: Card, graph: str, rows: Mapping[str, Any]) -> None:
+def _check(card: Card, graph: str, rows: Mapping[str, NDArray[Any]]) -> None:
     """Raise EngineFailure for an output that is not finite, or not as wide as the card says."""
     file = card.every_graph[graph].file
     for name, values in rows.items():
         if not np.isfinite(values).all():
             raise EngineFailure(f"{file} gives {name} that is not finite")
-        if name == POOLED:
-            _check_width(card, graph, name, values, card.graph_width or card.hidden_size)
-        elif name == IMAGE_VECTOR:
-            _check_width(card, graph, name, values, card.sentence_width)
-        elif name in (HIDDEN, ONE_ROW):
-            _check_width(card, graph, name, values, card.token_width)
-        elif card.classifier and name == card.classifier_output:
-            _check_width(card, graph, name, values, len(card.classifier.labels))
-        elif name == card.default_output:
-            _check_width(card, graph, name, values, card.hidden_size)
-
-
-def _check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:
-    if values.shape[-1] != width:
-        file = card.every_graph[graph].file
-        raise EngineFailure(f"{file} gives {name} {values.shape[-1]} wide where its card promises {width}")
+        width = width_in_graph(card, name)
+        if width is not None:
+            check_width(card, graph, name, values, width)

@@ -1,9 +1,9 @@
 """API keys from the settings and from a file, and the limits of each key.
 
-SHA-256 digests are kept, no key; a key is compared with each of them in constant time. Limits are those of one process.
+SHA-256 digests are kept, no key. A key is looked up by its digest, so the time to refuse one does not tell how near a
+guess was: keys that are near have digests that are far apart. Limits are those of one process.
 """
 
-import hmac
 import logging
 import math
 import re
@@ -22,10 +22,11 @@ from service.settings import Settings
 
 NEWEST_WEIGHT = 0.1  # of a request's time in the mean of a key's requests
 FIRST_SECONDS = 0.1  # taken for that mean until a request was timed
-MIN_CHARACTERS = 16  # nothing slows who guesses; shorter keys are warned of, not refused: people try things with them
+MIN_CHARACTERS = 16  # guesses are not slowed down; shorter keys are warned of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
 SHAPE = "[NAME:]KEY [concurrent=N] [rate=PER_SECOND], the key of letters, digits and -._~+/ with = at its end alone"
+HEADER = "the header authorization: Bearer KEY"
 log = logging.getLogger(__name__)
 
 
@@ -79,15 +80,21 @@ class Key:
         concurrent, rate = self.entry.concurrent, self.entry.rate
         if concurrent is not None and self.active >= concurrent:
             raise KeyLimited(
-                f"{self.active} requests of this key are being served; it may have {concurrent} at a time: "
-                "wait for one to end",
+                f"{self.active} requests of this key are being served",
                 self._seconds / self.active,
+                allowed=f"it may have {concurrent} at a time",
+                remedy="wait for one to end",
             )
         if rate is not None:
             self._ready = min(_burst(self.entry), self._ready + (now - self._since) * rate)
             self._since = now
             if self._ready < 1:
-                raise KeyLimited(f"this key may ask {rate:g} times a second: slow down", (1 - self._ready) / rate)
+                raise KeyLimited(
+                    "this key asks too often",
+                    (1 - self._ready) / rate,
+                    allowed=f"it may ask {rate:g} times a second",
+                    remedy="slow down",
+                )
             self._ready -= 1
         self.active += concurrent is not None
 
@@ -142,16 +149,13 @@ class Keys:
         if self._file and self._changes.since_last():
             self._read_again()
         if not shown:
-            raise Unauthorized("this needs a key: send the header authorization: Bearer KEY")
-        digest, caller = sha256(shown).digest(), None
-        for known, key in self._keys.items():  # all of them, also after one fits: the time must not tell which
-            if hmac.compare_digest(known, digest):
-                caller = key
-        if caller is None:
-            raise Unauthorized("the key is not one of this server's: check the header authorization: Bearer KEY")
-        context.show_key(caller.name)
-        caller.acquire(self._clock())
-        return caller
+            raise Unauthorized("this needs a key", remedy=f"send {HEADER}")
+        key = self._keys.get(sha256(shown).digest())
+        if key is None:
+            raise Unauthorized("the key is not one of this server's", remedy=f"check {HEADER}")
+        context.show_key(key.name)
+        key.acquire(self._clock())
+        return key
 
     def warn_of_short(self) -> None:
         """Log the names of the keys that could be guessed."""

@@ -128,12 +128,6 @@ BODIES: dict[str, Callable[[], tuple[str, bytes, dict[str, str], set[int]]]] = {
         {},
         {422},
     ),
-    "/similarity, a vector of 15 MB beside 1000": lambda: (
-        "/similarity",
-        json.dumps({"queries": [[1.5] * 2_000_000], "documents": [[1.5]] * 1000}).encode(),
-        {},
-        {400, 413, 422},
-    ),
     "a million spans": lambda: (
         "/embed",
         json.dumps({"inputs": "a b", "spans": [[0, 1]] * 1_000_000}).encode(),

@@ -24,7 +24,6 @@ from service.protocols.openai import scoring
 from service.protocols.openai.schemas import EXAMPLES as OPENAI
 from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
-from service.protocols.tei.vector_similarity import VectorsBody, vectors_of
 from tests.fuzz.judging import Target
 
 DEEP = b"[" * 300 + b"]" * 300  # orjson reads it and does not write it
@@ -51,7 +50,6 @@ TEI: tuple[type[BaseModel], ...] = (
     tei.DecodeBody,
     tei.PredictBody,
     tei.RerankBody,
-    VectorsBody,
     tei.SparseBody,
 )
 SCORES: tuple[Callable[[bytes], Any], ...] = (
@@ -68,7 +66,6 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"ids": [[1, 2], [3]], "skip_special_tokens": False},
     {"inputs": [["a", "b"], ["c"]], "raw_scores": True},
     {"query": "a", "texts": ["b"], "return_text": True},
-    {"queries": [[[0.5, 1]], TENSOR], "documents": [[[1, 0]]], "function": "maxsim"},
     {"inputs": ["a", [1, 2]], "input_type": "query", "max_active_dims": 3},
 )
 PARAMETERS: tuple[type[BaseModel], ...] = (
@@ -135,8 +132,6 @@ def _tei(data: bytes) -> None:
     body = tei.similarity_body(value) if kind is tei.SimilarityBody else validated(kind, value)
     if isinstance(body, tei.DecodeBody):
         tei.id_lists(body.ids)
-    if isinstance(body, VectorsBody):
-        vectors_of("queries", body.queries)
 
 
 def _scores(data: bytes) -> None:

@@ -84,12 +84,7 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
         "spans of one text": lambda: {"inputs": WORD * 500, "spans": [[0, 700]] * INPUTS},
     },
     "/embed_all": {"texts": lambda: {"inputs": _texts()}},
-    "/similarity": {
-        "texts": _similarity,
-        "lists of vectors": lambda: {"queries": [_listed(32, 128)] * 8, "documents": [_listed(64, 128)] * 100},
-        "bytes of vectors": lambda: {"queries": [_tensor(3_000, 128)], "documents": [_tensor(160, 128)] * 100},
-        "vectors": lambda: {"queries": [[0.125] * 64] * 250, "documents": [[0.125] * 64] * 250},
-    },
+    "/similarity": {"texts": _similarity},
     "/rerank": {
         "texts": lambda: {"query": WORD, "texts": _texts(), "model": RANKER},
         "a long query": lambda: {"query": WORD * 2_000, "texts": _texts(), "model": RANKER},

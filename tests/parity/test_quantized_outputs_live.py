@@ -13,9 +13,8 @@ from sentence_transformers.util.quantization import quantize_embeddings
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from service.bulk.calibration import calibrated
-from service.bulk.embedder import Chosen
 from service.embedding.quantization import PRECISIONS, quantized
-from service.embedding.requests import Text
+from service.embedding.requests import EmbedOptions, Text
 from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
@@ -56,7 +55,9 @@ def test_types_are_those_of_quantize_embeddings(name: str, tmp_path: Path) -> No
     store = tmp_path / "store"
     export(place, store / "tiny")
     (tmp_path / "texts.txt").write_text("\n".join(OTHERS))
-    found = calibrated(store / "tiny", str(tmp_path / "texts.txt"), None, Chosen(), Settings(store=store, threads=1))
+    found = calibrated(
+        store / "tiny", str(tmp_path / "texts.txt"), None, EmbedOptions(), Settings(store=store, threads=1)
+    )
     assert cards.read(store / "tiny").calibration == found
     floats, others = vectors(store, TEXTS), vectors(store, OTHERS)
     for precision in PRECISIONS:

@@ -3,14 +3,13 @@
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from models.vision.resample import weights
 from proto import embed_pb2 as pb
-from service.embedding.requests import EmbedResult, Output
+from service.embedding.requests import EmbedOptions, EmbedResult, Output
 from service.http.formats import FORMATS, OCTETS, negotiate
 from service.http.negotiation import choose
 from service.observability.metrics import Metrics
@@ -69,6 +68,5 @@ def test_cache_keeps_few_bytes_of_long_keys(name: str) -> None:
 
 def test_plans_of_repeated_outputs_are_kept_once(tiny_store: Path) -> None:
     model = load_model(tiny_store / "bert", Settings(store=tiny_store, device="cpu"), 1, Metrics())
-    options: tuple[Any, ...] = (None, None, None, "float32")
-    once = model.plan(("sentence_embedding",), *options)
-    assert model.plan(("sentence_embedding",) * 300_000, *options) is once
+    once = model.plan(EmbedOptions(("sentence_embedding",)), "")
+    assert model.plan(EmbedOptions(("sentence_embedding",) * 300_000), "") is once

@@ -36,8 +36,8 @@ def _deberta(arguments: Arguments) -> Any:
 
 def _mask(arguments: Arguments) -> Any:
     padding, packed = (arguments.get(name) is not None for name in ("attention_mask", "position_ids"))
-    own = _select(arguments, "causal", "window", "chunk", "form", "fill", "dtype")
-    return masks.mask(**own, padding=padding, packed=packed)
+    options = _select(arguments, "causal", "window", "chunk", "form", "fill", "dtype")
+    return masks.mask(**options, padding=padding, packed=packed)
 
 
 GRAPHS: dict[str, Callable[[Arguments], Any]] = {

@@ -45,6 +45,16 @@ def mask(
         if size is not None:
             checked_count(name, size)
     builder = GraphBuilder({})
+    visible, *rules = _rules(builder, causal, window, chunk, padding, packed)
+    for rule in rules:
+        visible = builder.op("And", visible, rule)
+    return _model(builder, visible, padding, packed, form, -np.inf if fill == "inf" else lowest(dtype), dtype)
+
+
+def _rules(
+    builder: GraphBuilder, causal: bool, window: int | None, chunk: int | None, padding: bool, packed: bool
+) -> list[str]:
+    """Emit which keys each rule shows to each query."""
     query = builder.op("Unsqueeze", "query_positions", builder.constant(np.array([0, 1, 3])))  # [1, 1, queries, 1]
     key = builder.op("Unsqueeze", "key_positions", builder.constant(np.array([0, 1, 2])))  # [1, 1, 1, keys]
     zero = builder.scalar(0, np.int64)
@@ -60,10 +70,7 @@ def mask(
         rules.append(_same(builder, _sequences(builder)))
     if chunk is not None:
         rules.append(_same_chunk(builder, query, key, chunk, padding, packed))
-    visible = rules[0]
-    for rule in rules[1:]:
-        visible = builder.op("And", visible, rule)
-    return _model(builder, visible, padding, packed, form, -np.inf if fill == "inf" else lowest(dtype), dtype)
+    return rules
 
 
 def _within_window(builder: GraphBuilder, query: str, key: str, window: int, causal: bool) -> str:

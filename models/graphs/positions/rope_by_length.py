@@ -28,8 +28,8 @@ def cos_sin_by_length(builder: GraphBuilder, rope: Rope, positions: str, columns
     if rope.rope_type == "dynamic":
         constants[1] = _dynamic(builder, rope, lengths, longest, columns)
     numbers = _numbers(builder, positions)
-    own = builder.op("Gather", builder.op("Where", beyond, constants[1], constants[0]), numbers)  # (N, columns)
-    angles = builder.op("Mul", builder.cast(positions, "FLOAT"), own)
+    by_row = builder.op("Gather", builder.op("Where", beyond, constants[1], constants[0]), numbers)  # (N, columns)
+    angles = builder.op("Mul", builder.cast(positions, "FLOAT"), by_row)
     values = [builder.op(function, angles) for function in ("Cos", "Sin")]
     factors = [freqs.attention_factor for freqs in (long, short)]
     if factors != [1.0, 1.0]:

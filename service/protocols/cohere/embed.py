@@ -14,10 +14,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import POOLED
-from service.embedding.prompts import SPELLINGS
+from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
-from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
     ConflictingFields,
@@ -36,13 +36,14 @@ from service.http.routes import Answer, Handler, Request, RequestBody, Route, Ro
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
-from service.protocols.inlay.images import decode_picture
+from service.protocols.inlay import needs
 from service.protocols.inlay.parsing import read_json
+from service.protocols.inlay.pictures import decode_picture
 from service.protocols.inlay.tags import EMBED
 
 PREFIXES = ("/v1/embed", "/v2/embed")
 SOURCES = ("texts", "inputs", "images")
-SIDES = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
+SIDES: dict[str, tuple[bool, Direction]] = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
 TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 EXAMPLES: dict[str, dict[str, Any]] = {
     "texts": {"model": "all-MiniLM-L6-v2", "texts": ["hello world"], "input_type": "search_document"},
@@ -211,9 +212,8 @@ def read(
     if len(sent) != 1:
         if not sent:
             raise MissingField("is missing", field=("texts",), remedy="send texts, inputs or images", verbatim=True)
-        raise ConflictingFields(
-            f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them", verbatim=True
-        )
+        received = f"is sent, and so is {sent[0]}"
+        raise ConflictingFields(received, field=(sent[1],), remedy="send one of them", verbatim=True)
     if not data[sent[0]]:
         raise EmptyRequest("is empty", field=(sent[0],), remedy="send one at least", verbatim=True)
     unused = [name for name in data if name not in model_of_body.model_fields]
@@ -224,14 +224,13 @@ def _source(body: CohereEmbedBody) -> Source:
     if body.texts is not None:
         return Source(body.texts, [])
     if body.images is not None:
-        return Source([], [_picture(image, ("images", index)) for index, image in enumerate(body.images)])
+        return Source([], [decode_picture(each, ("images", index)) for index, each in enumerate(body.images)])
     source = Source([], [])
     for index, item in enumerate(body.inputs or ()):
         _read_input(item, index, source)
     if source.texts and source.pictures:
-        raise ConflictingFields(
-            "holds texts and images", field=("inputs",), remedy="send them in requests of their own", verbatim=True
-        )
+        remedy = "send them in requests of their own"
+        raise ConflictingFields("holds texts and images", field=("inputs",), remedy=remedy, verbatim=True)
     return source
 
 
@@ -252,33 +251,27 @@ def _read_input(item: Any, index: int, source: Source) -> None:
     if type(address) is not str:
         allowed = "a content has a text, or an image_url with a url"
         raise WrongType("has neither", index, field=(*place, "content", 0), allowed=allowed, verbatim=True)
-    source.pictures.append(_picture(address, place))
-
-
-def _picture(text: str, place: FieldPath) -> Picture:
-    return Picture(decode_picture(text, place))
+    source.pictures.append(decode_picture(address, place))
 
 
 async def _embed_texts(
     context: ServiceContext, model: Model, body: CohereEmbedBody, source: Source, request: Request
 ) -> EmbedResult:
-    if not model.card.image and POOLED not in model.card.outputs:
-        raise WrongModelKind(
-            f"{model.card.name} gives no vector of a text", remedy="name another model, or export it with --pooling"
-        )
+    if not needs.reads_images(model) and POOLED not in model.card.outputs:
+        remedy = "name another model, or export it with --pooling"
+        raise WrongModelKind(f"{model.card.name} gives no vector of a text", remedy=remedy)
     truncate, side = SIDES[body.truncate or "END"]
     options = EmbedOptions(
         outputs=(POOLED,),
         truncate=truncate,
-        truncation_direction="left" if side == "left" else "right",
+        truncation_direction=side,
         dimensions=body.output_dimension,
         max_tokens=body.max_tokens,
         input_type=SPELLINGS.get(body.input_type or ""),
         precisions=_precisions(body),
     )
-    result = await context.embedder.embed(
-        EmbedRequest([Text(text) for text in source.texts], body.model, options), request.context
-    )
+    texts = EmbedRequest([Text(text) for text in source.texts], body.model, options)
+    result = await context.embedder.embed(texts, request.context)
     if result.truncated and not truncate:  # by max_tokens, which alone does not say that texts may be cut
         index, most = result.truncated[0], body.max_tokens
         allowed = f"max_tokens is {most}"
@@ -296,10 +289,8 @@ async def _embed_images(
         if precision in RANGED:
             allowed = "images have float, binary, ubinary and base64"
             raise ConflictingFields(f"holds {precision}", field=("dtype",), allowed=allowed)
-    images = ImagesRequest(
-        source.pictures, body.model, (IMAGE_VECTOR,), normalize=None, dimensions=body.output_dimension
-    )
-    result = await context.images.embed(images, request.context)
+    options = EmbedOptions((IMAGE_VECTOR,), dimensions=body.output_dimension)
+    result = await context.images.embed(ImagesRequest(source.pictures, body.model, options), request.context)
     rows = result.outputs[0].rows
     return result._replace(quantized={name: quantized(rows, name) for name in _precisions(body)})
 

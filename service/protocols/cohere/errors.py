@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from service.embedding.output_types import AS_THE_MODEL_GIVES
+from service.embedding.outputs.dense import AS_THE_MODEL_GIVES
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.ranking import Ranks
-from service.embedding.scoring import Scorer
+from service.embedding.ranking import Ranks, Scorer
 from service.errors import EmptyRequest, FieldPath, MissingField, TooManyInputs, WrongType
 from service.http import ignored_fields
 from service.http.formats import JSON

@@ -1,35 +1,27 @@
 """GET /models/{name}/analysis: norms, duplicates and singular values of the word table; cost of a model's steps.
 
-spectrum=false leaves out the singular values, which take the longest. Results are kept by table. analysis.png and
-analysis.svg draw the norms and the singular values.
+spectrum=false leaves out the singular values, which take the longest. Results are kept by table.
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from math import prod
-from typing import Any, get_args
+from typing import Any
 
-from models.plots.canvas import Format
-from models.plots.word_table import draw_table
 from models.recipes.heads import OutputHead
 from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
-from models.tables.row_blocks import Check
 from service.context import ServiceContext
 from service.embedding.model import Model
-from service.embedding.position_tables import as_bad_parameters
 from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
-from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Request, Route, binary
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Request, Route
 from service.protocols.inlay import needs
 from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
-from service.protocols.inlay.positions.plots import PICTURE_TYPES, PictureSize
 from service.protocols.inlay.tags import MODELS
-
-PATH = "/models/{name}/analysis"
 
 
 class AnalysisQuery(Parameters):
@@ -45,33 +37,6 @@ async def analysed(context: ServiceContext, table: WordTable, spectrum: bool) ->
     if spectrum:
         document["spectrum"] = _spectrum(await computations.spectra.run(partial(computations.spectrum, table)))
     return document
-
-
-class TableAnalysis:
-    """Analyses the word table of every model."""
-
-    def __init__(self, context: ServiceContext) -> None:
-        self._context = context
-
-    async def analyse(self, request: Request) -> Response:
-        """Return the analysis as JSON."""
-        table = word_table(self._context.registry.get(request.parameters["name"]))
-        return json_response(await analysed(self._context, table, from_query(AnalysisQuery, request).spectrum))
-
-    async def draw(self, extension: Format, request: Request) -> Response:
-        """Return the picture."""
-        table = word_table(self._context.registry.get(request.parameters["name"]))
-        looks, computations = from_query(PictureSize, request), self._context.computations
-        facts = await computations.rows.run(partial(computations.row_facts, table))
-        spectrum = await computations.spectra.run(partial(computations.spectrum, table))
-        name, width, height, dark = table.model.card.name, looks.width, looks.height, looks.dark
-
-        def drawn(check: Check) -> bytes:
-            with as_bad_parameters():
-                return draw_table(name, facts, spectrum, format=extension, width_px=width, height_px=height, dark=dark)
-
-        body = await computations.rows.run(drawn)
-        return bytes_response(body, PICTURE_TYPES[extension])
 
 
 def _document(table: WordTable, facts: RowFacts) -> dict[str, Any]:
@@ -181,31 +146,22 @@ _DOCUMENT = {
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return GET /models/{name}/analysis, and its .png and .svg."""
-    handlers = TableAnalysis(context)
-    document = Route(
-        verb="GET",
-        path=PATH,
-        handler=handlers.analyse,
-        name="model_analysis",
-        summary="What the word table looks like, and what each step costs",
-        tag=MODELS,
-        query=AnalysisQuery,
-        need=needs.TABLE,
-        answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})},
-    )
-    pictures = [
+    """Return GET /models/{name}/analysis."""
+
+    async def analyse(request: Request) -> Response:
+        table = word_table(context.registry.get(request.parameters["name"]))
+        return json_response(await analysed(context, table, from_query(AnalysisQuery, request).spectrum))
+
+    return [
         Route(
             verb="GET",
-            path=f"{PATH}.{extension}",
-            handler=partial(handlers.draw, extension),
-            name=f"model_analysis_{extension}",
-            summary="Singular values and norms of the word table, drawn",
+            path="/models/{name}/analysis",
+            handler=analyse,
+            name="model_analysis",
+            summary="What the word table looks like, and what each step costs",
             tag=MODELS,
-            query=PictureSize,
+            query=AnalysisQuery,
             need=needs.TABLE,
-            answers={200: Answer(description="The picture.", content={PICTURE_TYPES[extension]: binary()})},
+            answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})},
         )
-        for extension in get_args(Format)
     ]
-    return [document, *pictures]

@@ -9,34 +9,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.embedding.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, Spans
+from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
-from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INPUTS, decode
 from service.protocols.inlay.spans import read_spans
 
-IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
-FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
-BOX = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4}
-TEXT = {"type": "string", "title": "Text"}
-PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2, "title": "Pair of texts"}
-OBJECT = {
-    "type": "object",
-    "title": "Token ids and what goes with them",
-    "required": ["input_ids"],
-    "additionalProperties": False,
-    "properties": {
-        "input_ids": IDS,
-        "attention_mask": FLAGS,
-        "token_type_ids": IDS,
-        "position_ids": IDS,
-        "task_type_ids": IDS | {"title": "Tasks (ERNIE)"},
-        "langs": IDS | {"title": "Languages (XLM)"},
-        "bbox": {"type": "array", "items": BOX, "title": "Boxes (LayoutLM)"},
-    },
-}
-BATCH = {"type": "array", "items": {"anyOf": [TEXT, IDS, PAIR, OBJECT]}, "title": "List of these"}
-INPUTS = {"anyOf": [TEXT, IDS, OBJECT, BATCH], "description": "A text, one sequence of token ids, or a list of inputs."}
 SPAN = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
 SPANS = {
     "anyOf": [
@@ -47,11 +25,6 @@ SPANS = {
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
-INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
-INPUT_TYPE_ABOUT = (
-    "what the texts are for: query or document (or passage, search_query, search_document), classification or "
-    "clustering; brings the model's prompt for it, if it has one, unless prompt_name or task is sent"
-)
 
 EXAMPLES: dict[str, dict[str, Any]] = {
     "text": {"inputs": "hello world"},

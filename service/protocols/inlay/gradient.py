@@ -18,11 +18,11 @@ from pydantic import PlainValidator, WithJsonSchema
 from models.recipes.extra_inputs import SENT
 from models.tables.cross_entropy import IGNORED
 from service.context import ServiceContext
-from service.embedding import validation
 from service.embedding.gradients import ROWS, GradientRequest, Layer, Loss, gradients
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation
 from service.embedding.word_table import WordTable, word_table
 from service.errors import ConflictingFields, MissingField, WrongShape
 from service.http.response import Response

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import pybase64
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.images import ImagesRequest, Picture, Values
+from service.embedding.requests import EmbedOptions
 from service.errors import (
     BadInput,
     ConflictingFields,
@@ -36,6 +36,7 @@ from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
 from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
+from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 from service.protocols.inlay.tags import EMBED
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
@@ -62,10 +63,6 @@ FORM = {
         "dimensions": {"type": "string", "pattern": "^[0-9]+$"},
     },
 }
-EXAMPLE_IMAGE = (  # 8 x 8 pixels, red
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mP4z8CAFTEMLQkAKP8/wc53yE8AAAAASUVO"
-    "RK5CYII="
-)
 EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
 BOOLEANS = {"true": True, "false": False}
 DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
@@ -107,8 +104,8 @@ def routes(context: ServiceContext) -> list[Route]:
         _check_type(request.media_type)
         inputs, body = await in_thread(_read, request)
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
-        images = ImagesRequest(inputs, name, tuple(outputs), body.dtype, body.normalize, body.dimensions)
-        result = await context.images.embed(images, request.context)
+        options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
+        result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
         base64, values = body.encoding_format == "base64", json_arrays.count(result)
         headers, parts = await inline_or_in_thread(values, encode, result, base64)
         return formats.response(headers, parts)
@@ -171,7 +168,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     """Return the image of one entry; several of a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     if isinstance(value, str):
-        return [Picture(decode_picture(value, path))]
+        return [decode_picture(value, path)]
     if not isinstance(value, dict):
         raise WrongType(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
     for name in value:
@@ -186,29 +183,12 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
     if name == "image":
         if not isinstance(value["image"], str):
             raise WrongType(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
-        return [Picture(decode_picture(value["image"], path))]
+        return [decode_picture(value["image"], path)]
     try:
         array = tensor(value[name])
     except ValueError as error:
         raise BadInput(f"cannot be read: {error}", field=path) from None
     return split_stack(name, array, read_grid(value.get("grid"), ("inputs", index, "grid")))
-
-
-def decode_picture(text: str, path: FieldPath) -> bytes:
-    """Return the bytes of a data URL or of bare base64; raise BadInput for any other text."""
-    if text[:5].lower() == "data:":
-        head, comma, text = text.partition(",")
-        if not comma or not head.lower().endswith(";base64"):
-            allowed = "a data URL is data:image/png;base64, and base64 after it"
-            raise BadInput(f"is {quoted(head)}", field=path, allowed=allowed)
-    elif "://" in text[:64]:
-        remedy = "send the file itself, as a data URL"
-        raise BadInput(f"is {quoted(text)}", field=path, allowed="addresses are not fetched", remedy=remedy)
-    try:
-        return pybase64.b64decode("".join(text.split()), validate=True)
-    except ValueError:
-        remedy = "send a data URL or bare base64 of a JPEG, PNG or WebP file"
-        raise BadInput("is not base64", field=path, remedy=remedy) from None
 
 
 def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:

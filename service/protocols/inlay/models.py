@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from models.artifacts.card import FILE_NAME, Card
+from models.artifacts.card import Card
 from models.recipes.heads import MultiVector
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.sentence_modules import SentenceModules
@@ -22,6 +22,7 @@ from service.protocols.inlay import needs
 from service.protocols.inlay.positions.model_schemes import available
 from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
+from service.registry.store import created
 from service.settings import Settings
 
 
@@ -354,14 +355,6 @@ def default_flops_per_token(card: Card) -> int:
     return card.flops_per_token.get(graph or "", 0)
 
 
-def created(settings: Settings, model: Model) -> int:
-    """Return when a model was exported, in seconds since 1970; 0: its folder is gone."""
-    try:
-        return int((settings.store / model.card.name / FILE_NAME).stat().st_mtime)
-    except OSError:
-        return 0
-
-
 def listed(model: Model, settings: Settings) -> ListedModel:
     """Return a loaded model as infinity lists it, with the length of its queue."""
     batchers = model.batchers.values()
@@ -369,7 +362,7 @@ def listed(model: Model, settings: Settings) -> ListedModel:
     share = sum(batcher.waiting_cost for batcher in batchers) / (settings.max_queue_tokens * max(1, len(batchers)))
     return ListedModel(
         id=model.card.name,
-        created=created(settings, model),
+        created=created(settings.store, model.card.name),
         backend=model.choice.engine,
         capabilities=["image_embed" if needs.reads_images(model) else "embed"],
         stats={"queue_fraction": share, "queue_absolute": items, "results_pending": items},

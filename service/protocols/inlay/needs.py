@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
-from service.embedding.classifying import classifies
 from service.embedding.model import Model
+from service.embedding.ranking import classifies
 from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 
@@ -49,7 +49,7 @@ TWO_TOWERS = Need(
     status=404,
     is_met_by=lambda model: model.card.similarity is not None,
 )
-SPARSE = Need(
+SPARSE_VECTORS = Need(
     what="a model with sparse vectors, such as SPLADE",
     status=424,
     is_met_by=lambda model: model.card.sparse is not None,

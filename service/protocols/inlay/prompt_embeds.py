@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from models.artifacts.card import Card
-from service.embedding.packing import split
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
+from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
 from service.http import json_arrays
 from service.http.formats import Body, Headers, json_body

@@ -3,7 +3,7 @@
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.images import ImagesRequest, Picture
-from service.embedding.requests import EmbedResult
+from service.embedding.requests import EmbedOptions, EmbedResult
 from service.errors import FieldPath, MissingField
 from service.http.validation_errors import validated
 from service.http.worker_threads import inline_or_in_thread
@@ -24,9 +24,10 @@ class Images:
         inputs = await inline_or_in_thread(message.ByteSize(), _inputs, message)
         message.ClearField("inputs")
         body = validated(ImagesBody, {"inputs": None} | fields_of(message), strict=True)
-        outputs = tuple(body.outputs or ())
-        images = ImagesRequest(inputs, name, outputs, body.dtype, body.normalize, body.dimensions)
-        return await self._context.images.embed(images, call)
+        options = EmbedOptions(
+            tuple(body.outputs or ()), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions
+        )
+        return await self._context.images.embed(ImagesRequest(inputs, name, options), call)
 
 
 def _inputs(message: pb.ImagesRequest) -> ImageInputs:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import embed_pb2 as pb
-from service.embedding.prompts import SPELLINGS
 from service.embedding.requests import (
     Chunking,
     Direction,
@@ -19,6 +18,7 @@ from service.embedding.requests import (
     SpanUnit,
     Text,
 )
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay.inputs import too_many_inputs

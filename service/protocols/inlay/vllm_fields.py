@@ -5,8 +5,8 @@ from typing import Annotated, NamedTuple, Protocol
 from pydantic import Field
 
 from models.recipes.heads import ScoreActivation
+from service.embedding.ranking import Reading
 from service.embedding.requests import Direction
-from service.embedding.scoring import Reading
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]

@@ -24,11 +24,9 @@ from pydantic_core import PydanticCustomError
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, Card
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import ScoreActivation
-from service.embedding.classifying import classifies, label_activation, reads_pairs
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import SPELLINGS, USES
 from service.embedding.quantization import PRECISIONS
-from service.embedding.ranking import ACTIVATIONS
+from service.embedding.ranking import ACTIVATIONS, classifies, label_activation, reads_pairs
 from service.embedding.requests import (
     DTYPES,
     Direction,
@@ -42,6 +40,7 @@ from service.embedding.requests import (
     Output,
     Text,
 )
+from service.embedding.tokenize.prompts import SPELLINGS, USES
 from service.errors import (
     BadRequest,
     ConflictingFields,

@@ -12,10 +12,10 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.images import ImagesRequest, reads_images
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.packing import split
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
+from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS, Body, Headers, json_body
@@ -23,12 +23,12 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, pooled_bytes
-from service.protocols.inlay.models import created
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import Decoded, Decoder, EmbeddingsBody, OpenAIModel, OpenAIModelList, PoolingBody
+from service.registry.store import created
 
 PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 TOKEN_EMBED = "token_embed"
@@ -104,7 +104,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
     registry, settings = context.registry, context.settings
 
     def entry(model: Model) -> OpenAIModel:
-        card, since = model.card, created(settings, model)
+        card, since = model.card, created(settings.store, model.card.name)
         return OpenAIModel(id=card.name, created=since, max_model_len=card.max_tokens, root=card.source)
 
     async def list_models(request: Request) -> Response:
@@ -200,7 +200,8 @@ def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
     normalize = None if rows == TOKEN_EMBED else options.normalize
-    return ImagesRequest(decoded.pictures, request.model, outputs, normalize=normalize, dimensions=options.dimensions)
+    wanted = EmbedOptions(outputs, normalize=normalize, dimensions=options.dimensions)
+    return ImagesRequest(decoded.pictures, request.model, wanted)
 
 
 def _check_options(decoded: Decoded, model: Model) -> None:

@@ -16,13 +16,13 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.images import Picture
-from service.embedding.prompts import SPELLINGS
 from service.embedding.requests import EmbedOptions, EmbedRequest, Ids, Input, Spans, Text
+from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay import vllm_fields
-from service.protocols.inlay.embed_body import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
-from service.protocols.inlay.images import EXAMPLE_IMAGE, decode_picture
+from service.protocols.inlay.inputs import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
+from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
 INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
@@ -386,12 +386,12 @@ def decode_pictures(value: Any) -> list[Picture]:
         BadInput, BadRequest: an image, or the whole value, is no data URL or base64.
     """
     if type(value) is str:
-        return [Picture(decode_picture(value, ("inputs",)))]
+        return [decode_picture(value, ("inputs",))]
     if type(value) is not list or not all(type(item) is str for item in value):
         raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed="send a data URL or a list of them")
     if not value:
         raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
-    return [Picture(decode_picture(item, ("inputs", index))) for index, item in enumerate(value)]
+    return [decode_picture(item, ("inputs", index)) for index, item in enumerate(value)]
 
 
 def decode_inputs(value: Any) -> list[Input]:

@@ -15,10 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.classifying import Labelled, classify
 from service.embedding.model import Model
+from service.embedding.ranking import Labelled, Scorer, classify
 from service.embedding.requests import EmbedResult, Input, Text
-from service.embedding.scoring import Scorer
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
 from service.http.formats import JSON

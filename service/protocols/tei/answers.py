@@ -12,9 +12,9 @@ import orjson
 from numpy.typing import NDArray
 
 from proto import tei_pb2 as pb
-from service.embedding.packing import split
 from service.embedding.requests import EmbedResult
-from service.embedding.tokenization import Token
+from service.embedding.tokenize.packing import split
+from service.embedding.tokenize.tokenizer import Token
 from service.http import json_arrays
 from service.http.formats import Body, Headers, buffer, json_body
 from service.http.json_arrays import Encoded

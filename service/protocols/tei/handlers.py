@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import late_interaction
-from service.embedding.classifying import Labelled
 from service.embedding.pooling import normalize
+from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
 from service.http import formats, json_arrays
@@ -36,7 +36,6 @@ from service.protocols.tei.operations import (
     token_output,
 )
 from service.protocols.tei.schemas import TokenVectorsBody, options_of
-from service.protocols.tei.vector_similarity import QUERIES, VectorSimilarity
 
 Vectors = TypeVar("Vectors", bound=TokenVectorsBody)
 DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
@@ -55,7 +54,6 @@ class Handlers:
         self._embedder, self._operations = context.embedder, Operations(context)
         self._embed = EmbedHandler(context)
         self._rerank_documents = rerank_documents
-        self._compare = VectorSimilarity(context)
 
     async def by_kind(self, request: Request) -> Response:
         """Answer a body of /rerank, /similarity, /predict or /embed.
@@ -108,11 +106,7 @@ class Handlers:
         return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:
-        """Return the score of a text with each of the others, or those of vectors in the body."""
-        if QUERIES in request.body:
-            data = await read_json(request, parse_json)
-            if type(data) is dict and "queries" in data:
-                return await self._compare(data)
+        """Return the score of a text with each of the others."""
         body = await read_json(request, _similarity_body)
         texts, model = body.inputs, self._registry.get(body.model)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)

@@ -4,26 +4,25 @@ Both read their requests into EmbedOptions, which say how texts are cut and whic
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, Field
 
 from models.artifacts.card import SPARSE, Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
-from service.embedding import classifying, ranking
-from service.embedding.classifying import Labelled, classifies
-from service.embedding.late_interaction import Function, function_of
+from service.embedding import ranking
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.output_plan import HIDDEN, POOLED
+from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.prompts import prompt_of
-from service.embedding.ranking import Ranks
+from service.embedding.ranking import Labelled, Ranks, classifies
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
-from service.embedding.tokenization import Token, Tokenizer
+from service.embedding.tokenize.prompts import prompt_of
+from service.embedding.tokenize.tokenizer import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
-from service.protocols.tei.schemas import Info
 from service.registry.loading import BATCH_VALUES, encoder_tokens
 from service.request_context import RequestContext
 
@@ -31,6 +30,26 @@ CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 Written = TypeVar("Written")
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
+
+
+class Info(BaseModel):
+    """What is served, and its limits."""
+
+    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
+    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
+    model_dtype: str
+    served_model_name: str
+    model_type: dict[str, dict[str, Any]]
+    max_concurrent_requests: Annotated[int, Field(description="of this process")]
+    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
+    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
+    max_batch_requests: int | None = None
+    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
+    auto_truncate: bool
+    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
 
 
 class Operations:
@@ -73,7 +92,7 @@ class Operations:
     ) -> Labelled:
         """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
         truncate, side = options.truncate, options.truncation_direction
-        return await classifying.classify(self._embedder, model, texts, call, truncate, side, activation)
+        return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
 
     async def tokenize(
         self,
@@ -169,11 +188,6 @@ def _model_type(card: Card) -> dict[str, dict[str, Any]]:
 def compares_tokens(card: Card) -> bool:
     """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
     return card.multi_vector is not None and POOLED not in card.outputs
-
-
-def late_interaction_function(card: Card | None) -> Function:
-    """Return the function that a model compares vectors of tokens by; of one that does not, or of none, MaxSim."""
-    return function_of(card.multi_vector) if card and card.multi_vector else "maxsim"
 
 
 def pooled_output(card: Card) -> str:

@@ -17,12 +17,12 @@ from service.http.routes import Answer, Example, Handler, RequestBody, Route, Ro
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.tags import TEI
-from service.protocols.tei import answers, schemas, vector_similarity
+from service.protocols.tei import answers, operations, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 HELLO = ["hello world"]
 HEADERS = timing_headers.HEADERS | truncation.HEADERS
-COMPARED = {"inputs": {"source_sentence": "a text", "sentences": ["another", "a third"]}}
+COMPARED = {"source_sentence": "a text", "sentences": ["another", "a third"]}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
 EITHER = {
     "anyOf": [{"$ref": REFERENCE.format(model=name)} for name in ("EmbedBody", "SimilarityBody", "PredictBody")]
@@ -57,34 +57,28 @@ def routes(context: ServiceContext, rerank_documents: DocumentsHandler) -> Route
 
 def _vector_routes(handlers: Handlers) -> list[Route]:
     about = "/embed, /similarity, /predict or /rerank, as the body and the model say"
-    examples = {"texts": {"inputs": ["hello"]}, "similarity": COMPARED, "ranking": RANKED_BY_RERANKER}
+    examples = {"texts": {"inputs": ["hello"]}, "similarity": {"inputs": COMPARED}, "ranking": RANKED_BY_RERANKER}
     either, either_body = _in_every_format(EITHER_ANSWER), RequestBody(schema=EITHER, examples=examples)
     all_vectors = _body(schemas.AllVectorsBody, HELLO)
     every_token = "A vector a token, special ones included, not normalised unless `normalize_tokens` says so"
     sparse, values = _body(schemas.SparseBody, HELLO), _json(answers.SPARSE_SCHEMA)
-    about_values = "The sparse vector of each text: its values that are not 0"
+    about_values, need = "The sparse vector of each text: its values that are not 0", needs.SPARSE_VECTORS
     return [
         _post("/", handlers.by_kind, about, either_body, either, vectors=True),
         _post("/invocations", handlers.by_kind, f"{about}; SageMaker calls it", either_body, either, vectors=True),
         _post("/embed_all", handlers.embed_all, every_token, all_vectors, _in_every_format(VECTOR_LISTS), vectors=True),
-        _post("/embed_sparse", handlers.embed_sparse, about_values, sparse, values, vectors=True, need=needs.SPARSE),
+        _post("/embed_sparse", handlers.embed_sparse, about_values, sparse, values, vectors=True, need=need),
     ]
 
 
 def _score_routes(handlers: Handlers) -> list[Route]:
-    compared = RequestBody(
-        model=schemas.SimilarityBody,
-        schema=vector_similarity.VectorsBody.model_json_schema(),
-        examples={"texts": COMPARED, "vectors": vector_similarity.EXAMPLE},
-    )
-    about_scores = "The cosine of a text with others, or MaxSim; or the scores of vectors in the body"
-    scores = _json({"anyOf": [VECTOR, vector_similarity.SCORES]})
+    compared, about_scores = _body(schemas.SimilarityBody, COMPARED), "The cosine of a text with others, or MaxSim"
     labelled, about_labels = _body(schemas.PredictBody, "I like it"), "The scores of a text's labels, the best first"
     ranked = RequestBody(schema=EITHER_RANKING, examples={"documents": DOCUMENTS, "texts": RANKED_BY_RERANKER})
     ranks = Answer(content={JSON: {"anyOf": [RANKS, DOCUMENTS_RANKED]}}, headers=HEADERS | ignored_fields.HEADERS)
     about_ranks, errors = "The scores of texts with a query, the best first", {JSON: DOCUMENTS_ERROR}
     return [
-        _post("/similarity", handlers.similarity, about_scores, compared, scores, vectors=True),
+        _post("/similarity", handlers.similarity, about_scores, compared, _json(VECTOR), vectors=True),
         _post("/predict", handlers.predict, about_labels, labelled, _json(PREDICTIONS), need=needs.CLASSIFIER),
         _post("/rerank", handlers.rerank, about_ranks, ranked, ranks, other_errors=errors),
     ]
@@ -107,7 +101,7 @@ def _info_route(handlers: Handlers) -> Route:
         summary="What is served, and its limits",
         tag=TEI,
         query=schemas.InfoQuery,
-        answers={200: Answer(content={JSON: schemas.Info}), 401: UNAUTHORIZED},
+        answers={200: Answer(content={JSON: operations.Info}), 401: UNAUTHORIZED},
         admitted=False,
     )
 

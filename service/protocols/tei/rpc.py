@@ -14,10 +14,9 @@ from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
-from service.embedding.classifying import classifies
 from service.embedding.model import Model
+from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
-from service.embedding.scoring import Reading, Scorer, ranks_pairs
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.protocols.inlay import needs, timing_headers
@@ -47,13 +46,13 @@ class Timed(NamedTuple):
     Args:
         message: without its metadata.
         result: of the core.
-        started: when the request was taken up, on `time.perf_counter`.
+        seconds: since the request was taken up.
         entries: wire bytes of the message's first field, which are written apart from it.
     """
 
     message: Any
     result: EmbedResult
-    started: float
+    seconds: float
     entries: bytes = b""
 
 
@@ -155,28 +154,26 @@ class Handlers:
 
     async def embed(self, request: pb.EmbedRequest, call: RequestContext) -> Timed:
         """Return the vector of a text."""
-        started, options = (
-            perf_counter(),
-            _options(request)._replace(
-                normalize=request.normalize if request.HasField("normalize") else True,
-                dimensions=request.dimensions if request.HasField("dimensions") else None,
-            ),
+        started = perf_counter()
+        options = _options(request)._replace(
+            normalize=request.normalize if request.HasField("normalize") else True,
+            dimensions=request.dimensions if request.HasField("dimensions") else None,
         )
         result = await self._embedded(request, options, pooled_output, call)
-        return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result, started)
+        return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result, perf_counter() - started)
 
     async def embed_all(self, request: pb.EmbedAllRequest, call: RequestContext) -> Timed:
         """Return the vectors of a text's tokens."""
         started = perf_counter()
         result = await self._embedded(request, _options(request), token_output, call)
         entries = answers.token_embeddings(result.outputs[0].rows)
-        return Timed(pb.EmbedAllResponse(), result, started, entries)
+        return Timed(pb.EmbedAllResponse(), result, perf_counter() - started, entries)
 
     async def embed_sparse(self, request: pb.EmbedSparseRequest, call: RequestContext) -> Timed:
         """Return the sparse vector of a text."""
         started = perf_counter()
         result = await self._embedded(request, _options(request), sparse_output, call)
-        return Timed(answers.sparse_message(result), result, started)
+        return Timed(answers.sparse_message(result), result, perf_counter() - started)
 
     async def _embedded(
         self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext
@@ -186,7 +183,7 @@ class Handlers:
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
-        return timing_headers.metadata(answer.result, self._context.registry, answer.started)
+        return timing_headers.metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
 
     async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
         """Return the tokens of a text, as wire bytes."""
@@ -213,7 +210,7 @@ class Handlers:
         inputs = [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else []
         labelled = await self._operations.label(model, inputs, _options(request), activation, call)
         best = [pb.Prediction(label=label, score=score) for label, score in labelled.best_first(0)]
-        return Timed(pb.PredictResponse(predictions=best), labelled.result, started)
+        return Timed(pb.PredictResponse(predictions=best), labelled.result, perf_counter() - started)
 
     async def rerank(self, request: pb.RerankRequest, call: RequestContext) -> Timed:
         """Return the texts' numbers and scores, the best first."""
@@ -233,7 +230,8 @@ class Handlers:
             read.append(request)
             self._operations.check_batch(len(read), "texts")
             characters += len(request.query) + len(request.text)
-            limits.check_character_count(characters, settings)
+            if characters > settings.max_request_characters:
+                raise limits.too_many_characters(characters, settings.max_request_characters)
         self._operations.check_batch(len(read), "texts")
         activation = raw_or_sigmoid(read[0].raw_scores)
         pairs = [(request.query, request.text) for request in read]
@@ -254,7 +252,7 @@ def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None, started: float) -
         pb.Rank(index=index, score=score, text=None if texts is None else texts[index])
         for index, score in ranks.best_first()
     ]
-    return Timed(pb.RerankResponse(ranks=best), ranks.result, started)
+    return Timed(pb.RerankResponse(ranks=best), ranks.result, perf_counter() - started)
 
 
 def timed_response(answer: Timed) -> bytes:
@@ -263,7 +261,7 @@ def timed_response(answer: Timed) -> bytes:
     metadata = pb.Metadata(
         compute_chars=result.characters,
         compute_tokens=result.tokens,
-        total_time_ns=int((perf_counter() - answer.started) * 1e9),
+        total_time_ns=int(answer.seconds * 1e9),
         tokenization_time_ns=int(times.tokenization * 1e9),
         queue_time_ns=int(times.queue * 1e9),
         inference_time_ns=int(times.inference * 1e9),

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
 from service.http.validation_errors import quoted, validated, validation_error
-from service.protocols.inlay.embed_body import INPUTS
+from service.protocols.inlay.inputs import INPUTS
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
@@ -163,26 +163,6 @@ class InfoQuery(StrictBody):
     """The query of /info."""
 
     model: ModelName = None
-
-
-class Info(BaseModel):
-    """What is served, and its limits."""
-
-    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
-    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
-    model_dtype: str
-    served_model_name: str
-    model_type: dict[str, dict[str, Any]]
-    max_concurrent_requests: Annotated[int, Field(description="of this process")]
-    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
-    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
-    max_batch_requests: int | None = None
-    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
-    auto_truncate: bool
-    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
-    version: str
-    sha: str | None = None
-    docker_label: str | None = None
 
 
 class TextToken(BaseModel):

@@ -101,7 +101,7 @@ def stop(*arguments: Any, **named: Any) -> Any:
 
 FAILURES: dict[str, tuple[str, Any]] = {
     "a stop while hashing": ("models.artifacts.folder.hashes", stop),
-    "a stop while comparing": ("models.artifacts.export.largest_differences", stop),
+    "a stop while comparing": ("models.artifacts.text_export.compare_graphs", stop),
     "a full disk": (
         "models.graphs.builder.Path.write_bytes",
         lambda *arguments: (_ for _ in ()).throw(OSError(28, "No space left")),

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from models.artifacts import card as cards
 from models.artifacts import links, weights
 from models.artifacts.card import Card
 from models.artifacts.description import describe
-from models.artifacts.export import export, write_weights
+from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.checkpoints.checkpoint import open_checkpoint
+from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.safetensors import DTYPES, Tensor
 from models.errors import BadCard, BadCheckpoint, ModelError
-from models.families.fitting import fit
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.served import serving
 
@@ -187,7 +188,11 @@ def test_rejects_link_of_unmappable_tensor(dtype: str, stored: str, offset: int,
         links.link(tmp_path, [tensor])
 
 
-def test_rejects_link_of_partially_fetched_checkpoint(original: Path, tmp_path: Path) -> None:
+def test_rejects_link_of_partially_fetched_checkpoint(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = replace(open_checkpoint(original.parent), source="org/name@1", fetch=lambda _: None)
+    place = LocatedCheckpoint(original.parent, "org/name@1", True, lambda: opened)
+    monkeypatch.setattr("models.artifacts.export.located", lambda *_: nullcontext(place))
     with pytest.raises(BadCheckpoint, match=r"org/name@1 was fetched in parts: .*, leave out --link"):
-        write_weights(opened, fit(opened), tmp_path, "keep", link=True)
+        export(original.parent, tmp_path / "out", link=True)

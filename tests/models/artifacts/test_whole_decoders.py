@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from models.artifacts.description import blocks_summary, describe
-from models.artifacts.export import MAY_BE_WHOLE, export
+from models.artifacts.export import export
+from models.artifacts.text_export import MAY_BE_WHOLE
 from models.errors import BadCheckpoint, ReferenceMismatch
 from models.reference import interpreter
 from tests.golden_cases import case, write_checkpoint, write_json, write_sentence_files

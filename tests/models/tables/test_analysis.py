@@ -14,8 +14,6 @@ from models.artifacts.export import export
 from models.artifacts.random_checkpoint import INITS, create
 from models.checkpoints.safetensors import tensors_of
 from models.errors import ModelError
-from models.plots.picture import LinePanel
-from models.plots.word_table import draw_table, picture
 from models.recipes.steps import AddPosition, Embed, LayerNorm
 from models.tables import analysis, row_blocks
 from models.tables.analysis import components, effective_rank, row_facts, spectrum
@@ -179,17 +177,3 @@ def test_rejects_unknown_initialisation(options: dict[str, Any], says: str, tmp_
     with pytest.raises(ModelError, match=says):
         create(tmp_path / "x", model_type="bert", **options)
     assert not (tmp_path / "x").exists()
-
-
-@pytest.mark.parametrize("table", [np.zeros((5, 3), np.float32), np.ones((1, 4), np.float32), table_of(np.float32)])
-def test_draws_every_table_with_its_facts(table: Any) -> None:
-    facts, actual = row_facts(table), spectrum(table)
-    assert draw_table("x", facts, actual).startswith(b"\x89PNG")
-    (values,), (lengths,) = picture("x", facts, actual).panels
-    assert isinstance(values, LinePanel)
-    assert isinstance(lengths, LinePanel)
-    shown = values.curves[0].y
-    above = np.array(actual.singular_values) > actual.reliable_above
-    np.testing.assert_array_equal(shown[above], np.array(actual.singular_values)[above])
-    assert np.isnan(shown[~above]).all()
-    assert lengths.curves[0].y.sum() == len(table)

@@ -146,11 +146,18 @@ def test_an_address_is_shown_without_user_and_password(
     assert SECRET not in error
 
 
+@pytest.mark.parametrize("words", [["settings"], ["serve", "--help"]])
+def test_no_command_shows_a_key(inlay: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
+    monkeypatch.setenv("INLAY_API_KEYS", SECRET)
+    code, out, error = inlay(*words)
+    assert (code, SECRET in out + error) == (0, False)
+
+
 # ---- values
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "allowed"),
+    ("name", "value", "allowed"),
     [
         ("--port", "abc", "a whole number"),
         ("--port", "70000", "65535 at most"),
@@ -159,10 +166,17 @@ def test_an_address_is_shown_without_user_and_password(
         ("--log-inputs", "maybe", "true or false"),
         ("--device", "gpu", "'auto', 'cpu' or 'cuda'"),
         ("--otlp-endpoint", "collector:4318", "http://HOST:PORT or https://HOST:PORT"),
+        ("INLAY_PORT", "99999", "65535 at most"),
+        ("INLAY_DEVICE", "tpu", "'auto', 'cpu' or 'cuda'"),
     ],
 )
-def test_wrong_value_error_says_what_is_allowed(inlay: Run, option: str, value: str, allowed: str) -> None:
-    assert refused(inlay, option, value) == f"inlay: {option} is {value!r}; allowed: {allowed}\n"
+def test_wrong_value_is_named_where_it_was_set(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str
+) -> None:
+    if name.startswith("INLAY_"):
+        monkeypatch.setenv(name, value)
+    error = refused(inlay, *([] if name.startswith("INLAY_") else [name, value]))
+    assert error == f"inlay: {name} is {value!r}; allowed: {allowed}\n"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +185,11 @@ def test_wrong_value_error_says_what_is_allowed(inlay: Run, option: str, value: 
         ("--port 1024 --grpc-port 1024", "INLAY_PORT and INLAY_GRPC_PORT are both 1024"),
         ("--shared-memory true --workers 2", "set INLAY_WORKERS=1"),
         ("--model-control explicit --workers 2", "set INLAY_WORKERS=1, or use INLAY_WATCH_STORE"),
+        ("--management-port 8080", "INLAY_PORT and INLAY_MANAGEMENT_PORT are both 8080"),
+        (
+            "--management-port 1 --model-control explicit --tls-client-ca ca.pem",
+            "anyone who reaches it could load models: set INLAY_API_KEYS",
+        ),
     ],
 )
 def test_rejects_settings_that_contradict_each_other(inlay: Run, words: str, meant: str) -> None:
@@ -194,6 +213,7 @@ def test_every_section_begins_at_a_setting() -> None:
     [
         (["--api-keys-file", "nowhere.txt"], "nowhere.txt cannot be read"),
         (["--api-keys", f"{SECRET},{SECRET}"], "twice"),
+        (["--api-keys", f"fine,{SECRET} {SECRET}"], "entry 2"),
         (["--tls-cert", "nowhere.pem", "--tls-key", "nowhere.pem"], "nowhere.pem cannot be used for TLS"),
         (["--tls-cert", "nowhere.pem"], "INLAY_TLS_CERT and INLAY_TLS_KEY both"),
         (["--models", "absent"], "holds no 'absent'"),
@@ -240,6 +260,11 @@ def test_only_model_of_a_watched_store_is_told_what_keeps_it(inlay: Run, tiny_st
     for words in (["--watch-store", "1"], ["--model-control", "explicit"]):
         assert "; INLAY_DEFAULT_MODEL=bert keeps it" in inlay("check", "--store", tmp_path, *words)[1]
     assert "keeps it" not in inlay("check", "--store", tmp_path)[1]
+
+
+def test_models_are_chosen_by_name(inlay: Run, tiny_store: Path) -> None:
+    _, out, _ = inlay("check", "--store", tiny_store, "--models", "llama")
+    assert ("llama" in out, "bert" in out) == (True, False)
 
 
 def test_missing_configured_store_is_an_error(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:

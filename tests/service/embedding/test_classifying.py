@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from models.recipes.heads import Classifier
-from service.embedding.classifying import Labelled, label_activation
-from service.embedding.ranking import ACTIVATIONS
+from service.embedding.ranking import ACTIVATIONS, Labelled, label_activation
 
 LOGITS = np.array([[800.0, -800.0, 0.0], [1.0, 2.0, 3.0]])
 

@@ -62,10 +62,8 @@ async def test_rows_that_are_not_finite_fail_their_own_request(
 
 def limited(catalog: ModelRegistry, max_bytes: int = 10**6, together: int = 10**7) -> Images:
     """Images of a few small pictures."""
-    budget = MemoryBudget(together)
-    return Images(
-        catalog, max_inputs=4, max_pixels=10**6, max_rows=10**4, max_bytes=max_bytes, budget=budget, threads=1
-    )
+    settings = Settings(max_inputs=4, max_image_pixels=10**6, max_request_tokens=10**4, max_answer_bytes=max_bytes)
+    return Images(catalog, settings, MemoryBudget(together), threads=1)
 
 
 async def test_vectors_over_the_limit_are_refused_before_the_run(

@@ -14,8 +14,7 @@ from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.requests import EmbedResult, Ids, Text
-from service.embedding.tokenization import Cut
+from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.errors import DeadlineExceeded, EngineFailure
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within

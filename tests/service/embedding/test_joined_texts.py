@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.embedding.requests import Text
-from service.embedding.tokenization import Cut, Tokenizer
+from service.embedding.requests import Cut, Text
+from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import EmptyInput, TooLong
 from tests.static_golden import static_case
 

@@ -1,10 +1,10 @@
-"""MaxSim and the functions of single vectors, against their definitions."""
+"""MaxSim against its definition."""
 
 import numpy as np
 import pytest
 
 from service.embedding import late_interaction
-from service.embedding.late_interaction import EMPTY_DOCUMENT, maxsim, score
+from service.embedding.late_interaction import EMPTY_DOCUMENT, maxsim
 
 RANDOM = np.random.default_rng(3)
 QUERIES = [RANDOM.normal(size=(n, 8)).astype(np.float32) for n in (1, 5, 32)]
@@ -40,25 +40,3 @@ def test_blocks_give_the_score_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_document_without_vectors_is_last() -> None:
     scores = maxsim(QUERIES[0], [DOCUMENTS[0], np.empty((0, 8), np.float32)])
     assert scores[1] == EMPTY_DOCUMENT < scores[0]
-
-
-ONE = {
-    "cosine": lambda a, b: a @ b / np.sqrt(a @ a) / np.sqrt(b @ b),
-    "dot": lambda a, b: a @ b,
-    "euclidean": lambda a, b: -np.sqrt(((a - b) ** 2).sum()),
-    "manhattan": lambda a, b: -np.abs(a - b).sum(),
-}
-
-
-@pytest.mark.parametrize("name", ONE)
-def test_functions_of_single_vectors(name: late_interaction.Function) -> None:
-    one, other = np.float64(QUERIES[1]), np.float64(DOCUMENTS[0])
-    expected = [[ONE[name](a, b) for b in other] for a in one]
-    np.testing.assert_allclose(
-        score([*QUERIES[1]], [*DOCUMENTS[0]], name, lambda: None), expected, rtol=1e-12, atol=1e-12
-    )
-
-
-def test_a_vector_of_zeros_has_the_cosine_zero() -> None:
-    zeros = np.zeros(8, np.float32)
-    assert score([zeros], [QUERIES[1][0], zeros], "cosine", lambda: None).tolist() == [[0, 0]]

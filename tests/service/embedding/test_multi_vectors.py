@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.export import export
-from service.embedding import multi_vectors
 from service.embedding.late_interaction import maxsim
+from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.ranking import rank
-from service.embedding.requests import EmbedResult, Ids, Text
+from service.embedding.requests import EmbedOptions, EmbedResult, Ids, Text
 from service.errors import EngineFailure, InlayError, TooLarge, TooLong
 from service.registry.warmup import warm_up
 from service.request_context import RequestContext
@@ -125,11 +126,11 @@ async def test_a_text_has_the_same_bits_among_others(service: Service, model: st
 
 async def test_projecting_in_parts_changes_no_bit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    project = multi_vectors.project
-    monkeypatch.setattr(multi_vectors, "project", lambda *given: runs.append(1) or project(*given))
+    project = MultiVector.project
+    monkeypatch.setattr(MultiVector, "project", lambda *given: runs.append(1) or project(*given))
     whole = await vectors(service, TEXTS)
     assert len(runs) == 1
-    monkeypatch.setattr(multi_vectors, "HELD_ROWS", 20)
+    monkeypatch.setattr(MultiVector, "held_rows", 20)
     parts = await vectors(service, TEXTS)
     assert len(runs) > 2
     assert [own.tobytes() for own in parts] == [own.tobytes() for own in whole]
@@ -137,7 +138,7 @@ async def test_projecting_in_parts_changes_no_bit(service: Service, monkeypatch:
 
 async def test_marking_in_a_thread_changes_no_bit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     inline = await vectors(service, TEXTS, input_type="query")
-    monkeypatch.setattr(multi_vectors, "INLINE_TEXTS", 1)
+    monkeypatch.setattr(MultiVector, "inline_inputs", 1)
     threaded = await vectors(service, TEXTS, input_type="query")
     assert [own.tobytes() for own in threaded] == [own.tobytes() for own in inline]
 
@@ -201,9 +202,10 @@ async def test_ranking_is_maxsim_of_query_and_documents(service: Service) -> Non
 
 
 async def test_a_vector_that_is_not_finite_fails_the_request(service: Service) -> None:
-    model = service.registry.get("colbert")
+    (kind,) = service.registry.get("colbert").plan(EmbedOptions((MULTI_VECTOR,)), "").kinds
+    assert isinstance(kind, MultiVector)
     with pytest.raises(EngineFailure, match="multi_vector_embedding that is not finite"):
-        multi_vectors.project(model, [np.full((2, 32), np.inf, np.float32)], [None])
+        kind.project([np.full((2, 32), np.inf, np.float32)], [None])
 
 
 async def test_a_model_is_warmed_up_with_its_projection(service: Service) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.embedding.packing import (
+from service.embedding.tokenize.packing import (
     Packed,
     feeds,
     join,

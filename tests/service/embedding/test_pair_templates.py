@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.pair_templates import added_tokens, texts_of
 from service.embedding.ranking import rank
 from service.embedding.requests import Ids, Text
+from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.errors import ConflictingFields, TooLong
 from service.request_context import RequestContext
 from tests.classifier_models import tensors

@@ -12,8 +12,7 @@ from models.artifacts.adoption import adopt
 from models.artifacts.export import export
 from models.positions.rope.table import tabulate
 from service.embedding.pooling import POOLINGS, pool
-from service.embedding.requests import Ids, Text
-from service.embedding.tokenization import Cut
+from service.embedding.requests import Cut, Ids, Text
 from service.errors import BadInput, BadRequest, EmptyRequest, NotFound, StartError, TooLarge
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry

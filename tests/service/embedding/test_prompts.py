@@ -7,8 +7,8 @@ import pytest
 
 from models.artifacts.card import Card
 from models.artifacts.export import export
-from service.embedding.prompts import NO_TASK, SPELLINGS, USES, prompt_of, task_of
 from service.embedding.requests import Text
+from service.embedding.tokenize.prompts import NO_TASK, SPELLINGS, USES, prompt_of, task_of
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service

@@ -9,10 +9,10 @@ import pytest
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from models.recipes.graph_names import ONE_ROW
-from service.embedding import validation
-from service.embedding.model import Work
-from service.embedding.output_plan import HIDDEN, POOLED
-from service.embedding.requests import Ids
+from service.embedding.outputs.kind import HIDDEN, POOLED
+from service.embedding.requests import EmbedOptions, Ids
+from service.embedding.tokenize import validation
+from service.embedding.tokenize.packing import Work
 from service.registry.loading import run_of
 from service.runtime.onnx import OnnxEngine
 from tests.embed_requests import embed_request
@@ -55,7 +55,7 @@ async def test_the_row_is_that_of_the_whole_encoder_and_has_the_same_bits_in_any
     service = Service(store, models=(name,))
     model = service.registry.get(name)
     assert model.card.row_graphs is not None
-    assert model.plan((POOLED,), None, None, None, "float32").typed == {"encoder": (ONE_ROW,)}
+    assert model.plan(EmbedOptions((POOLED,)), "").typed == {"encoder": (ONE_ROW,)}
     inputs = sequences()
     (together,) = await vectors(service, inputs, name)
     for number, alone in enumerate(inputs):

@@ -12,10 +12,8 @@ import pytest
 
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.ranking import rank
-from service.embedding.requests import Text
-from service.embedding.scoring import Reading, Scorer
-from service.embedding.tokenization import Cut
+from service.embedding.ranking import Reading, Scorer, rank
+from service.embedding.requests import Cut, Text
 from service.errors import DeadlineExceeded, EngineFailure, TooManyCharacters, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within

@@ -9,8 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding import sentence_modules
-from service.embedding.requests import Text
+from service.embedding.outputs.dense import SentenceVector, run_modules
+from service.embedding.outputs.plan import planner
+from service.embedding.requests import EmbedOptions, Text
 from service.errors import EngineFailure, InlayError, StartError
 from service.registry.warmup import warm_up
 from tests.embed_requests import embed_request
@@ -92,13 +93,19 @@ async def test_text_has_the_same_bits_alone_and_in_a_batch(tmp_path: Path) -> No
         assert (await embed(service, [text])).tobytes() == row.tobytes()
 
 
+def sentence_vector(service: Service) -> SentenceVector:
+    (kind,) = service.registry.get("tiny").plan(EmbedOptions(), "").kinds
+    assert isinstance(kind, SentenceVector)
+    return kind
+
+
 async def test_rows_have_the_same_bits_among_very_many(tmp_path: Path) -> None:
     """The engine runs more than 512 rows in chunks."""
-    model = written(tmp_path, "mean", WIDE, dense(48, 20)).registry.get("tiny")
+    kind = sentence_vector(written(tmp_path, "mean", WIDE, dense(48, 20)))
     rows = np.random.default_rng(4).normal(size=(700, HIDDEN)).astype(np.float32)
-    whole = sentence_modules.run_modules(model, rows)
+    whole = run_modules(kind, rows)
     for start in (0, 1, 127, 128, 511, 512, 699):
-        assert sentence_modules.run_modules(model, rows[start : start + 1]).tobytes() == whole[start].tobytes()
+        assert run_modules(kind, rows[start : start + 1]).tobytes() == whole[start].tobytes()
 
 
 async def test_kept_vectors_have_passed_the_modules_once(tmp_path: Path) -> None:
@@ -121,7 +128,7 @@ async def test_vector_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     service = written(tmp_path, "mean", dense(HIDDEN, 4, "torch.nn.modules.linear.Identity"))
     pooled = np.full((1, HIDDEN), 3e38, np.float32)
     with pytest.raises(EngineFailure, match="tiny gave a sentence_embedding that is not finite"):
-        sentence_modules.run_modules(service.registry.get("tiny"), pooled)
+        run_modules(sentence_vector(service), pooled)
 
 
 async def test_warm_up_runs_modules(tmp_path: Path) -> None:
@@ -131,4 +138,4 @@ async def test_warm_up_runs_modules(tmp_path: Path) -> None:
     assert model.card.modules
     narrow = replace(model.card, modules=replace(model.card.modules, width=3))
     with pytest.raises(StartError, match=r"modules\.onnx gives vectors 48 wide where its card promises 3"):
-        await warm_up(replace(model, card=narrow))
+        await warm_up(replace(model, card=narrow, plan=planner(narrow, model.engine, model.weights)))

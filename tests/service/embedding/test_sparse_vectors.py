@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import SPARSE
 from models.artifacts.export import export
-from service.embedding import sparse_vectors
+from service.embedding.outputs import sparse as sparse_vectors
 from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, EngineFailure, OutOfRange, TooLarge
 from tests.embed_requests import embed_request

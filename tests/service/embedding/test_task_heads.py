@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
+from service.embedding.outputs.plan import planner
 from service.embedding.ranking import rank
 from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, StartError, TooLarge, WrongModelKind
@@ -153,4 +154,4 @@ async def test_warmup_runs_the_classifier(tmp_path: Path) -> None:
     assert model.card.classifier is not None
     two = replace(model.card, classifier=replace(model.card.classifier, labels=("a", "b")))
     with pytest.raises(StartError, match="gives class_logits 3 wide where its card promises 2"):
-        await warm_up(replace(model, card=two))
+        await warm_up(replace(model, card=two, plan=planner(two, model.engine, model.weights)))

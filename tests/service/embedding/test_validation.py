@@ -8,8 +8,8 @@ import pytest
 from models.artifacts.card import Card
 from models.positions.learned import PositionRule
 from models.recipes.positional_encodings import Encodings
-from service.embedding import validation as sequences
 from service.embedding.requests import Ids
+from service.embedding.tokenize import validation as sequences
 from service.errors import BadInput, InlayError, OutOfRange
 
 

@@ -2,15 +2,20 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 
 from service.errors import BadInput, InlayError, Overloaded
+from service.http import pipeline
+from service.http.access_log import AccessLog
+from service.http.cors import Cors
 from service.http.head_memory import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
 from service.http.response import Response, bytes_response
 from service.http.routes import Handler, Request
+from service.security.api_keys import Keys
 from tests.service.http.toy_server import MIB, Toy, connected, exchange, request, route, running, statuses, until
 
 LAST = b"connection: close"
@@ -225,6 +230,46 @@ async def test_requests_that_come_together_share_a_batch(toy: Toy, handler: Batc
     assert len(handler.batches) < 5 * 32
     assert handler.alone == []
     assert toy.counted() == {("/batch", "200"): 5 * 32}
+
+
+KEY = "correct-horse-battery"
+GUARDED = {"keys": Keys([f"main:{KEY}"]), "access_log": AccessLog(None, True), "cors": Cors(["https://a"])}
+FORMS: dict[str, list[bytes]] = {
+    "requests": [b"accept-encoding: gzip, deflate", b"accept: */*", b"connection: keep-alive"],
+    "per request": [b"x-request-id: 5", b"traceparent: 5", b"inlay-timeout-ms: 60000"],
+    "page": [b"origin: https://a"],
+    "last": [LAST],
+    "chunks": [b"transfer-encoding: chunked"],
+}
+
+
+@pytest.mark.parametrize("settings", [{}, GUARDED], ids=["open", "guarded"])
+@pytest.mark.parametrize("form", FORMS)
+async def test_every_client_reaches_the_batch_handler(toy: Toy, handler: Batches, form: str) -> None:
+    head = [b"authorization: Bearer " + KEY.encode(), *FORMS[form]]
+    for _ in range(2):
+        async with connected(toy.port) as client:
+            await client.send(post(b"", *head) + b"1\r\na\r\n0\r\n\r\n" if form == "chunks" else post(b"a", *head))
+            assert (await client.answer())[2] == b"A"
+    assert handler.batches == [[b"a"]] * 2
+    assert handler.alone == []
+
+
+@pytest.mark.parametrize("header", [b"accept-encoding: gzip", b"content-encoding: identity"])
+async def test_bodies_that_are_coded_pass_the_batch_handler_by(toy: Toy, handler: Batches, header: bytes) -> None:
+    async with connected(toy.port) as client:
+        await client.send(post(b"a", header))
+        assert (await client.answer())[2] == b"A"
+    assert (handler.batches, handler.alone) == ([], [b"a"])
+
+
+async def test_batch_that_ends_after_a_deadline_answers_504(
+    toy: Toy, handler: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "perf_counter", lambda: math.inf)
+    async with connected(toy.port) as client:
+        await client.send(post(b"a", b"inlay-timeout-ms: 60000"))
+        assert (await client.answer())[0] == 504
 
 
 async def test_requests_left_by_a_batch_are_served_alone(toy: Toy, handler: Batches) -> None:

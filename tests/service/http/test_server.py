@@ -13,8 +13,8 @@ import pytest
 
 from service.errors import BadInput
 from service.http.pipeline import Pipeline
-from service.http.response import WHOLE_BYTES, Response, bytes_response, json_response
-from service.http.response_writer import ResponseWriter
+from service.http.response import Response, bytes_response, json_response
+from service.http.response_writer import WHOLE_BYTES, ResponseWriter
 from service.http.routes import Request
 from service.http.server import MAX_PIPELINED, PIECE_BYTES
 from tests.service.http.toy_server import (

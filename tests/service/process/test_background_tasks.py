@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from service.process.background_tasks import background_tasks
+from service.process.background_tasks import background_tasks, repeated
 from tests.served import serving_here
 
 
@@ -32,3 +32,18 @@ async def test_task_that_ends_is_logged_by_name(tiny_store: Path, caplog: pytest
         "the background task returns ended and is not started again: restart this process",
     ]
     assert "ZeroDivisionError: unforeseen" in caplog.text
+
+
+async def test_lasting_fault_of_a_look_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    ends, looked = [ValueError("a"), ValueError("a"), None, ValueError("a"), ValueError("b")], asyncio.Event()
+
+    async def look() -> None:
+        if not ends:
+            looked.set()
+        elif error := ends.pop(0):
+            raise error
+
+    task = asyncio.create_task(repeated(look, 0, "looking"))
+    await asyncio.wait_for(looked.wait(), 20)
+    task.cancel()
+    assert [each.message for each in caplog.records] == ["looking failed"] * 3

@@ -16,7 +16,7 @@ import pytest
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from service.http.startup_probes import answer_until
-from tests.service.cli.test_startup import INLAY, ROOT, SECONDS, command
+from tests.service.cli.test_startup import INLAY, ROOT, SECONDS
 from tests.service.process.test_moving_workers import post, until
 from tests.service.security.test_tls import Shop
 
@@ -105,27 +105,3 @@ def test_live_and_not_ready_while_models_load(tmp_path: Path, secure: bool) -> N
                 refused = get(url, path)
                 assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
         loaded.set()
-
-
-@pytest.mark.parametrize(
-    ("flags", "why"),
-    [
-        (("--management-port", "8080"), "INLAY_PORT and INLAY_MANAGEMENT_PORT are both 8080"),
-        (
-            ("--management-port", "1", "--model-control", "explicit", "--tls-client-ca", "ca.pem"),
-            "anyone who reaches it could load models: set INLAY_API_KEYS",
-        ),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(flags: tuple[str, ...], why: str) -> None:
-    ended = command("serve", *flags)
-    assert (ended.returncode, why in ended.stderr, ended.stderr.count("\n")) == (1, True, 1)
-
-
-def test_management_port_in_use_is_one_line(tiny_store: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        flags = ("--port", "0", "--grpc-port", "0", "--management-port", port)
-        ended = command("serve", "--store", tiny_store, *flags)
-    assert ended.returncode == 1
-    assert "choose another with INLAY_MANAGEMENT_PORT or --management-port" in ended.stderr

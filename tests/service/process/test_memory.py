@@ -312,7 +312,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("threads", [1, 2, 4])
+@pytest.mark.parametrize("threads", [1, 4])
 def test_memory_of_longest_inputs_is_given_back(threads: int, store: Path) -> None:
     """Wide bursts on a real engine: the private memory of a process returns to where it was, within a quarter.
 

@@ -18,9 +18,7 @@ REQUESTS = 24  # on a connection each, so that every worker gets some
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """`bert`, and `b` of the same weights."""
-    for name in ("bert", "b"):
-        write(tmp_path / "store" / name, 0)
+    write(tmp_path / "store/bert", 0)
     return tmp_path / "store"
 
 
@@ -31,12 +29,6 @@ def write(out: Path, seed: int) -> None:
 def post(url: str, path: str, body: object = None) -> httpx.Response:
     """Send a request on a connection of its own."""
     return httpx.post(url + path, json=body or {}, timeout=SECONDS, trust_env=False, verify=False)
-
-
-def answers(url: str, model: str = "bert") -> set[tuple[int, str]]:
-    """Return the different responses to many requests."""
-    responses = [post(url, "/embed", {"model": model, "inputs": ["hello world"]}) for _ in range(REQUESTS)]
-    return {(each.status_code, each.text) for each in responses}
 
 
 def versions(url: str, model: str = "bert") -> set[str]:
@@ -69,32 +61,25 @@ def workers(pid: int) -> list[int]:
     return [each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
 
 
-def test_a_watched_store_reaches_every_worker(store: Path) -> None:
-    with running(store, "--workers", "2", "--watch-store", "0.2") as (_, url, _):
+def test_watched_store_and_its_default_reach_every_worker(store: Path) -> None:
+    """A new version, a model that comes and goes, for workers that saw it come and for one that started after it."""
+    with running(store, "--workers", "2", "--watch-store", "0.2", default=None) as (process, url, _):
+
+        def statuses(model: str | None = None) -> set[int]:
+            body = {"inputs": ["hello world"]} | ({"model": model} if model else {})
+            return {post(url, "/embed", body).status_code for _ in range(REQUESTS)}
+
+        until(lambda: "inlay_workers_ready 2" in metrics(url))
+        assert statuses() == {200}
         (old,) = versions(url)
         write(store / "bert", 1)
         until(lambda: len(served := versions(url)) == 1 and old not in served)
         write(store / "late", 2)
-        until(lambda: {status for status, _ in answers(url, "late")} == {200})
-        (store / "b").rename(store.parent / "b")
-        until(lambda: {status for status, _ in answers(url, "b")} == {404})
-        assert {status for status, _ in answers(url)} == {200}
-
-
-def test_all_workers_agree_on_the_default_model(store: Path) -> None:
-    """Those that saw a model come, and one that started after it."""
-    (store / "b").rename(store.parent / "b")
-    with running(store, "--workers", "2", "--watch-store", "0.2", default=None) as (process, url, _):
-
-        def statuses() -> set[int]:
-            return {post(url, "/embed", {"inputs": ["hello world"]}).status_code for _ in range(REQUESTS)}
-
-        assert statuses() == {200}
-        until(lambda: "inlay_workers_ready 2" in metrics(url))
-        write(store / "late", 2)
         until(lambda: statuses() == {422})
+        assert statuses("late") == {200}
         os.kill(workers(process.pid)[0], signal.SIGKILL)
         until(lambda: "inlay_worker_restarts_total 1" in metrics(url) and "inlay_workers_ready 2" in metrics(url))
         assert statuses() == {422}
         (store / "late").rename(store.parent / "late")
         until(lambda: statuses() == {200})
+        assert statuses("late") == {404}

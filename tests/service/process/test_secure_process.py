@@ -38,12 +38,11 @@ def pair(pem: Path) -> list[str]:
     return ["--tls-cert", str(pem / "cert.pem"), "--tls-key", str(pem / "key.pem")]
 
 
-@pytest.mark.parametrize("workers", sampled(["2", "1"], 2))
 def test_workers_share_keys_and_certificates(
-    tiny_store: Path, tmp_path: Path, authority: trustme.CA, pem: Path, workers: str
+    tiny_store: Path, tmp_path: Path, authority: trustme.CA, pem: Path
 ) -> None:
     (tmp_path / "keys").write_text(f"one:{SECRET}\n")
-    flags = ["--workers", workers, *pair(pem), "--api-keys-file", str(tmp_path / "keys")]
+    flags = ["--workers", "2", *pair(pem), "--api-keys-file", str(tmp_path / "keys")]
     context = ssl.create_default_context()
     authority.configure_trust(context)
     with running(tiny_store, *flags) as (_, url, target):
@@ -87,9 +86,6 @@ def test_health_check_verifies_other_machines(tiny_store: Path, pem: Path) -> No
     ("variables", "said", "workers"),
     [
         ({"INLAY_TLS_CERT": "nowhere.pem", "INLAY_TLS_KEY": "nowhere.pem"}, "nowhere.pem cannot be used for TLS", "1"),
-        ({"INLAY_TLS_CERT": "nowhere.pem"}, "INLAY_TLS_KEY", "2"),
-        ({"INLAY_API_KEYS_FILE": "nowhere.txt"}, "nowhere.txt cannot be read", "1"),
-        ({"INLAY_API_KEYS": f"fine,{SECRET} {SECRET}"}, "entry 2", "1"),
         ({"INLAY_API_KEYS": f"{SECRET},{SECRET}"}, "twice", "2"),
     ],
     ids=lambda each: next(iter(each)) if isinstance(each, dict) else each,
@@ -102,12 +98,6 @@ def test_unusable_keys_or_files_are_one_line_and_exit_1(
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
     assert said in ended.stderr
     assert SECRET not in ended.stderr
-
-
-@pytest.mark.parametrize("arguments", [["settings"], ["serve", "--help"]])
-def test_no_command_shows_a_key(arguments: list[str]) -> None:
-    shown = command(*arguments, INLAY_API_KEYS=SECRET)
-    assert (shown.returncode, SECRET in shown.stdout + shown.stderr) == (0, False)
 
 
 @pytest.mark.parametrize(

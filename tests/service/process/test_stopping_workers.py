@@ -8,7 +8,7 @@ from pathlib import Path
 
 import httpx
 
-from service.cli.startup import _bound
+from service.cli.startup import bind
 from tests.service.cli.test_startup import SECONDS, running
 from tests.service.process.test_moving_workers import metrics, until, workers
 from tests.service.process.test_supervisor import is_alive
@@ -58,4 +58,4 @@ def test_killed_supervisor_leaves_no_port_or_folder(tiny_store: Path) -> None:
         until(lambda: not any(is_alive(pid) for pid in orphans))
         assert not folder.exists()
         for port, what in ((httpx.URL(url).port or 0, "REST"), (int(rpc_address.rpartition(":")[2]), "gRPC")):
-            _bound("127.0.0.1", port, what, "port").close()
+            bind("127.0.0.1", port, what, "port").close()

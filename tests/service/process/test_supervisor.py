@@ -249,8 +249,6 @@ from service.process import supervisor
 from service.process.supervisor import Supervisor
 
 supervisor.SILENT_SECONDS = 3.0
-if "elsewhere" in sys.argv:  # a system without prctl
-    supervisor.ctypes = None
 
 def run(folder, place):
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
@@ -264,12 +262,12 @@ if __name__ == "__main__":
 
 
 @contextmanager
-def supervised(folder: Path, *flags: str) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], set[int]]]]:
+def supervised(folder: Path) -> Iterator[tuple["subprocess.Popen[bytes]", Callable[[], set[int]]]]:
     """A supervisor of two workers in a process of its own, and what lists the workers that have started."""
     script, pids = folder / "script.py", folder / "pids"
     script.write_text(SCRIPT)
     pids.mkdir()
-    command = [sys.executable, script, pids, *flags]
+    command = [sys.executable, script, pids]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
 
     def workers() -> set[int]:
@@ -297,9 +295,8 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("flags", [(), ("elsewhere",)])
-def test_workers_end_with_a_supervisor_killed_by_sigkill(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    with supervised(tmp_path, *flags) as (process, workers):
+def test_workers_end_with_a_supervisor_killed_by_sigkill(tmp_path: Path) -> None:
+    with supervised(tmp_path) as (process, workers):
         process.kill()
         process.wait(SECONDS)
         until(lambda: not any(is_alive(pid) for pid in workers()))

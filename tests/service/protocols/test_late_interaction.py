@@ -1,6 +1,5 @@
 """Late interaction over every protocol: vectors, their lengths, scores, and the scores of vectors in a request."""
 
-import base64
 import io
 from collections.abc import Iterator
 from typing import Any
@@ -170,67 +169,6 @@ def test_similarity_of_a_model_with_sentence_vectors_is_their_cosine(served: Ser
     scores = post(served, "/similarity", body).json()
     assert scores[0] == pytest.approx(1)
     assert abs(scores[1]) < 1
-
-
-def test_similarity_of_vectors_is_that_of_their_texts(served: Served) -> None:
-    queries, documents = vectors(served, ["hello", "a b"], input_type="query"), vectors(served)
-    body = {"queries": [own.tolist() for own in queries], "documents": [own.tolist() for own in documents]}
-    scores = post(served, "/similarity", body).json()
-    texts = {"inputs": {"source_sentence": "a b", "sentences": TEXTS}, "parameters": {"truncate": True}}
-    assert scores[1] == post(served, "/similarity", texts).json()
-    np.testing.assert_allclose(scores[0], [maxsim(queries[0], own) for own in documents], rtol=1e-6, atol=1e-6)
-
-
-def test_vectors_may_be_sent_as_embed_answers_them(served: Served) -> None:
-    body = {"inputs": TEXTS, "outputs": [OUTPUT], "truncate": True, "encoding_format": "base64"}
-    tensors = post(served, "/embed", body).json()["outputs"][OUTPUT]
-    scores = post(served, "/similarity", {"queries": tensors[:1], "documents": tensors}).json()
-    assert scores[0][0] == pytest.approx(maxsim(vectors(served)[0], vectors(served)[0]))
-
-
-def test_the_example_of_the_documentation_is_computed(served: Served) -> None:
-    body = {"queries": [[[0.6, 0.8], [1, 0]]], "documents": [[[0, 1], [0.8, 0.6]], [[1, 0]]]}
-    assert post(served, "/similarity", body).json() == [[pytest.approx(1.76), pytest.approx(1.6)]]
-    mean = post(served, "/similarity", body | {"function": "meanmaxsim"}).json()
-    assert mean == [[pytest.approx(0.88), pytest.approx(0.8)]]
-
-
-@pytest.mark.parametrize(
-    ("function", "score"), [(None, 0.6), ("cosine", 0.6), ("dot", 1.2), ("euclidean", -(2.6**0.5)), ("manhattan", -1.8)]
-)
-def test_single_vectors_are_compared(served: Served, function: str | None, score: float) -> None:
-    body = {"queries": [[1, 0]], "documents": [[1.2, 1.6]]} | ({"function": function} if function else {})
-    assert post(served, "/similarity", body).json() == [[pytest.approx(score)]]
-
-
-BIG = {"dtype": "float32", "shape": [1 << 17, 1], "data": base64.b64encode(bytes(4 << 17)).decode()}
-FAULTS: list[tuple[dict[str, Any], int, str]] = [
-    ({"queries": [], "documents": []}, 400, "queries is empty"),
-    ({"queries": [[1, 0]], "documents": "a"}, 422, "documents is no list"),
-    ({"queries": [[1, 0]], "documents": []}, 400, "documents is empty"),
-    ({"queries": [[1, 0]]}, 422, "documents is missing"),
-    ({"queries": [[1, 0]], "documents": [[1, 0, 0]]}, 422, "documents[0] has shape [3]"),
-    ({"queries": [[1, 0]], "documents": [[[1, 0]]]}, 422, "documents[0] has shape [1, 2]"),
-    ({"queries": [[1, 0], [[1, 0]]], "documents": [[1, 0]]}, 422, "queries[1] has shape [1, 2]"),
-    ({"queries": [[[1, 0]], [[]]], "documents": [[[1, 0]]]}, 422, "queries[1] has shape [1, 0]"),
-    ({"queries": [[1, "a"]], "documents": [[1, 0]]}, 422, "queries[0] is no tensor"),
-    ({"queries": [[[1, 0]]], "documents": [[[1, 0]]], "function": "cosine"}, 422, "of lists of vectors it is maxsim"),
-    ({"queries": [[1, 0]], "documents": [[1, 0]], "function": "maxsim"}, 422, "of vectors it is cosine"),
-    ({"queries": [[1, 0]], "documents": [[1, 0]], "function": "angle"}, 422, "function"),
-    ({"queries": [[1, 0]], "documents": [[1, 0]], "model": "none"}, 404, "none"),
-    ({"queries": [[1, 0]], "documents": [[1, 0]], "top": 3}, 422, "top"),
-    ({"queries": [BIG], "documents": [BIG]}, 422, "products a request"),
-    ({"queries": [[1]] * 400, "documents": [[1]] * 400}, 422, "160000 scores"),
-]
-
-
-@pytest.mark.parametrize(("body", "status", "says"), FAULTS)
-def test_vectors_that_cannot_be_compared_are_refused(
-    served: Served, body: dict[str, Any], status: int, says: str
-) -> None:
-    answer = served.http.post("/similarity", json=body)
-    assert answer.status_code == status
-    assert says in answer.json()["error"]
 
 
 def test_the_model_says_what_its_vectors_are(served: Served) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.artifacts import card as cards
 from models.artifacts.export import export
 from service import machine
-from service.cli.startup import introduce
+from service.cli.announcement import introduce
 from service.errors import StartError
 from service.observability.metrics import Metrics
 from service.registry import engine_choice, registry

@@ -6,10 +6,10 @@ import numpy as np
 
 from models.artifacts.export import export
 from models.graphs.row_layout import LONG, MOST_ONE_BY_ONE
+from service.embedding.graph_runs import EXACT_TOKENS
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
-from service.registry.loading import EXACT_TOKENS
 from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.embed_requests import embed_request

@@ -28,7 +28,8 @@ from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, negotiate, npy_header, safetensors_header
 from service.http.problem_details import render_problem
-from service.http.response import WHOLE_BYTES, Headers, Response
+from service.http.response import Headers, Response
+from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
 from service.protocols.inlay.parameter_types import ArrayOptions
 

@@ -57,7 +57,6 @@ def test_untied_head_is_a_component(served: Served) -> None:
     [
         ("/models/bort/analysis", 404, "did you mean 'bert'"),
         ("/models/bert/analysis?spectrum=maybe", 422, "spectrum"),
-        ("/models/bert/analysis.png?width=3999&height=240", 422, "height is 240 pixels; with its text"),
         ("/models/bert/analysis?spectra=1", 422, 'did you mean "spectrum"'),
     ],
 )
@@ -99,13 +98,3 @@ async def test_rejects_more_than_can_wait() -> None:
         await turns.run(lambda check: None)
     go.set()
     assert all(await asyncio.gather(*tasks))
-
-
-@pytest.mark.parametrize(("form", "begins"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_draws_the_table(served: Served, form: str, begins: bytes) -> None:
-    answer = served.http.get(f"/models/bert/analysis.{form}?width=900&dark=true").raise_for_status()
-    assert answer.headers["content-type"].startswith(f"image/{form}")
-    assert answer.content.startswith(begins)
-    assert answer.content == served.http.get(f"/models/bert/analysis.{form}?width=900&dark=true").content
-    refused = served.http.get(f"/models/bert/analysis.{form}?width=5")
-    assert (refused.status_code, "an integer from 600" in refused.text) == (422, True)

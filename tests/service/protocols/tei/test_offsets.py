@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Judge
 
-from service.embedding.tokenization import Token, Tokenizer
+from service.embedding.tokenize.tokenizer import Token, Tokenizer
 from service.errors import OutOfRange
 from tests.minilm_golden import checkpoint
 from tests.static_golden import static_case

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from proto import tei_pb2 as pb
-from service.embedding.tokenization import Token
+from service.embedding.tokenize.tokenizer import Token
 from service.protocols.tei import answers
 from service.protocols.tei.answers import TOKENS_PIECE as PIECE
 

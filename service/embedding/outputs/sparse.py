@@ -6,26 +6,121 @@ time. Of a text's tokens a block has logits at a time, whatever its length.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
 from models.recipes.heads import Lexical, Sparse, Splade
-from service.embedding.model import Model, Rows, Work
-from service.embedding.output_plan import HIDDEN, Plan
-from service.embedding.reduction import cast
-from service.embedding.requests import EmbedRequest, Ids, Output
+from service.embedding.outputs.kind import HIDDEN, Job, OutputKind, Planning, cast, check_finite
+from service.embedding.requests import EmbedOptions, Output
+from service.embedding.tokenize.packing import Packed, Rows, Work
 from service.errors import ConflictingFields, OutOfRange
 from service.runtime.engine import Engine
 
+VALUE_BYTES = 8  # int32 and float32
 INDICES = "sparse_indices"  # beside the values in Rows
 BLOCK_VALUES = 1 << 21  # logits of tokens computed at a time: 8 MiB
 LEAST_BLOCK = 64  # tokens, however large the vocabulary: its matrix is read for each block
 
 Floats = NDArray[np.float32]
 Vector = tuple[NDArray[np.int32], Floats]  # indices, ascending, and values
-Run = Callable[[list[Work]], list[Rows]]
+Run = Callable[[list[Any]], list[Rows]]
+
+
+class SparseVector(OutputKind):
+    """The values of a sparse vector, ascending by their columns, which lie beside them under INDICES."""
+
+    fields = ("max_active_dims",)
+    sparse = True
+
+    def __init__(self, planning: Planning, name: str) -> None:
+        super().__init__(planning, name, self._source())
+        card, self._most = planning.card, planning.options.max_active_dims
+        if self._most is not None and self._most < 1:
+            raise OutOfRange(f"is {self._most}", field=("max_active_dims",), allowed="send a whole number from 1")
+        self.most_values = card.sparse.width if card.sparse and card.sparse.splade and self.source else 0
+        self.width = 1
+        self.token_bytes = 0 if self.most_values else VALUE_BYTES  # as many values as a text has tokens at most
+        self.input_bytes = VALUE_BYTES * self.most_values
+
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether this is a sparse vector."""
+        return name == SPARSE and name in planning.card.outputs
+
+    def _source(self) -> str | None:
+        return SPARSE
+
+    def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
+        """Return the values and their columns."""
+        return {SPARSE: rows[SPARSE], INDICES: rows[INDICES]}
+
+    def finish(self, job: Job) -> Output:
+        """Return the vectors of all texts: values [sum(lengths), 1] and their indices."""
+        vectors: list[Vector] = [(part[INDICES], part[SPARSE]) for part in job.rows]
+        if self._most is not None:
+            vectors = [largest(*vector, self._most) for vector in vectors]
+        indices = np.concatenate([columns for columns, _ in vectors])
+        values = np.concatenate([values for _, values in vectors])[:, None]
+        return Output(SPARSE, cast(values, self.dtype), tuple([len(own) for own, _ in vectors]), False, indices)
+
+    def finishes_slowly(self, job: Job) -> bool:
+        """Return True: vectors of a large vocabulary are sorted."""
+        return True
+
+    def probe(self) -> None:
+        """Make the vector of one row of zeros."""
+        made = self.card.sparse
+        if made is not None and self.source and (made.splade or made.lexical):
+            hidden = np.zeros((1, self.card.token_width), np.float32)
+            for _, values in _vectors(self.engine, made, [hidden], [np.zeros(1, np.int64)]):
+                check_finite(self.card.name, {SPARSE: values}, 0)
+
+
+class SparseLookup(SparseVector):
+    """The sparse vector of a query that is the weights of its ids in a table; no graph is run."""
+
+    completes = True
+
+    def __init__(self, planning: Planning, name: str) -> None:
+        super().__init__(planning, name)
+        assert planning.card.sparse is not None
+        self._table = planning.weights[planning.card.sparse.table or ""]
+        if len(planning.outputs) > 1:
+            raise ConflictingFields(
+                f"is {', '.join(planning.outputs)}",
+                field=("outputs",),
+                allowed=f"of a query {planning.card.name} looks {SPARSE} up and runs no encoder",
+                remedy=f'ask for {SPARSE} alone, or send "input_type": "document"',
+            )
+
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether the model looks the vectors of such inputs up."""
+        sparse = planning.card.sparse
+        return name == SPARSE and sparse is not None and sparse.looks_up(planning.options.input_type)
+
+    def _source(self) -> str | None:
+        return None
+
+    def as_read(self, options: EmbedOptions) -> EmbedOptions:
+        """Return the options without special tokens."""
+        return options._replace(special_tokens=False)
+
+    def complete(self, job: Job, indices: Sequence[int]) -> None:
+        """Look up the weight of each id that is attended to, once."""
+        for index in indices:
+            sequence = job.ids[index]
+            ids = sequence.ids if sequence.mask is None else sequence.ids[sequence.mask.astype(bool)]
+            columns = np.unique(ids)
+            values = np.asarray(self._table[columns])
+            nonzero = values != 0
+            job.rows[index] = {SPARSE: values[nonzero], INDICES: columns[nonzero].astype(np.int32)}
+
+
+# ---- in the run that gives hidden states
 
 
 def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
@@ -35,7 +130,7 @@ def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
         return run
     made = sparse
 
-    def run_sparse(works: list[Work]) -> list[Rows]:
+    def run_sparse(works: list[Work[Packed]]) -> list[Rows]:
         if not any(SPARSE in work.outputs for work in works):
             return run(works)
         rows = run([work._replace(outputs=_computed(work.outputs)) for work in works])
@@ -54,7 +149,7 @@ def _computed(outputs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(HIDDEN if name == SPARSE else name for name in outputs))
 
 
-def _attended(rows: NDArray[np.generic], work: Work) -> NDArray[np.generic]:
+def _attended(rows: NDArray[np.generic], work: Work[Packed]) -> NDArray[np.generic]:
     mask = work.packed.mask
     return rows if mask is None else rows[mask.astype(bool)]
 
@@ -130,70 +225,6 @@ def _largest_of_ids(ids: NDArray[np.generic], weights: Floats, lexical: Lexical)
     chosen = order[last]
     kept = chosen[~np.isin(ids[chosen], lexical.unused) & ~(weights[chosen] <= 0)]
     return ids[kept].astype(np.int32), weights[kept]
-
-
-# ---- the table of ids
-
-
-def route(card: Card, request: EmbedRequest, plan: Plan) -> tuple[EmbedRequest, Plan]:
-    """Return a request and its plan; of vectors that are looked up: without special tokens, and a plan without graphs.
-
-    Raises:
-        ConflictingFields: it asks for more than what is looked up, or for a part of what is not sparse.
-        OutOfRange: `max_active_dims` is below 1.
-    """
-    if (most := request.options.max_active_dims) is not None:
-        if SPARSE not in plan.outputs:
-            names = ", ".join(plan.outputs)
-            raise ConflictingFields(
-                f"applies to {SPARSE} alone, and {card.name} was asked for {names}",
-                field=("max_active_dims",),
-                remedy="leave it out",
-            )
-        if most < 1:
-            raise OutOfRange(f"is {most}", field=("max_active_dims",), allowed="send a whole number from 1")
-    if SPARSE not in plan.outputs or card.sparse is None or not card.sparse.looks_up(request.options.input_type):
-        return request, plan
-    if len(plan.outputs) > 1:
-        raise ConflictingFields(
-            f"is {', '.join(plan.outputs)}",
-            field=("outputs",),
-            allowed=f"of a query {card.name} looks {SPARSE} up and runs no encoder",
-            remedy=f'ask for {SPARSE} alone, or send "input_type": "document"',
-        )
-    options = request.options._replace(special_tokens=False)
-    return request._replace(options=options), plan.without_graphs()
-
-
-def looked_up(model: Model, ids: Sequence[Ids]) -> list[Rows]:
-    """Return the vector of each sequence of ids: the weight of each of its ids that are attended to, once."""
-    assert model.card.sparse is not None
-    table = model.weights[model.card.sparse.table or ""]
-    rows: list[Rows] = []
-    for sequence in ids:
-        own = sequence.ids if sequence.mask is None else sequence.ids[sequence.mask.astype(bool)]
-        indices = np.unique(own)
-        values = np.asarray(table[indices])
-        nonzero = values != 0
-        rows.append({SPARSE: values[nonzero], INDICES: indices[nonzero].astype(np.int32)})
-    return rows
-
-
-# ---- answers
-
-
-def output(rows: list[Rows], dtype: str, most: int | None = None) -> Output:
-    """Return the vectors of all texts as one output: values [sum(lengths), 1] and their indices.
-
-    Args:
-        most: values to keep of each vector; None: all.
-    """
-    vectors: list[Vector] = [(own[INDICES], own[SPARSE]) for own in rows]
-    if most is not None:
-        vectors = [largest(*vector, most) for vector in vectors]
-    indices = np.concatenate([own for own, _ in vectors])
-    values = np.concatenate([own for _, own in vectors])[:, None]
-    return Output(SPARSE, cast(values, dtype), tuple([len(own) for own, _ in vectors]), False, indices)
 
 
 def largest(indices: NDArray[np.int32], values: Floats, count: int) -> Vector:

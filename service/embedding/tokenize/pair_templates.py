@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from models.recipes.heads import PairTemplate
 from service.embedding.requests import Text
-from service.embedding.tokenization import Tokenizer
+from service.embedding.tokenize.tokenizer import Tokenizer
 
 _FILLERS = ("0", "1 2 3 4")  # that tokenize differently: tokens that both texts end in are the template's
 

@@ -7,9 +7,9 @@ import numpy as np
 from models.artifacts.card import Card
 from models.positions import learned
 from models.recipes.extra_inputs import TASKS, extra_values
-from service.embedding.packing import Packed, join
-from service.embedding.prompts import NO_TASK
 from service.embedding.requests import Direction, Ids, Int64s
+from service.embedding.tokenize.packing import Packed, join
+from service.embedding.tokenize.prompts import NO_TASK
 from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, TooLong, WrongShape
 
 _ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
@@ -55,10 +55,11 @@ def check(
 
 def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:
     """Return checked sequences joined; the family's rule fills in positions and segments that were not sent."""
-    return join([_packed(card, sequence, task) for sequence in sequences])
+    return join([packed(card, sequence, task) for sequence in sequences])
 
 
-def _packed(card: Card, sequence: Ids, task: int) -> Packed:
+def packed(card: Card, sequence: Ids, task: int = NO_TASK) -> Packed:
+    """Return one checked sequence with the positions and segments that were not sent."""
     ids, mask, types, positions, sent_extras = sequence[:5]
     if positions is None:
         positions = learned.positions(card.position, ids, mask)
@@ -78,7 +79,7 @@ def _packed(card: Card, sequence: Ids, task: int) -> Packed:
 
 def attended(sequence: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return which tokens of a sequence are attended to, bool [n]."""
-    return _mask(sequence).astype(bool)
+    return np.ones(len(sequence.ids), np.bool_) if sequence.mask is None else sequence.mask.astype(bool)
 
 
 def _same_lengths(index: int, sequence: Ids) -> None:
@@ -175,7 +176,3 @@ def _within_rows(index: int, name: str, values: Int64s, rows: int) -> None:
             field=("inputs", index, name, at_row),
             allowed="a box is [x0, y0, x1, y1] with x1 >= x0 and y1 >= y0",
         )
-
-
-def _mask(sequence: Ids) -> Int64s:
-    return np.ones(len(sequence.ids), np.int64) if sequence.mask is None else sequence.mask

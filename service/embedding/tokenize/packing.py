@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
+from service.scheduling.shared_runs import SharedRun
 
 
 class Packed(NamedTuple):
@@ -31,6 +32,39 @@ class Packed(NamedTuple):
     def tokens(self) -> int:
         """The number of tokens, N."""
         return len(self.positions)
+
+
+Rows = dict[str, NDArray[Any]]
+"""The arrays of one input, or of several that are packed together, by name."""
+
+
+class Pixels(NamedTuple):
+    """One image, ready for its graph.
+
+    Args:
+        feeds: the arrays that the graph reads, by name.
+        tokens: patches or frames: its cost.
+    """
+
+    feeds: Mapping[str, NDArray[Any]]
+    tokens: int
+
+
+Part = TypeVar("Part")
+
+
+class Work(NamedTuple, Generic[Part]):
+    """What one request has for one run of a graph.
+
+    Args:
+        packed: its tokens, or an image.
+        outputs: what is requested of the graph.
+        shared: the run that it shares with equal works in flight; None: it runs by itself.
+    """
+
+    packed: Part
+    outputs: tuple[str, ...]
+    shared: SharedRun[Rows] | None = None
 
 
 def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:

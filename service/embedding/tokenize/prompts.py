@@ -8,9 +8,11 @@ Source: sentence-transformers 6.2 (prompts, encode_query, encode_document); the 
 (task and its instruction).
 """
 
+from collections.abc import Mapping
+
 from models.artifacts.card import Card
-from service.embedding.requests import InputType
-from service.errors import UnknownValue
+from service.embedding.requests import Ids, InputType
+from service.errors import BadInput, UnknownValue
 
 NO_TASK = -1
 USES: dict[InputType, tuple[str, ...]] = {
@@ -87,3 +89,14 @@ def _name_of(card: Card, input_type: InputType) -> str | None:
     """
     names = [name for name in USES[input_type] if name in card.prompts or name in card.tasks]
     return next((name for name in names if card.prompts.get(name) or name in card.tasks), None)
+
+
+def check_prompts(encoded: Mapping[int, Ids], prompts: Mapping[int, int]) -> None:
+    """Raise BadInput for the first input that is cut to tokens which pooling does not count."""
+    for index, sequence in encoded.items():
+        if len(sequence.ids) <= prompts[index]:
+            raise BadInput(
+                f"is cut to {len(sequence.ids)} tokens, all of them its prompt's, which pooling does not count",
+                field=("inputs", index),
+                remedy="use a shorter prompt",
+            )

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from service.embedding.limits import too_many_tokens
-from service.embedding.requests import Direction, Ids, Int64s, Text
-from service.embedding.token_offsets import OwnTokens, own_tokens
+from service.embedding.requests import Cut, Ids, Int64s, Text
+from service.embedding.tokenize.offsets import OwnTokens, own_tokens
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
@@ -38,28 +38,6 @@ class Token:
     special: bool
     start: int | None = None
     stop: int | None = None
-
-
-class Cut(NamedTuple):
-    """How the texts of a request are cut; the fields are those of EmbedOptions.
-
-    Args:
-        longest: that texts of their kind have in this model; None: the model's own limit.
-    """
-
-    truncate: bool = True
-    direction: Direction = "right"
-    max_tokens: int | None = None
-    special_tokens: bool = True
-    longest: int | None = None
-
-    def most(self, model: int | None) -> int | None:
-        """Return the longest result in tokens, where the model itself reads `model` tokens."""
-        if self.longest is not None:
-            model = self.longest if model is None else min(model, self.longest)
-        if model is None or self.max_tokens is None:
-            return self.max_tokens if model is None else model
-        return min(model, self.max_tokens)
 
 
 class Tokenizer:

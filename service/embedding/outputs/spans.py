@@ -3,80 +3,107 @@
 Source: Günther et al. 2024, arXiv:2409.04701, and its code, jina-ai/late-chunking.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from models.checkpoints.sentence_transformers import JOIN
-from service.embedding import validation
-from service.embedding.output_plan import HIDDEN, POOLED, Plan
+from service.embedding.limits import check_inputs
+from service.embedding.outputs.dense import SentenceVector
+from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.reduction import PromptTokens
 from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Spans, Text
-from service.embedding.sparse_vectors import INDICES as SPARSE_INDICES
-from service.embedding.token_offsets import OwnTokens, own_ids
-from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, TooManyInputs, WrongShape
+from service.embedding.tokenize.offsets import OwnTokens, own_ids
+from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.validation import attended
+from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
 from service.settings import Settings
 
-INLINE_INPUTS = 24  # whose spans are placed on the event loop: half a millisecond
 INLINE_VALUES = 1 << 17  # of hidden states that are pooled on the event loop, and as many spans take as long:
 SPAN_VALUES = 1 << 13
 OTHER_POOLING = 'leave it out, or send "pooling": "mean" for the plain mean of each span'
-Rows = dict[str, NDArray[Any]]
 
 
-def field_of(request: EmbedRequest) -> str:
-    """Return the name of the field that asks for spans."""
-    return "chunking" if isinstance(request.spans, Chunking) else "spans"
+class SpanVectors(SentenceVector):
+    """One vector for each span of an input."""
 
+    fields = (*SentenceVector.fields, "spans", "chunking")
+    checks = prepares = reduces_in_thread = True
+    inline_inputs = 24  # whose spans are placed on the event loop: half a millisecond
+    pooled = False
 
-def check(card: Card, plan: Plan, request: EmbedRequest, settings: Settings) -> None:
-    """Raise an InlayError for spans that a model cannot pool or that are wrong in themselves; tokens are not known yet.
+    def __init__(self, planning: Planning, name: str) -> None:
+        super().__init__(planning, name)
+        self.cache_form = self.row_pooling = None
+        self._field = planning.spans
+        self._check_mode(planning.card, (self._field,))
 
-    Raises:
-        ConflictingFields: the model or the request makes no vectors of spans.
-        OutOfRange, WrongShape, TooManyInputs: the spans do not fit the inputs, or there are too many.
-    """
-    spans, field = request.spans, (field_of(request),)
-    if POOLED not in plan.outputs:
-        raise ConflictingFields(
-            f"applies to {POOLED} alone, and {card.name} was asked for {', '.join(plan.outputs)}",
-            field=field,
-            remedy=f"leave it out or ask for {POOLED}",
-        )
-    _check_mode(card, plan, field)
-    if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
-        raise ConflictingFields(
-            "makes spans of a text, and an input is a pair", field=field, remedy="send texts or token ids"
-        )
-    if isinstance(spans, Chunking):
-        if spans.size < 1:
-            raise OutOfRange(f"is {spans.size}", field=("chunking", "size"), allowed="a chunk has one token at least")
-        if not 0 <= spans.overlap < spans.size:
-            allowed = f"it is 0 to {spans.size - 1}, less than size"
-            raise OutOfRange(f"is {spans.overlap}", field=("chunking", "overlap"), allowed=allowed)
-    elif spans is not None:
-        _check_spans(spans, request, settings)
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether spans were asked for."""
+        return bool(planning.spans) and super().makes(planning._replace(spans=""), name)
 
+    def _check_mode(self, card: Card, field: tuple[str, ...]) -> None:
+        if self.mode is None:
+            raise ConflictingFields(
+                f"needs hidden states to pool, and {card.name} gives sentence vectors as they are",
+                field=field,
+                remedy=OTHER_POOLING if HIDDEN in card.outputs else "leave it out",
+            )
+        if single := [mode for mode in self.mode.split(JOIN) if mode not in SPAN_POOLINGS]:
+            raise ConflictingFields(
+                f"is sent, and {card.name} pools one token ({single[0]}), which a span does not have",
+                field=field,
+                allowed=f"spans are pooled by {', '.join(SPAN_POOLINGS)}",
+                remedy=OTHER_POOLING,
+            )
 
-def _check_mode(card: Card, plan: Plan, field: tuple[str, ...]) -> None:
-    if plan.mode is None:
-        raise ConflictingFields(
-            f"needs hidden states to pool, and {card.name} gives sentence vectors as they are",
-            field=field,
-            remedy=OTHER_POOLING if HIDDEN in card.outputs else "leave it out",
-        )
-    if single := [mode for mode in plan.mode.split(JOIN) if mode not in SPAN_POOLINGS]:
-        raise ConflictingFields(
-            f"is sent, and {card.name} pools one token ({single[0]}), which a span does not have",
-            field=field,
-            allowed=f"spans are pooled by {', '.join(SPAN_POOLINGS)}",
-            remedy=OTHER_POOLING,
-        )
+    def check(self, job: Job) -> None:
+        """Raise an InlayError for spans that are wrong in themselves; tokens are not known yet.
+
+        Raises:
+            ConflictingFields: an input is a pair.
+            OutOfRange, WrongShape, TooManyInputs: the spans do not fit the inputs, or there are too many.
+        """
+        request, spans = job.request, job.request.spans
+        if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
+            raise ConflictingFields(
+                "makes spans of a text, and an input is a pair",
+                field=(self._field,),
+                remedy="send texts or token ids",
+            )
+        if isinstance(spans, Chunking):
+            if spans.size < 1:
+                raise OutOfRange(
+                    f"is {spans.size}", field=("chunking", "size"), allowed="a chunk has one token at least"
+                )
+            if not 0 <= spans.overlap < spans.size:
+                allowed = f"it is 0 to {spans.size - 1}, less than size"
+                raise OutOfRange(f"is {spans.overlap}", field=("chunking", "overlap"), allowed=allowed)
+        elif spans is not None:
+            _check_spans(spans, request, job.settings)
+
+    def prepare(self, job: Job) -> None:
+        """Place the spans of each input among its hidden states."""
+        job.chunks = _placed(job)
+        job.vectors = sum([len(each.rows) for each in job.chunks])
+
+    def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
+        """Return a vector of each span of an input, [spans, d]."""
+        assert self.mode is not None
+        hidden, counted = rows[HIDDEN], attended(job.ids[index])
+        places = job.chunks[index].rows.tolist()
+        vectors = [pool(self.mode, hidden[start:stop], counted[start:stop]) for start, stop in places]
+        return {self.name: np.stack(vectors)}
+
+    def reduces_slowly(self, job: Job, index: int, rows: Rows) -> bool:
+        """Return whether spans of many values are pooled."""
+        places = job.chunks[index].rows
+        values = int(np.diff(places).sum()) * int(rows[HIDDEN].shape[1])
+        return values + SPAN_VALUES * len(places) > INLINE_VALUES
+
+    def _lengths(self, job: Job) -> tuple[int, ...]:
+        return tuple([len(each.rows) for each in job.chunks])
 
 
 def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> None:
@@ -89,7 +116,7 @@ def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> Non
     if 0 in spans.counts:
         index = spans.counts.index(0)
         raise MissingField("is empty", field=("spans", index), remedy="send one span at least")
-    _check_count(len(spans.bounds), settings)
+    check_inputs(len(spans.bounds), settings.max_inputs, "spans")
     starts, stops = spans.bounds.T
     _raise_first(spans, (starts < 0) | (starts >= stops), "a span is [start, stop], 0 <= start < stop")
     if spans.unit == "characters":
@@ -101,13 +128,6 @@ def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> Non
                 remedy='send "span_unit": "tokens"',
             )
         _raise_first(spans, stops > np.repeat(lengths, spans.counts), "it ends behind the input's last character")
-
-
-def _check_count(count: int, settings: Settings) -> None:
-    if count > settings.max_inputs:
-        raise TooManyInputs(
-            f"{count} spans", allowed=f"this server takes {settings.max_inputs} a request", remedy="send fewer"
-        )
 
 
 def _raise_first(spans: Spans, wrong: NDArray[np.bool_], allowed: str) -> None:
@@ -123,45 +143,23 @@ def _raise_first(spans: Spans, wrong: NDArray[np.bool_], allowed: str) -> None:
 # ---- from spans to hidden states
 
 
-async def placed(
-    request: EmbedRequest,
-    ids: Sequence[Ids],
-    located: Mapping[int, OwnTokens],
-    prompts: PromptTokens,
-    settings: Settings,
-) -> tuple[Chunks, ...]:
+def _placed(job: Job) -> tuple[Chunks, ...]:
     """Return the chunks of each input.
-
-    Args:
-        ids: of each input, as they are read.
-        located: the own tokens of each text by its number.
-        prompts: leading tokens by the number of the input that pooling leaves out.
 
     Raises:
         BadInput, OutOfRange: a span covers no token that is read.
         TooLarge: there are too many chunks, or they have too many tokens together.
     """
-    if len(ids) <= INLINE_INPUTS:
-        return _placed(request, ids, located, prompts, settings)
-    return await asyncio.to_thread(_placed, request, ids, located, prompts, settings)
-
-
-def _placed(
-    request: EmbedRequest,
-    ids: Sequence[Ids],
-    located: Mapping[int, OwnTokens],
-    prompts: PromptTokens,
-    settings: Settings,
-) -> tuple[Chunks, ...]:
+    request, settings = job.request, job.settings
     left = request.options.truncation_direction == "left"
     chunks: list[Chunks] = []
     ends = np.cumsum(request.spans.counts).tolist() if isinstance(request.spans, Spans) else ()
     count = tokens = 0
-    for index, (item, sequence) in enumerate(zip(request.inputs, ids, strict=True)):
-        own = own_ids(item, sequence, left) if isinstance(item, Ids) else located[index]
+    for index, (item, sequence) in enumerate(zip(request.inputs, job.ids, strict=True)):
+        own = own_ids(item, sequence, left) if isinstance(item, Ids) else job.located[index]
         spans = request.spans
         if isinstance(spans, Chunking):
-            _check_count(count + _chunk_count(len(own.rows), spans), settings)
+            check_inputs(count + _chunk_count(len(own.rows), spans), settings.max_inputs, "spans")
             places = _steps(index, len(own.rows), spans)
         else:
             assert spans is not None
@@ -169,7 +167,7 @@ def _placed(
         chunks.append(_chunks(index, places, own, sequence))
         rows = chunks[-1].rows
         if isinstance(spans, Spans) and spans.joined:
-            first = prompts.get(index, 0)
+            first = job.prompts.get(index, 0)
             rows[0, 0] = first if first < rows[0, 1] else rows[0, 0]  # of a text whose beginning was cut off
             rows[-1, 1] = len(sequence.ids)
         count += len(places)
@@ -177,7 +175,7 @@ def _placed(
         if tokens > settings.max_request_tokens:
             raise TooLarge(
                 f"has chunks of {tokens} tokens together",
-                field=(field_of(request),),
+                field=(request.spans.field if request.spans else "",),
                 allowed=f"this server takes {settings.max_request_tokens} a request",
                 remedy="let them overlap less, or send fewer inputs",
             )
@@ -244,24 +242,3 @@ def _chunks(index: int, places: Int64s, own: OwnTokens, sequence: Ids) -> Chunks
     if own.starts is not None and own.stops is not None:
         characters = np.stack([own.starts[first], own.stops[last]], axis=1)
     return Chunks(rows, places + own.skipped, characters)
-
-
-# ---- pooling
-
-
-async def pooled(plan: Plan, rows: Rows, sequence: Ids, chunks: Chunks) -> Rows:
-    """Return the arrays of one input, its hidden states replaced by a vector of each chunk under POOLED [chunks, d]
-    unless they are asked for themselves.
-    """
-    hidden = rows[HIDDEN]
-    size = int(np.diff(chunks.rows).sum()) * hidden.shape[1] + SPAN_VALUES * len(chunks.rows)
-    arguments = plan, hidden, sequence, chunks.rows
-    vectors = _pooled(*arguments) if size <= INLINE_VALUES else await asyncio.to_thread(_pooled, *arguments)
-    kept = {name: own for name, own in rows.items() if name in plan.outputs or name == SPARSE_INDICES}
-    return kept | {POOLED: vectors}
-
-
-def _pooled(plan: Plan, hidden: NDArray[np.float32], sequence: Ids, spans: Int64s) -> NDArray[np.float32]:
-    assert plan.mode is not None
-    attended = validation.attended(sequence)
-    return np.stack([pool(plan.mode, hidden[start:stop], attended[start:stop]) for start, stop in spans.tolist()])

@@ -1,0 +1,357 @@
+"""Exports a model that reads text: its input layer, blocks and heads, as its files and the caller say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from models.artifacts import (
+    multi_vectors,
+    sentence_vectors,
+    sparse_vectors,
+    task_heads,
+    text_vectors,
+    tokenizer,
+    weights,
+)
+from models.artifacts.card import Card
+from models.artifacts.comparison import TOLERANCE
+from models.artifacts.folder import Target, atomic_folder, finish_folder
+from models.artifacts.graph_files import write_graphs, write_module_graphs, write_row_graphs
+from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
+from models.artifacts.sentence_vectors import ToVector
+from models.artifacts.task_heads import TaskHeads
+from models.artifacts.verification import compare_graphs
+from models.artifacts.weights import WrittenWeights
+from models.checkpoints import sentence_modules, sentence_transformers
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.sentence_modules import StoredModules
+from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.sparse_modules import SparseFiles
+from models.errors import BadCheckpoint
+from models.families.attention_direction import Attention, stated_attention
+from models.families.block_filling import with_layer_mean
+from models.families.fitting import FittedModel, fit
+from models.progress import Progress
+from models.recipes import cost
+from models.recipes.steps import Scale, tables
+from models.tables import int8_matrices
+from models.vision import similarity
+
+MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """What the caller of `export` chose; see its arguments."""
+
+    checkpoint: str
+    pooling: str | None
+    dtype: str
+    link: bool
+    side: str | None
+    assume: bool
+    encoder: bool | None
+    attention: Attention | None
+    int8: Int8Options | None
+    reranker: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """What of a checkpoint is exported.
+
+    Attributes:
+        source: the checkpoint.
+        fitted: its family, fitted to it; without blocks where these are not written.
+        sentence: what the files of sentence-transformers, or else the family, say of sentence vectors.
+        modules: behind the pooling, with their tensors.
+        heads: what it makes of hidden states besides.
+    """
+
+    source: Checkpoint
+    fitted: FittedModel
+    sentence: SentenceFiles
+    modules: StoredModules
+    heads: TaskHeads
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The longest input in tokens; None: any."""
+        return tokenizer.longest_input(self.fitted.position.longest(), self.sentence, self.source.folder)
+
+    @property
+    def vector(self) -> ToVector:
+        """What makes the vector of a text of its rows."""
+        return sentence_vectors.to_vector(self.sentence.pooling, self.modules)
+
+
+def export(
+    place: LocatedCheckpoint,
+    source: Checkpoint,
+    sparse_files: SparseFiles | None,
+    options: TextOptions,
+    target: Target,
+) -> Card:
+    """Write the model to the target and return its card.
+
+    Args:
+        place: of the checkpoint, with the files of sentence-transformers.
+        source: its config and tensors.
+        sparse_files: what its files or the caller say of SPLADE; None: nothing.
+        options: what the caller chose.
+        target: where to.
+
+    Raises:
+        ModelError: the checkpoint cannot be exported as the caller wants it.
+        OSError: a file cannot be written.
+    """
+    model = _chosen(place, source, sparse_files, options)
+    with atomic_folder(target.out) as folder:
+        calibration = _calibration(model, options.int8, folder, target.progress) if options.int8 else None
+        stored = _write_weights(model, options, calibration, folder, target.progress)
+        card = _write_graphs(_card(model, stored), model, stored, folder)
+        if options.int8 and calibration:
+            quantized = measure(folder, model.fitted, model.vector, calibration, options.int8.min_cosine)
+            card = replace(card, quantized=quantized)
+        return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
+
+
+def _chosen(
+    place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
+) -> TextModel:
+    """Return what of the checkpoint is exported."""
+    fitted = fit(source, options.side, options.assume, options.attention)
+    files = sentence_transformers.read(place.folder, options.pooling)
+    sentence = files
+    if options.pooling is None and options.encoder is not False:
+        sentence = text_vectors.with_own_vector(files, fitted, source)
+    if options.encoder is None and sentence_transformers.is_late_interaction(place.folder):
+        options = replace(options, encoder=True)
+    heads = task_heads.find(source, fitted, place.folder, files, options.reranker)
+    fitted = _with_blocks(fitted, options, sentence, bool(heads))
+    _check_attention(fitted, options.attention, source)
+    if sentence.pooling and not fitted.encoder:
+        raise BadCheckpoint(
+            f"{options.checkpoint} (model_type {fitted.model_type!r}) pools token vectors, but its input layer alone "
+            f"is exported: {fitted.no_blocks_reason}; export that with --pooling none"
+        )
+    if sentence.pooling and not options.pooling:
+        fitted, heads = _with_layer_mean(fitted, heads, place, source)
+    modules = StoredModules()
+    if sentence is not files:
+        modules = text_vectors.projection(fitted, source)
+    elif files.pooling and not options.pooling:
+        inner = fitted.token_width * len(files.pooling.modes)
+        modules = sentence_modules.read_modules(place.folder, inner, place.fetch_module)
+    if heads and not fitted.encoder:
+        heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
+    multi_vector = multi_vectors.find(place, source, fitted)
+    sparse = sparse_vectors.find(place, source, fitted, sparse_files)
+    return TextModel(source, fitted, sentence, modules, replace(heads, multi_vector=multi_vector, sparse=sparse))
+
+
+def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:
+    """Return the model, without its blocks where they are not to be written."""
+    requested = options.encoder or options.int8 is not None
+    if not fitted.encoder:
+        if requested:
+            raise BadCheckpoint(
+                f"{options.checkpoint} (model_type {fitted.model_type!r}) cannot be exported whole: "
+                f"{fitted.no_blocks_reason}; its input layer can, with --encoder none"
+            )
+        return fitted
+    reads_blocks = fitted.family.causal is not True or sentence.pooling is not None or classifies
+    if requested or (options.encoder is None and reads_blocks):
+        return fitted
+    reason = "--encoder none leaves its blocks out" if options.encoder is False else MAY_BE_WHOLE
+    return replace(fitted, encoder=(), no_blocks_reason=reason)
+
+
+def _with_layer_mean(
+    fitted: FittedModel, heads: TaskHeads, place: LocatedCheckpoint, source: Checkpoint
+) -> tuple[FittedModel, TaskHeads]:
+    """Return the model, whose blocks give the mean of several layers where its files say so, and its heads then."""
+    mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
+    if mean is None:
+        return fitted, heads
+    reason = "its token vectors are means of several layers"
+    blocks = with_layer_mean(fitted.family, fitted.encoder, *mean)
+    without = TaskHeads(no_classifier_reason=reason) if heads else heads
+    return replace(fitted, encoder=blocks, head=None, no_head_reason=reason), without
+
+
+def _check_attention(fitted: FittedModel, attention: Attention | None, source: Checkpoint) -> None:
+    """Raise BadCheckpoint if a decoder's files leave open how it attends, or `attention` is of no blocks."""
+    if attention and not fitted.encoder:
+        raise BadCheckpoint(
+            f"--attention is of decoders exported whole, and {source.name} is not: {fitted.no_blocks_reason}"
+        )
+    if attention or not fitted.encoder or fitted.family.causal is not True:
+        return
+    code = source.config.get("auto_map")
+    if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(fitted.config):
+        raise BadCheckpoint(
+            f"{source.name} names code of its own (auto_map: {code['AutoModel']}), which may attend to later tokens "
+            "where the usual class does not, and config.json does not say: add --attention causal or bidirectional"
+        )
+
+
+def _calibration(model: TextModel, int8: Int8Options, folder: Path, progress: Progress) -> Calibration:
+    """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
+    fitted, longest = model.fitted, model.max_tokens
+    with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
+        full = Path(name)
+        stored = weights.write(full, fitted.read(model.source), fitted.tables, progress=progress)
+        tokenizer.copy(model.source.folder, full, model.sentence.lowercase)
+        progress("calibrating", 0, 0)
+        filling = text_vectors.filling(fitted, model.source.folder, longest)
+        return calibrate(full, stored.placed, fitted, model.vector, longest, int8.calibration or CALIBRATION, filling)
+
+
+def _write_weights(
+    model: TextModel, options: TextOptions, calibration: Calibration | None, folder: Path, progress: Progress
+) -> WrittenWeights:
+    """Write the tensors of the model, of its modules and of its heads, those of the blocks in int8 if calibrated."""
+    source, fitted = model.source, model.fitted
+    if options.link and source.fetch:
+        raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
+    originals = {name: source.tensors[name] for name in fitted.tables} if options.link else None
+    arrays = fitted.read(source)
+    if calibration:
+        arrays = int8_matrices.quantized(arrays, fitted.encoder, calibration.largest)
+    arrays = {**arrays, **sentence_vectors.arrays(model.modules), **task_heads.arrays(model.heads)}
+    return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, originals=originals, progress=progress)
+
+
+def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
+    """Write the graphs and the tokenizer and return the card with them."""
+    splade = card.sparse is not None and card.sparse.splade is not None
+    graphs = write_graphs(folder, model.fitted, stored.placed, splade)
+    row_graphs = write_row_graphs(folder, model.fitted, stored.placed, model.sentence.pooling, model.heads)
+    write_module_graphs(folder, card, stored.placed)
+    has_tokenizer = tokenizer.copy(model.source.folder, folder, model.sentence.lowercase)
+    if model.heads.multi_vector and model.heads.multi_vector.markers:
+        tokenizer.add_markers(folder, model.heads.multi_vector.markers)
+    return replace(card, graphs=graphs, row_graphs=row_graphs, tokenizer=tokenizer.FILE_NAME if has_tokenizer else None)
+
+
+def _card(model: TextModel, stored: WrittenWeights) -> Card:
+    """Return the card, its graphs still missing."""
+    fitted = model.fitted
+    width = fitted.config.count("hidden_size")
+    card = Card(
+        family=fitted.model_type,
+        hidden_size=width,
+        vocab_size=fitted.config.count("vocab_size"),
+        pad_id=fitted.pad_id,
+        type_rows=fitted.type_rows,
+        types=fitted.types,
+        position=fitted.position,
+        default_output=_default_output(model),
+        recipe=fitted.recipe,
+        encoder=fitted.encoder,
+        weights=weights.FILE_NAME,
+        encodings=fitted.encodings,
+        dtype=stored.tables[tables(fitted.recipe)[0]].dtype,
+        parameters=stored.parameters(),
+        bytes=stored.bytes,
+        flops_per_token=_flops(fitted, width),
+        flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
+        tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
+        tables=stored.tables,
+        linked=stored.linked,
+        extras=fitted.extras,
+        mask_from=fitted.family.mask_from,
+        per_layer=fitted.per_layer,
+        side=fitted.family.side,
+        assumed=fitted.assumed,
+        encoder_width=fitted.token_width if fitted.token_width != width else None,
+        no_blocks_reason=fitted.no_blocks_reason,
+        prompt_embeds_output=_prompt_embeds_output(fitted),
+    )
+    return _with_heads(_with_texts(card, model), model)
+
+
+def _with_texts(card: Card, model: TextModel) -> Card:
+    """Return the card with how texts are read, and made to sentence vectors."""
+    fitted, sentence, folder = model.fitted, model.sentence, model.source.folder
+    return replace(
+        card,
+        max_tokens=model.max_tokens,
+        pooling=sentence.pooling,
+        prompts=_task_prompts(fitted) | sentence.prompts,
+        default_prompt=sentence.default_prompt,
+        modules=sentence_vectors.described(model.modules),
+        similarity=similarity.read_similarity(model.source),
+        similarity_function=sentence.similarity_function,
+        filling=text_vectors.filling(fitted, folder, model.max_tokens),
+        tasks=fitted.tasks,
+        default_task=_default_task(fitted, sentence.default_prompt),
+        reads_segments=sentence_transformers.reads_segments(folder),
+    )
+
+
+def _with_heads(card: Card, model: TextModel) -> Card:
+    """Return the card with what the model makes of its hidden states besides sentence vectors."""
+    fitted, heads = model.fitted, model.heads
+    if several := heads.multi_vector:
+        longest = multi_vectors.longest(several.multi_vector, card.max_tokens, fitted.position.longest())
+        prompts = card.prompts | several.prompts
+        card = replace(card, multi_vector=several.multi_vector, prompts=prompts, max_tokens=longest)
+    if heads.classifier and heads.classifier.template:  # which holds the prompt
+        card = replace(card, prompts={}, default_prompt=None)
+    return replace(
+        card,
+        head=fitted.head,
+        no_head_reason=fitted.no_head_reason,
+        classifier=heads.classifier,
+        no_classifier_reason=heads.no_classifier_reason,
+        sparse=heads.sparse.sparse if heads.sparse else None,
+    )
+
+
+def _flops(fitted: FittedModel, width: int) -> dict[str, int]:
+    """Return the operations a token by graph."""
+    flops = {"embedding": cost.flops_per_token(fitted.recipe, fitted.shapes, width)}
+    if fitted.encoder:
+        flops["encoder"] = flops["embedding"] + cost.flops_per_token(fitted.encoder, fitted.shapes, width)
+    if fitted.head:
+        flops["head"] = fitted.head.flops_per_row
+    return flops
+
+
+def _default_task(fitted: FittedModel, default_prompt: str | None) -> str | None:
+    """Return the task of requests that name none: config.json's, else that of the default prompt; None: no adapter."""
+    named = fitted.config.get("default_task")
+    if fitted.tasks and named is not None and named not in fitted.tasks:
+        raise BadCheckpoint(
+            f"config.json says default_task {named!r}; its lora_adaptations are {', '.join(fitted.tasks)}"
+        )
+    return next((task for task in fitted.tasks if task == (named or default_prompt)), None)
+
+
+def _task_prompts(fitted: FittedModel) -> dict[str, str]:
+    """Return the prompt that config.json has for each task, which its code puts before texts of the task."""
+    texts = fitted.config.get("task_instructions") or {}
+    if not fitted.tasks:
+        return {}
+    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
+        raise BadCheckpoint("config.json: task_instructions must be an object of texts")
+    return {task: texts[task] for task in fitted.tasks if task in texts}
+
+
+def _default_output(model: TextModel) -> str:
+    if model.sentence.pooling:
+        return "sentence_embedding"
+    if model.heads:
+        return model.heads.default_output
+    return "last_hidden_state" if model.fitted.encoder else "input_embeddings"
+
+
+def _prompt_embeds_output(fitted: FittedModel) -> str:
+    """Return the family's output for prompt_embeds; where nothing scales, rows are unscaled already."""
+    output = fitted.family.prompt_embeds_output
+    scales = any(isinstance(step, Scale) for step in fitted.recipe)
+    return "token_embeddings" if output == "unscaled_embeddings" and not scales else output

@@ -1,0 +1,1 @@
+"""The kinds of outputs: one file for each."""

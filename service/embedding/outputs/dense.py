@@ -1,0 +1,189 @@
+"""Sentence vectors: rows of hidden states pooled, sent through the model's modules, cut, scaled and cast."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import MODULES, Card
+from models.checkpoints.sentence_transformers import EOS
+from service.embedding.outputs.kind import (
+    HIDDEN,
+    POOLED,
+    Job,
+    OutputKind,
+    Planning,
+    cast,
+    check_width,
+    joined,
+    run_heads,
+)
+from service.embedding.pooling import end_row, normalize, pool
+from service.embedding.quantization import PRECISIONS, RANGED, quantized
+from service.embedding.requests import EmbedOptions, Output
+from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.validation import attended
+from service.errors import ConflictingFields
+
+AS_THE_MODEL_GIVES = "leave out pooling, normalize and dimensions, or ask for binary or ubinary"
+INLINE_VALUES = 1 << 17  # quantized on the event loop: 0.12 ms
+Ranges = NDArray[np.float32]  # the least and the largest value of each dimension, [2, width]
+
+
+class Recipe(NamedTuple):
+    """How sentence vectors are made.
+
+    Args:
+        mode: how token rows are pooled; None: by the graph.
+        modules: whether the card's modules make them of the pooled ones.
+        normalize: whether they are scaled to unit length.
+        scaled: values that are scaled together.
+        width: values that are left.
+    """
+
+    mode: str | None
+    modules: bool
+    normalize: bool
+    scaled: int
+    width: int
+
+    def gives_first_values_of(self, other: "Recipe") -> bool:
+        """Return whether these vectors are the first values of others."""
+        alike = self[:3] == other[:3] and self.width <= other.width
+        return alike and (not self.normalize or self.scaled == other.scaled)
+
+
+class SentenceVector(OutputKind):
+    """One vector for each input.
+
+    Attributes:
+        mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector.
+        dimensions: leading values to keep before the vector is scaled; None: all.
+        kept: leading values to keep after it is scaled; None: all.
+        ranges: of each precision that the vectors are given in.
+    """
+
+    fields: tuple[str, ...] = ("pooling", "dimensions", "normalize")
+    pooled: bool = True
+
+    def __init__(self, planning: Planning, name: str) -> None:
+        card, options = planning.card, planning.options
+        as_trained = options.pooling in (None, own_pooling(card))
+        mode = options.pooling or own_pooling(card)
+        if mode and HIDDEN not in card.outputs:
+            if options.pooling:
+                raise ConflictingFields(
+                    f"is {options.pooling}",
+                    field=("pooling",),
+                    allowed=f"{card.name} gives sentence vectors as they are",
+                    remedy="leave it out",
+                )
+            mode = None
+        super().__init__(planning, name, HIDDEN if mode else POOLED)
+        self.mode = self.row_pooling = mode
+        self.completes = card.modules is not None and as_trained
+        self.dimensions = options.dimensions
+        self.kept = card.pooling.dimensions if card.pooling and as_trained and self.dimensions is None else None
+        if options.normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut
+            self.normalize, self.dimensions, self.kept = options.normalize, self.dimensions or self.kept, None
+        else:  # TEI normalises unless told otherwise
+            self.normalize = card.pooling.normalize if card.pooling else True
+        vector_width = card.sentence_width if as_trained else card.token_width
+        self.input_bytes = 4 * vector_width
+        scaled = self.dimensions or vector_width
+        self.recipe = Recipe(mode, self.completes, self.normalize, scaled, self.dimensions or self.kept or scaled)
+        self.width = self.recipe.width
+        self.cache_form = (mode,)
+        self.ranges = {precision: self._ranges(planning, precision) for precision in precisions(options)}
+
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether this is the sentence vector, which a model without one of its own may pool."""
+        card, options = planning.card, planning.options
+        pooled = (options.pooling or own_pooling(card)) and HIDDEN in card.outputs
+        return name == POOLED and not planning.spans and (POOLED in card.outputs or bool(pooled))
+
+    def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
+        """Return the pooled vector of one input, [1, d]; of a graph's own, as it is."""
+        if self.mode is None:
+            return {self.name: rows[POOLED]}
+        sequence, hidden = job.ids[index], rows[HIDDEN]
+        end = end_row(sequence.ids, self.card.pooling.end_id if self.card.pooling else None) if self.mode == EOS else 0
+        return {self.name: pool(self.mode, hidden, attended(sequence), job.prompts.get(index, 0), end)[None]}
+
+    def complete(self, job: Job, indices: Sequence[int]) -> None:
+        """Put the vectors that the card's modules make in the place of the pooled ones."""
+        pooled = [job.rows[index][self.name] for index in indices]
+        vectors = run_modules(self, pooled[0] if len(pooled) == 1 else np.concatenate(pooled))
+        start = 0
+        for index, vector in zip(indices, pooled, strict=True):
+            job.rows[index][self.name] = vectors[start : start + len(vector)]
+            start += len(vector)
+
+    def finish(self, job: Job) -> Output:
+        """Return the vectors cut, scaled and cast."""
+        vectors = joined(job.rows, self.name)
+        if self.dimensions is not None:
+            vectors = np.ascontiguousarray(vectors[:, : self.dimensions])
+        vectors = normalize(vectors) if self.normalize else vectors
+        vectors = vectors if self.kept is None else np.ascontiguousarray(vectors[:, : self.kept])
+        rows = vectors if self.dtype == "float32" or self.dtype in PRECISIONS else cast(vectors, self.dtype)
+        if self.ranges:
+            job.quantized = {name: quantized(rows, name, ranges) for name, ranges in self.ranges.items()}
+        return Output(self.name, job.quantized.get(self.dtype, rows), self._lengths(job), self.pooled)
+
+    def _lengths(self, job: Job) -> tuple[int, ...]:
+        return (1,) * len(job.lengths)
+
+    def finishes_slowly(self, job: Job) -> bool:
+        """Return whether many values are quantized."""
+        return len(self.ranges) * job.vectors * self.recipe.width > INLINE_VALUES
+
+    def probe(self) -> None:
+        """Run the card's modules on one row of zeros."""
+        if (modules := self.card.modules) is not None:
+            vectors = run_modules(self, np.zeros((1, modules.inner), np.float32))
+            check_width(self.card, MODULES, "vectors", vectors, modules.width)
+
+    def _ranges(self, planning: Planning, dtype: str) -> Ranges | None:
+        """Return the ranges of int8 and uint8 vectors; None: binary ones need none.
+
+        Raises:
+            ConflictingFields: the card has none, or has those of other vectors.
+        """
+        card = self.card
+        if dtype not in RANGED:
+            return None
+        if card.calibration is None:
+            raise ConflictingFields(
+                f"is {dtype}, and {card.name} has no ranges for it",
+                field=("dtype",),
+                allowed="binary and ubinary need none",
+                remedy=f"run `inlay calibrate {card.name} TEXTS`, which finds them in texts like those it will get",
+            )
+        calibrated = SentenceVector(planning._replace(options=EmbedOptions()), POOLED).recipe
+        if not self.recipe.gives_first_values_of(calibrated):
+            raise ConflictingFields(
+                f"is {dtype}, and the ranges of {card.name} are of its vectors as it gives them, with its own pooling, "
+                "scaling and width",
+                field=("dtype",),
+                remedy=AS_THE_MODEL_GIVES,
+            )
+        ranges = np.array([card.calibration.least, card.calibration.largest], np.float32)
+        return np.ascontiguousarray(ranges[:, : self.recipe.width])
+
+
+def own_pooling(card: Card) -> str | None:
+    """Return how a model's hidden states are pooled; None: its graph does it, or nothing is pooled."""
+    return card.pooling.mode if card.pooling and not card.pooling.in_graph else None
+
+
+def precisions(options: EmbedOptions) -> tuple[str, ...]:
+    """Return the precisions that a request wants its sentence vectors in."""
+    return (options.dtype, *options.precisions) if options.dtype in PRECISIONS else options.precisions
+
+
+def run_modules(kind: OutputKind, pooled: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the sentence vectors that a card's modules (Dense, LayerNorm, Normalize) make of pooled ones [n, d]."""
+    return run_heads(kind.card, kind.engine, MODULES, "vectors", pooled, "a sentence_embedding that is")

@@ -1,0 +1,313 @@
+"""What a kind of output is, the plan of a request's outputs, and the job that their methods work on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, Card
+from models.recipes.graph_names import ONE_ROW
+from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output
+from service.embedding.tokenize.offsets import OwnTokens
+from service.embedding.tokenize.packing import Rows
+from service.errors import BadRequest, EngineFailure
+from service.runtime.engine import Engine
+from service.settings import Settings
+
+POOLED = "sentence_embedding"
+HIDDEN = "last_hidden_state"
+ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
+NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+
+Graphs = dict[str, tuple[str, ...]]
+"""The outputs to compute of each graph, by its name."""
+
+
+class Planning(NamedTuple):
+    """What a plan is made from.
+
+    Args:
+        weights: the model's tensors by name.
+        outputs: the names of all outputs of the request, each once.
+        spans: the field of the request that asks for spans; empty: none does.
+    """
+
+    card: Card
+    engine: Engine
+    weights: Mapping[str, Any]
+    options: EmbedOptions
+    outputs: tuple[str, ...]
+    spans: str = ""
+
+    def width(self, output: str) -> int:
+        """Return the values in a row of an output."""
+        return self.engine.widths.get(output, self.card.hidden_size)
+
+
+class Kept(NamedTuple):
+    """What the vector cache keeps of an input.
+
+    Args:
+        vector: pooled, float32 [1, width], neither cut nor normalised.
+        tokens: that were read.
+        cut: the input was longer.
+    """
+
+    vector: NDArray[np.float32]
+    tokens: int
+    cut: bool
+
+
+class Job:
+    """One request while it is computed: what its kinds of output read, and the arrays that they leave.
+
+    Attributes:
+        ids: of each input as it is read; what stands for a text before it is tokenized has no ids.
+        texts: the numbers of the inputs that are still to be tokenized.
+        kept: what the vector cache has of an input, by its number.
+        keys: of the inputs in the vector cache; empty: it keeps none of them.
+        characters: of the texts.
+        prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
+        located: the own tokens of a text, by its number; of a request for spans alone.
+        chunks: the spans of each input; empty: the request has none.
+        lengths: the tokens of each input.
+        vectors: how many vectors the request gets where an output has one for each input or span.
+        rows: the arrays of every part that is run: one part for each input, or one for all of them.
+        quantized: the sentence vectors in the request's `precisions`.
+    """
+
+    __slots__ = (
+        "characters",
+        "chunks",
+        "ids",
+        "kept",
+        "keys",
+        "lengths",
+        "located",
+        "plan",
+        "prompts",
+        "quantized",
+        "request",
+        "rows",
+        "settings",
+        "texts",
+        "vectors",
+    )
+
+    def __init__(
+        self, request: EmbedRequest, plan: "Plan", settings: Settings, ids: list[Ids], texts: list[int]
+    ) -> None:
+        self.request, self.plan, self.settings = request, plan, settings
+        self.ids, self.texts, self.characters, self.vectors = ids, texts, 0, len(ids)
+        self.keys: Sequence[bytes] = ()
+        self.kept: Mapping[int, Kept] = NOTHING
+        self.prompts: Mapping[int, int] = NOTHING
+        self.located: Mapping[int, OwnTokens] = NOTHING
+        self.chunks: tuple[Chunks, ...] = ()
+        self.lengths: tuple[int, ...] = ()
+        self.rows: list[Rows] = []
+        self.quantized: Mapping[str, NDArray[Any]] = NOTHING
+
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+class OutputKind:
+    """One output of a plan: what it costs, and how it is made of the arrays that graphs give.
+
+    A plan keeps it for all requests with the same options, so that what belongs to one request lies in its Job. The
+    stages run in the order check, prepare, reduce, complete, finish; a kind says which of them it has. Those that may
+    take long run in a thread.
+
+    Args:
+        planning: the model and the options.
+        name: of the output.
+        source: the output of a graph that it is made of; None: no graph is run.
+
+    Attributes:
+        fields: the options that apply to this kind alone.
+        row_pooling: the pooling that it reads one row of hidden states by; None: it reads others too.
+        width: values in a row of the output.
+        pooled: it has one row for each input.
+        sparse: its rows are values, and their columns lie beside them.
+        token_bytes: of memory for each token of a request, in float32.
+        input_bytes: of memory for each vector of a request.
+        checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
+        reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
+        inline_inputs: requests of more inputs are prepared in a thread.
+        held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
+        cache_form: what its arrays follow from beside the inputs; None: they are not kept in the vector cache.
+        longest: the most tokens that it reads of an input; None: as many as the model.
+    """
+
+    fields: tuple[str, ...] = ()
+    checks: bool = False
+    prepares: bool = False
+    completes: bool = False
+    reduces_in_thread: bool = False
+    inline_inputs: int = 0
+    held_rows: int = 0
+    pooled: bool = False
+    sparse: bool = False
+    row_pooling: str | None = None
+    token_bytes = 0
+    input_bytes = 0
+    cache_form: tuple[object, ...] | None = None
+    longest: int | None = None
+
+    def __init__(self, planning: Planning, name: str, source: str | None = None) -> None:
+        self.card, self.engine, self.name, self.source = planning.card, planning.engine, name, source
+        self.dtype, self.width = planning.options.dtype, planning.width(name)
+
+    @classmethod
+    def makes(cls, planning: Planning, name: str) -> bool:
+        """Return whether this kind is the output of that name."""
+        raise NotImplementedError
+
+    def as_read(self, options: EmbedOptions) -> EmbedOptions:
+        """Return the options with which inputs are read for this output."""
+        return options
+
+    def check(self, job: Job) -> None:
+        """Raise an InlayError for a request that is wrong whatever its tokens are."""
+
+    def prepare(self, job: Job) -> None:
+        """Change or mark the ids of a request, which are known now."""
+
+    def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
+        """Return what is kept of the arrays of a part, which come with those of other requests."""
+        return {self.name: rows[self.name]}
+
+    def reduces_slowly(self, job: Job, index: int, rows: Rows) -> bool:
+        """Return whether `reduce` takes too long for the event loop."""
+        return False
+
+    def complete(self, job: Job, indices: Sequence[int]) -> None:
+        """Put what is made of several parts together in the place of what `reduce` kept of each."""
+
+    def finish(self, job: Job) -> Output:
+        """Return the output of all inputs."""
+        raise NotImplementedError
+
+    def finishes_slowly(self, job: Job) -> bool:
+        """Return whether `finish` takes too long for the event loop."""
+        return False
+
+    def probe(self) -> None:
+        """Run what lies behind the graphs on one row; raise EngineFailure where it does not keep what its card says."""
+
+
+class Plan(NamedTuple):
+    """How the requests with some options are computed by one model.
+
+    Args:
+        kinds: one for each output, in the order of the request.
+        options: as the kinds have them read.
+        plain: what is computed of sequences without segment ids.
+        typed: the same of sequences with segment ids.
+        whole: the request runs as one row of tokens; False: one item for each input, since an encoder mixes its rows.
+        task: the number of the task whose adapters are used.
+        cuts: how inputs are cut where the server does not cut by itself, and where it does.
+        width: values in a row of the output.
+        pooled: it has one row for each input.
+        sparse: its rows are values, and their columns lie beside them.
+        token_bytes: of memory for each token.
+        input_bytes: of memory for each vector.
+        lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
+        checking, preparing, completing: the kinds that have these stages.
+        slow: the kinds whose `reduce` may take too long for the event loop.
+        early: the kind whose parts are completed while others still run.
+        cached: the kind whose arrays the vector cache keeps.
+    """
+
+    kinds: tuple[OutputKind, ...]
+    options: EmbedOptions
+    plain: Graphs
+    typed: Graphs
+    whole: bool
+    task: int
+    cuts: tuple[Cut, Cut]
+    token_bytes: int
+    input_bytes: int
+    lookup: str | None
+    checking: tuple[OutputKind, ...]
+    preparing: tuple[OutputKind, ...]
+    completing: tuple[OutputKind, ...]
+    slow: tuple[OutputKind, ...]
+    early: OutputKind | None
+    cached: OutputKind | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple([kind.name for kind in self.kinds])
+
+
+Planner = Callable[[EmbedOptions, str], Plan]
+"""Returns the plan of options; the second argument is the field that asks for spans, or empty."""
+
+
+def check_finite(model: str, outputs: Mapping[str, NDArray[Any]], index: int) -> None:
+    """Raise EngineFailure for an output of one input with a value that is NaN or infinite."""
+    for name, array in outputs.items():
+        if not np.isfinite(array).all():
+            raise EngineFailure(
+                f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
+            )
+
+
+def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return rows in a dtype; raise BadRequest for a value that it does not hold."""
+    if dtype == "float32":
+        return rows
+    with np.errstate(over="ignore"):
+        narrow: NDArray[Any] = rows.astype(NUMPY_DTYPES[dtype])
+    if dtype == "float16" and not np.isfinite(narrow).all():
+        raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
+    return narrow
+
+
+def joined(rows: Sequence[Rows], name: str) -> NDArray[Any]:
+    """Return the arrays of one name of all parts, one below the other."""
+    arrays = [part[name] for part in rows]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def run_heads(
+    card: Card, engine: Engine, graph: str, output: str, rows: NDArray[np.float32], about: str
+) -> NDArray[np.float32]:
+    """Return what a graph behind the encoder makes of rows [n, d].
+
+    ONNX Runtime runs these, since numpy's products give a row other bits alone than among others. Of 768 -> 3072 -> 768
+    one text takes 0.69 ms (numpy 0.65) and 32 texts 2.1 ms (numpy 4.6, or row by row, with equal bits, 21): too long
+    for the event loop.
+
+    Args:
+        about: what an error calls it.
+
+    Raises:
+        EngineFailure: a value is not finite.
+    """
+    (values,) = engine.run(graph, {"pooled": rows}, (output,))
+    if not np.isfinite(values).all():
+        raise EngineFailure(f"{card.name} gave {about} not finite")
+    return values
+
+
+def check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:
+    """Raise EngineFailure for an output that is not as wide as the card says."""
+    if values.shape[-1] != width:
+        file = card.every_graph[graph].file
+        raise EngineFailure(f"{file} gives {name} {values.shape[-1]} wide where its card promises {width}")
+
+
+def width_in_graph(card: Card, name: str) -> int | None:
+    """Return how wide the card says that an output of its graphs is; None: it does not say."""
+    widths = {POOLED: card.graph_width or card.hidden_size, IMAGE_VECTOR: card.sentence_width}
+    widths |= dict.fromkeys((HIDDEN, ONE_ROW), card.token_width)
+    if card.classifier:
+        widths[card.classifier_output] = len(card.classifier.labels)
+    return widths.get(name, card.hidden_size if name == card.default_output else None)

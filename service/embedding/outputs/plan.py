@@ -1,0 +1,167 @@
+"""The kinds of outputs, one row each, and the plan that they make of the options of a request on one model."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from models.artifacts.card import IMAGE_VECTOR, SPARSE, Card
+from models.recipes.graph_names import ONE_ROW
+from service.embedding.outputs.classes import ClassLogits
+from service.embedding.outputs.dense import SentenceVector, own_pooling, precisions
+from service.embedding.outputs.image import ImageVector
+from service.embedding.outputs.kind import POOLED, Graphs, OutputKind, Plan, Planner, Planning
+from service.embedding.outputs.multi_vector import MultiVector
+from service.embedding.outputs.rows import GraphRows
+from service.embedding.outputs.spans import SpanVectors
+from service.embedding.outputs.sparse import SparseLookup, SparseVector
+from service.embedding.pooling import POOLINGS
+from service.embedding.quantization import PRECISIONS
+from service.embedding.requests import DTYPES, Cut, EmbedOptions
+from service.embedding.tokenize.prompts import task_of
+from service.errors import ConflictingFields, OutOfRange, UnknownValue
+from service.runtime.engine import Engine
+
+KINDS: tuple[type[OutputKind], ...] = (
+    SpanVectors,
+    SentenceVector,
+    SparseLookup,
+    SparseVector,
+    MultiVector,
+    ClassLogits,
+    ImageVector,
+    GraphRows,
+)
+"""The first kind that makes an output of a name counts; a new kind of output is a class and its row here."""
+ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
+
+
+def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
+    """Return what makes the plans of a model and keeps them."""
+    most = len(card.outputs) + 1
+
+    @lru_cache(maxsize=256)
+    def kept(options: EmbedOptions, spans: str) -> Plan:
+        return make(Planning(card, engine, weights, options, (), spans))
+
+    def plan(options: EmbedOptions, spans: str) -> Plan:
+        if len(options.outputs) > most:  # a caller may repeat them a million times
+            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
+        return kept(options, spans)
+
+    return plan
+
+
+def make(planning: Planning) -> Plan:
+    """Return the plan of a request.
+
+    Args:
+        planning: its `outputs` are filled here.
+
+    Raises:
+        BadRequest: the model cannot serve the value of an option.
+    """
+    card, options = planning.card, planning.options
+    _check_values(card, options)
+    default = POOLED if options.pooling else card.default_output
+    names = tuple(dict.fromkeys(options.outputs)) or (default,)
+    planning = planning._replace(outputs=names)
+    classes = [_kind(planning, name) for name in names]
+    _check_fields(planning, classes)
+    kinds = tuple([kind(planning, name) for kind, name in zip(classes, names, strict=True)])
+    for kind in kinds:
+        options = kind.as_read(options)
+    task = task_of(card, options.task, options.prompt_name, options.input_type)
+    plain, typed = (_by_graph(card, kinds, with_types) for with_types in (False, True))
+    whole = all(not card.graphs[graph].attends for graph in plain)
+    float_rows = options.dtype == "float32" and all(type(kind) is GraphRows for kind in kinds) and POOLED not in names
+    return Plan(
+        kinds,
+        options,
+        plain,
+        typed,
+        whole,
+        task,
+        _cuts(options, kinds),
+        sum([kind.token_bytes for kind in kinds]),
+        sum([kind.input_bytes for kind in kinds]),
+        lookup=_lookup(card, typed) if whole and float_rows else None,
+        checking=tuple([kind for kind in kinds if kind.checks]),
+        preparing=tuple([kind for kind in kinds if kind.prepares]),
+        completing=tuple([kind for kind in kinds if kind.completes]),
+        slow=tuple([kind for kind in kinds if kind.reduces_in_thread]),
+        early=next((kind for kind in kinds if kind.held_rows), None),
+        cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,
+    )
+
+
+def _kind(planning: Planning, name: str) -> type[OutputKind]:
+    card = planning.card
+    kind = next((kind for kind in KINDS if kind.makes(planning, name)), None)
+    if kind is None:
+        raise UnknownValue(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
+    return kind
+
+
+def _check_values(card: Card, options: EmbedOptions) -> None:
+    dtype, pooling, dimensions = options.dtype, options.pooling, options.dimensions
+    if dtype not in DTYPES and dtype not in PRECISIONS:
+        known = ", ".join((*DTYPES, *PRECISIONS))
+        raise UnknownValue(f"is {dtype[:40]!r}", field=("dtype",), allowed=f"send one of {known}")
+    as_trained = pooling in (None, own_pooling(card))
+    if pooling is not None and not as_trained and pooling not in POOLINGS:
+        raise UnknownValue(f"is {pooling[:40]!r}", field=("pooling",), allowed=f"send one of {', '.join(POOLINGS)}")
+    width = card.sentence_width if as_trained else card.token_width
+    if dimensions is not None and not 1 <= dimensions <= width:
+        raise OutOfRange(f"is {dimensions}", field=("dimensions",), allowed=f"send 1 to {width}")
+
+
+def _check_fields(planning: Planning, kinds: Sequence[type[OutputKind]]) -> None:
+    """Raise ConflictingFields for an option that applies to a kind of output which the request does not ask for."""
+    card, options, names = planning.card, planning.options, planning.outputs
+    asked = f"{card.name} was asked for {', '.join(names)}"
+    vector = IMAGE_VECTOR if card.image else POOLED
+    sent = {
+        "pooling": (options.pooling, POOLED),
+        "dimensions": (options.dimensions, vector),
+        "normalize": (options.normalize or None, vector),
+        "max_active_dims": (options.max_active_dims, SPARSE),
+        planning.spans: (planning.spans or None, POOLED),
+    }
+    for field, (value, owner) in sent.items():
+        if value is not None and not any(field in kind.fields for kind in kinds):
+            remedy = f"leave it out or ask for {POOLED}" if owner == POOLED else "leave it out"
+            raise ConflictingFields(f"applies to {owner} alone, and {asked}", field=(field,), remedy=remedy)
+    for dtype in precisions(options):
+        if names != (POOLED,):
+            raise ConflictingFields(
+                f"is {dtype}, which applies to {POOLED} alone, and {asked}",
+                field=("dtype",),
+                remedy=f"ask for {POOLED}, or send float32, float16 or bfloat16",
+            )
+
+
+def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
+    one_row = card.row_graphs and {kind.row_pooling for kind in kinds} == {ROW_POOLINGS[card.row_graphs.row]}
+    graphs: Graphs = {}
+    for source in dict.fromkeys(kind.source for kind in kinds):
+        graph = None if source is None else card.graph_for(source, typed)
+        if graph and source:  # token_type_embeddings of a family whose segments are optional: typed sequences alone
+            graphs[graph] = (*graphs.get(graph, ()), ONE_ROW if one_row else source)
+    return graphs
+
+
+def _lookup(card: Card, graphs: Graphs) -> str | None:
+    """Return the one graph that reads nothing but ids, positions and segments, which the family fills."""
+    if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
+        return None
+    (graph,) = graphs
+    reads = set(card.graphs[graph].inputs) <= {"ids", "positions", "types"}
+    return graph if reads and card.graphs[graph].layout == "packed" else None
+
+
+def _cuts(options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]:
+    """Return how inputs are cut where the server does not cut by itself, and where it does."""
+    longest = min([kind.longest for kind in kinds if kind.longest is not None], default=None)
+    fields = options.truncation_direction, options.max_tokens, options.special_tokens, longest
+    sent = options.truncate
+    return Cut(bool(sent), *fields), Cut(sent is not False, *fields)

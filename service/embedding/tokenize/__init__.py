@@ -1,0 +1,1 @@
+"""From what a caller sends to packed token ids: prompts, tokenizers, checks, packing."""
