@@ -82,6 +82,9 @@ class Batcher(Generic[Item, Result]):
         succeeded_at: when a run last gave results, on `clock`.
     """
 
+    stuck = 0
+    succeeded_at: float | None = None
+
     def __init__(
         self,
         run: Callable[[list[Item]], list[Result]],
@@ -99,24 +102,19 @@ class Batcher(Generic[Item, Result]):
         runs: int = 1,
         run_alone: Callable[[list[Item]], list[Result]] | None = None,
     ) -> None:
-        self._run, self._run_alone = run, run_alone or run
-        self.queue = queue
-        self._max_batch_cost, self._max_inline_cost = max_batch_cost, max_inline_cost
-        self._new_executor, self._executor, self._max_runs = new_executor, new_executor(), runs
+        self._run, self._run_alone, self.queue = run, run_alone or run, queue
+        self._max_batch_cost, self._max_inline_cost, self._max_runs = max_batch_cost, max_inline_cost, runs
+        self._new_executor, self._executor = new_executor, new_executor()
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
-        self._stuck_seconds = stuck_seconds
-        self._shared = shared
-        self._clock = clock
+        self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
-        self._gathering = False  # a batch is about to be taken
         self._under_way: dict[int, _Run[Item, Result]] = {}  # by number; a stuck run is given up by leaving it out
         self._single_item = True  # the last run was of one item
-        self._staggered = False  # a request of a protocol whose callers arrive over several turns joined since
+        self._gathering = False  # a batch is about to be taken,
+        self._staggered = False  # for which a request came whose protocol delivers calls over several turns
         self._run_number = 0  # of the newest run in a thread
         self._idle_until = 0.0  # when the next run could have begun
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
-        self.stuck = 0
-        self.succeeded_at: float | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time is a system call (3.11)
 
     @property
     def waiting_cost(self) -> int:

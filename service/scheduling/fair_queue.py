@@ -327,19 +327,20 @@ class FairQueue(Generic[Item, Result]):
         callers = [caller for caller in self._callers.values() if caller.items]
         if self.cost <= max_cost or self.items == 1:
             waiting = [item for caller in callers for item in caller.items if not item.future.done()]
-            batch = [item for item in waiting if item.deadline is None or _in_time(item, now, now)]
-            self._clear(callers)
-        else:
-            batch = self._next_batch(callers, max_cost, now)
+            self._clear()
+            return [item for item in waiting if item.deadline is None or _in_time(item, now, now)]
+        batch = self._next_batch(callers, max_cost, now)
         self._retire(callers)
         return batch
 
-    def _clear(self, callers: list[Caller[Item, Result]]) -> None:
+    def _clear(self) -> None:
         """Remove all items; shares begin anew."""
-        for caller in callers:
-            self.requests -= len(caller.requests)
+        reserving = [caller for caller in self._callers.values() if caller.reservations]
+        for caller in reserving:
             caller.cost -= sum([item.cost for item in caller.items])
             caller.items, caller.requests, caller.turn = [], {}, 0.0
+        self._callers = {caller.name: caller for caller in reserving}
+        self.requests = sum([caller.reservations for caller in reserving])
         self.items = self.cost = 0
         self._turns.clear()
 

@@ -35,15 +35,11 @@ def service(context: ServiceContext) -> Service:
     embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
     vocabulary = Vocabulary(context, positions)
 
-    async def presets(request: Any, call: RequestContext) -> pb.ListPresetsResponse:
-        return positions.presets()
-
-    unary: Any = partial(Method, admitted=True)
-    stream: Any = partial(Method, kind="server_stream", admitted=True)
+    admitted: Any = partial(Method, admitted=True)
     return Service(
         name="inlay.v1.Embedder",
         methods=(
-            unary(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=embed_response),
+            admitted(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=embed_response),
             Method(
                 name="EmbedStream",
                 request=pb.EmbedRequest,
@@ -53,16 +49,16 @@ def service(context: ServiceContext) -> Service:
                 admitted=True,
                 error_answer=_stream_error,
             ),
-            stream(name="Rope", request=pb.RopeRequest, handler=positions.rope),
-            stream(name="Positions", request=pb.PositionsRequest, handler=positions.table),
-            unary(name="Rotate", request=pb.RotateRequest, handler=positions.rotate),
-            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=presets),
+            admitted(name="Rope", request=pb.RopeRequest, handler=positions.rope, kind="server_stream"),
+            admitted(name="Positions", request=pb.PositionsRequest, handler=positions.table, kind="server_stream"),
+            admitted(name="Rotate", request=pb.RotateRequest, handler=positions.rotate),
+            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=positions.presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),
-            unary(name="Images", request=pb.ImagesRequest, handler=Images(context), serialize=embed_response),
-            stream(name="Logits", request=pb.LogitsRequest, handler=vocabulary.logits),
-            unary(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar),
-            unary(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis),
+            admitted(name="Images", request=pb.ImagesRequest, handler=Images(context), serialize=embed_response),
+            admitted(name="Logits", request=pb.LogitsRequest, handler=vocabulary.logits, kind="server_stream"),
+            admitted(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar),
+            admitted(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis),
         ),
     )
 
