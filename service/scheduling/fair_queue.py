@@ -3,7 +3,7 @@
 Callers share the graph evenly, and so do the requests of one caller: an item's turn is the virtual time at which it
 would be served if its request had an equal share of its caller's share (start-time fair queueing, Goyal, Vin and Cheng
 1996, at two levels as in hierarchical packet fair queueing, Bennett and Zhang 1997). One text beside 24 requests of 32
-texts of another caller, or of its own, waits 0.15 s; in a queue in the order of arrival it waits 12 s
+texts of another caller, or of its own, waits 0.15 s; in the order of arrival, with a bound for each caller, 6 to 13 s
 (`tests/service/scheduling/test_overload.py`).
 """
 

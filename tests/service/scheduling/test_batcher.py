@@ -164,10 +164,6 @@ async def test_full_queue_refuses_a_request_as_a_whole(make, recorder):
     assert recorder.batches == [[1], [2]]
 
 
-async def test_idle_queue_takes_a_request_larger_than_it(make):
-    assert await make(queue=10).submit([7], [50])[0] == 14
-
-
 async def test_observes_every_run_with_items_and_cost(make, recorder):
     await asyncio.gather(*make().submit([1, 2], [5, 6]))
     ((items, cost, waited, seconds),) = recorder.observed
@@ -285,15 +281,6 @@ async def test_one_slow_run_refuses_no_deadlines_while_idle(make):
     answers = [await batcher.submit([number], [300], deadline=perf_counter() + 60)[0] for number in range(20)]
     assert answers == [2 * number for number in range(20)]
     assert batcher.queue.rate > 300
-
-
-async def test_reservations_count_against_new_requests(make):
-    batcher = make(queue=10)
-    batcher.reserve(8)
-    with pytest.raises(Overloaded, match="8 tokens are waiting and this request brings 3; the queue holds 10"):
-        batcher.submit([1], [3])
-    batcher.release(8)
-    assert await batcher.submit([1], [3])[0] == 2
 
 
 async def test_item_past_its_deadline_does_not_run(make, recorder):
