@@ -105,7 +105,7 @@ class Positions:
                 tensors = {name: tensor_of(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
-    def presets(self) -> pb.ListPresetsResponse:
+    async def presets(self, request: pb.ListPresetsRequest, call: RequestContext) -> pb.ListPresetsResponse:
         """Return every preset."""
         return pb.ListPresetsResponse(
             presets=[

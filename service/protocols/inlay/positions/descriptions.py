@@ -12,8 +12,8 @@ from models.plots import figures_of
 from models.plots.catalog import Figure
 from models.positions.rope import choice as rope_choice
 from models.positions.rope.config import LayerRope, read
+from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import BY_LENGTH
-from models.positions.rope.layers import ALL
 from models.positions.rope.presets import PRESETS, Preset
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS

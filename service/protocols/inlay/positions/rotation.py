@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from models.errors import BadEncoding
 from models.positions.rope import rotation
 from models.positions.rope.angles import cos_sin
-from models.positions.rope.frequencies import Rope, frequencies
-from models.positions.rope.table import facts_of
+from models.positions.rope.frequencies import Rope, facts_of, frequencies
 from models.positions.table import Output, Positions, Table, checked_positions, rounded, slice_positions
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters

@@ -11,8 +11,8 @@ from models.positions.rope import axial, multi_axis
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
 from models.positions.rope.config import LayerRope
+from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
-from models.positions.rope.layers import ALL
 from models.positions.table import MAX_POSITION, Positions, Table
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters
