@@ -33,7 +33,8 @@ from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
-from service.observability.metrics import Metrics, Stages
+from service.observability.metrics import Metrics
+from service.observability.stage_times import Stages
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.stop_signals import StopSignals

@@ -9,7 +9,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
-from time import perf_counter
 from typing import NamedTuple, Protocol
 from weakref import ref
 
@@ -19,11 +18,8 @@ from service.observability.exposition import CONTENT_TYPE, exposition
 from service.observability.metric_families import BY_NAME, STAGES
 from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
-from service.request_context import Pass, RequestContext, StageTimes
 
-__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics", "Stages"]
-
-MAX_PASSES = 64  # of one stream that become spans
+__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
 """The status that a scrape shows with 0 before the first request of a method."""
@@ -231,40 +227,6 @@ class Metrics:
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
         return Histogram(bounds, self._store.counter(key, len(bounds) + 2))
-
-
-class Stages:
-    """Counts the times of the stages of every pass by model, and keeps them for the spans of its requests."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._histograms: dict[str, tuple[Histogram, Histogram, Histogram, Histogram]] = {}
-
-    def observe(self, contexts: Sequence[RequestContext], model: str, tokens: int, times: StageTimes) -> None:
-        """Count passes that end now.
-
-        Args:
-            contexts: of the requests that ran together.
-            model: the model's name.
-            tokens: of all requests together.
-            times: of each request's stages.
-        """
-        histograms = self._histograms.get(model)
-        if histograms is None:
-            histograms = self._histograms[model] = self._metrics.stages(model)
-        tokenize, queue, run, encode = histograms
-        count, now = len(contexts), perf_counter()
-        if times.tokenization:
-            tokenize.observe(times.tokenization, count)
-        if times.queue:
-            queue.observe(times.queue, count)
-        if times.inference:  # not for vectors that were kept
-            run.observe(times.inference, count)
-        encoding = encode.observe, now
-        for context in contexts:
-            context.encoding = encoding
-            if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(Pass(model, tokens, times, now))
 
 
 def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:

@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.error_status import STATUSES
 from service.observability.metric_families import SECONDS, STAGES
 from service.observability.metric_store import MetricStore
-from service.observability.metrics import Metrics, Stages
+from service.observability.metrics import Metrics
+from service.observability.stage_times import Stages
 from service.request_context import RequestContext, StageTimes
 
 
