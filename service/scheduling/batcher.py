@@ -130,14 +130,6 @@ class Batcher(Generic[Item, Result]):
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
         self.queue.check(cost, self._clock(), deadline, caller)
 
-    def reserve(self, cost: int, caller: str = "") -> None:
-        """Count an admitted request that is still being prepared."""
-        self.queue.reserve(cost, caller)
-
-    def release(self, cost: int, caller: str = "") -> None:
-        """Stop counting a reserved request, which is submitted now or has failed."""
-        self.queue.release(cost, caller)
-
     def submit(
         self,
         items: Sequence[Item],
