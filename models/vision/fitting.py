@@ -10,22 +10,12 @@ from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.filling import renamed
 from models.positions.rope.axial import AXIAL, axial_parts
-from models.positions.rope.frequencies import positive
+from models.positions.rope.scaling_parameters import positive
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import (
-    AddGrid,
-    AddRows,
-    Convolve,
-    Insert,
-    Patchify,
-    Project,
-    Step,
-    Steps,
-    VectorSteps,
-)
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps
 
 Shape = tuple[int, ...]
 

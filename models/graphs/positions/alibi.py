@@ -13,7 +13,7 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.positions.alibi import MAX_BIAS, checked_form, slopes
-from models.positions.table import Arithmetic
+from models.positions.arithmetic import Arithmetic
 
 _KEYS = ("INT64", ("batch", "keys"))
 

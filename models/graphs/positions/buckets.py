@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graphs.builder import GraphBuilder
+from models.positions.arithmetic import Arithmetic
 from models.positions.buckets import deberta_bucket, span_of, t5_bucket
-from models.positions.table import MAX_WIDTH, Arithmetic, checked_count
+from models.positions.table import MAX_WIDTH, checked_count
 
 Int64s = NDArray[np.int64]
 

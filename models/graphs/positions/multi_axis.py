@@ -12,10 +12,9 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions.rope import cos_sin
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.axial import Axial, axial_named, axial_parts
-from models.positions.rope.frequencies import Frequencies
-from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
-from models.positions.table import Arithmetic
+from models.positions.rope.multi_axis import AxisColumns, Int64s, mrope_parts
 
 
 def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
@@ -55,7 +54,7 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     return _model(builder, "axial", inputs, values, len(axis))
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Frequencies, Int64s]:
+def _joined(parts: Sequence[AxisColumns]) -> tuple[Frequencies, Int64s]:
     """Return the frequency and the axis of every column."""
     columns = np.concatenate([part.columns for part in parts])
     order = np.argsort(columns)

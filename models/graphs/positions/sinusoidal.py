@@ -10,6 +10,7 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import rope
+from models.positions.arithmetic import Arithmetic
 from models.positions.sinusoidal import (
     GRID_AXIS,
     THETA,
@@ -20,7 +21,6 @@ from models.positions.sinusoidal import (
     frequencies,
     powers,
 )
-from models.positions.table import Arithmetic
 
 
 def sinusoid(
