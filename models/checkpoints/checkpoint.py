@@ -5,7 +5,6 @@ tensor is a view of a mapped file, or produces its rows when they are sliced; no
 """
 
 import json
-import mmap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,14 +188,14 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
         selected.append(tensor)
     if checkpoint.fetch:
         checkpoint.fetch(selected)
-    plain = safetensors.read([tensor for tensor in selected if not tensor.stored])
-    arrays: dict[str, Any] = {
-        tensor.name: plain[tensor.name] if tensor.name in plain else _quantized(tensor) for tensor in selected
-    }
-    changed = {
-        tensor.name: _Changed(tensor, arrays[tensor.name]) for tensor in selected if tensor.paired or tensor.shift
-    }
-    return arrays | changed
+    held = safetensors.read(selected)
+    return {tensor.name: _used(tensor, held[tensor.name]) for tensor in selected}
+
+
+def _used(tensor: Tensor, held: NDArray[Any]) -> Any:
+    """Return what is used like the tensor's array: a quantized one makes its rows when they are sliced."""
+    array: Any = gguf_blocks.QuantizedTensor(held, tensor.stored, tensor.shape) if tensor.stored else held
+    return _Changed(tensor, array) if tensor.paired or tensor.shift else array
 
 
 class _Changed:
@@ -214,14 +213,6 @@ class _Changed:
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         values: NDArray[Any] = self._array[self._order[rows]]
         return values - self._shift if self._shift else values
-
-
-def _quantized(tensor: Tensor) -> Any:
-    """Return a quantized tensor, which is used like the array it stands for."""
-    with tensor.path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    data = np.frombuffer(mapped, np.uint8, tensor.bytes, tensor.offset)
-    return gguf_blocks.QuantizedTensor(data, tensor.stored, tensor.shape)
 
 
 def check_finite(name: str, dtype: str, start: int, rows: NDArray[Any]) -> None:
