@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from models.recipes.graph_names import ONE_ROW
-from service.embedding.outputs.kind import ROW_OF_EACH
+from service.embedding.outputs.classes import ROW_OF_EACH
 from service.embedding.outputs.sparse import with_sparse
 from service.embedding.tokenize.packing import (
     Packed,

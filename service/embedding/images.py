@@ -1,7 +1,7 @@
 """The image pipeline: check, decode in threads, schedule, select. A picture is bytes that the caller sent."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import Card
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared, prepare, target_size
 from models.vision.preprocessor_config import Preprocessor
 from service.embedding import execution, limits
 from service.embedding.image_decoding import open_picture
 from service.embedding.model import Models
+from service.embedding.outputs.image import reads_images, rows_of
 from service.embedding.outputs.kind import Job, Plan
 from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import Pixels
@@ -88,7 +88,7 @@ class Images:
         plan = model.plan(request.options, "")
         _check_count(request.inputs, self._settings)
         feeds = await self._prepared(image, request.inputs, context)
-        parts = {index: Pixels(each, _rows_of(image, each)) for index, each in enumerate(feeds)}
+        parts = {index: Pixels(each, rows_of(image, each)) for index, each in enumerate(feeds)}
         patches = sum([part.tokens for part in parts.values()])
         self._budget.reserve(COPIES * self._checked_size(patches, len(feeds), plan), context)
         job = Job(EmbedRequest((), model.card.name, request.options), plan, self._settings, [], [])
@@ -132,7 +132,7 @@ class Images:
             )
             feeds.append(checked(image, ready, index))
             self._budget.reserve(sum(array.nbytes for array in feeds[-1].values()), context)
-            rows += _rows_of(image, feeds[-1])
+            rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:
                 allowed = f"this server takes {self._settings.max_request_tokens} a request"
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
@@ -165,14 +165,6 @@ def _check_count(inputs: Sequence[Any], settings: Settings) -> None:
     if not inputs:
         raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
     limits.check_inputs(len(inputs), settings.max_inputs, "images")
-
-
-def reads_images(card: Card) -> Image:
-    """Return the card's description of images; raise BadRequest for a model that reads text."""
-    if card.image is None:
-        received = f"{card.name} is a {card.family}, which reads no images"
-        raise BadRequest(received, remedy="send text or token ids to /embed")
-    return card.image
 
 
 def _tensors_only(image: Image) -> BadRequest:
@@ -217,27 +209,3 @@ def _grid(image: Image, shape: list[int], grid: tuple[int, int] | None, index: i
         allowed = f"{shape[0]} patches need rows x columns{blocks}"
         raise WrongShape(f"is {list(grid)}", field=("inputs", index, "grid"), allowed=allowed)
     return {"grid": np.array(grid, np.int64)}
-
-
-def _rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Return the patches or frames of an image: its cost."""
-    shape: tuple[int, ...] = next(iter(feeds.values())).shape
-    if image.feed == "pixels":
-        rows, columns = image.patches(shape[1], shape[2])
-        return rows * columns
-    return shape[0] if image.feed == "patches" else shape[1]
-
-
-def blank(card: Card) -> Pixels:
-    """Return the smallest image that a model takes, all zeros."""
-    image = reads_images(card)
-    if image.feed == "features":
-        feeds: dict[str, NDArray[Any]] = {"input_features": np.zeros((image.width, image.frames or 1), np.float32)}
-    elif image.feed == "patches":
-        feeds = {"pixel_values": np.zeros((image.merge**2, image.width), np.float32)}
-        if image.takes_grid:
-            feeds["grid"] = np.full(2, image.merge, np.int64)
-    else:
-        height, width = image.fixed or (image.patch, image.patch)
-        feeds = {"pixel_values": np.zeros((image.width, height, width), np.float32)}
-    return Pixels(feeds, _rows_of(image, feeds))

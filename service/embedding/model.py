@@ -41,11 +41,6 @@ class Model:
     shared_runs: WeakValueDictionary[Hashable, SharedRun[Rows]] = field(default_factory=WeakValueDictionary)
     choice: Choice = field(default_factory=Choice)
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether its inputs are images, not texts and token ids."""
-        return self.card.image is not None
-
 
 class Models(Protocol):
     """The loaded models by name."""

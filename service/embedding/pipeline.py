@@ -10,6 +10,8 @@ import numpy as np
 from models.artifacts.card import Card
 from service.embedding import execution, limits
 from service.embedding.model import Model, Models
+from service.embedding.outputs import spans
+from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.kind import Job, Kept, Plan
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenize import validation
@@ -98,11 +100,11 @@ class EmbeddingPipeline:
         """Return the model of a request and its job: the plan, checked ids, and the numbers of the texts."""
         model = self._models.get(request.model)
         card = model.card
-        if model.reads_images:
+        if is_of_images(card):
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        plan = model.plan(request.options, "" if request.spans is None else request.spans.field)
+        plan = model.plan(request.options, spans.field_of(request))
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
         for kind in plan.checking:
@@ -162,15 +164,15 @@ class EmbeddingPipeline:
         if prompt:
             texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
         cut = job.plan.cuts[self._settings.auto_truncate]
-        if characters + len(prompt) * len(texts) <= INLINE_CHARACTERS and job.request.spans is None:
+        if characters + len(prompt) * len(texts) <= INLINE_CHARACTERS and not job.plan.locates:
             encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
         else:
             needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
             with reserved(queues, cost, context.caller), self._budget.held_for(needed):
-                if job.request.spans is None:
-                    encoded = await tokenizer.encode(texts, cut)
-                else:
+                if job.plan.locates:
                     encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
+                else:
+                    encoded = await tokenizer.encode(texts, cut)
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             check_prompts(encoded, job.prompts)

@@ -4,19 +4,20 @@ A long document is cut, or read in chunks of which the best counts.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from models.artifacts.card import CLASS_LOGITS, Card
+from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
-from service.embedding import late_interaction, limits
+from service.embedding import limits
 from service.embedding.document_chunks import Chunks, Parts, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.scores import ACTIVATIONS, Scores, maxsim
+from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
@@ -28,23 +29,6 @@ COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
 CHARACTER_BYTES = 256  # of memory for a character whose tokens' places are kept
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 MULTI_LABEL = "multi_label_classification"
-Scores = NDArray[np.float64]
-
-
-def _softmax(logits: Scores) -> Scores:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def _sigmoid(logits: Scores) -> Scores:
-    return np.asarray(np.where(logits >= 0, 1.0, np.exp(-np.abs(logits))) / (1.0 + np.exp(-np.abs(logits))))
-
-
-ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
-    "identity": lambda logits: logits,
-    "sigmoid": _sigmoid,
-    "softmax": _softmax,
-}
 
 
 class Ranks(NamedTuple):
@@ -133,6 +117,13 @@ def label_activation(classifier: Classifier) -> ScoreActivation:
     """
     together = classifier.problem_type == MULTI_LABEL
     return "sigmoid" if len(classifier.labels) == 1 or together else "softmax"
+
+
+def text_activation(card: Card) -> ScoreActivation | None:
+    """Return what makes scores of the logits that a model gives a text; None: it gives a text none."""
+    if card.classifier is None or not classifies(card):
+        return None
+    return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
 
 
 def not_a_classifier(card: Card) -> WrongModelKind:
@@ -228,7 +219,7 @@ async def _read(
             raise not_a_ranker(card)
         documents = [document for _, document in pairs]
         fields = context, reading.truncate, reading.direction
-        scores, result = await late_interaction.rank(embedder, model, query, documents, *fields, max_tokens=most)
+        scores, result = await rank_by_maxsim(embedder, model, query, documents, *fields, max_tokens=most)
         return Ranks(scores, result)
     texts, template = [Text(*pair) for pair in pairs], classifier.template
     _check_template(card, template, reading)
@@ -274,6 +265,40 @@ def _check_template(card: Card, template: PairTemplate | None, reading: Reading)
             allowed=f"{card.name} reads the end of its template, so documents are cut at their end",
             remedy="leave it out",
         )
+
+
+async def rank_by_maxsim(
+    embedder: Embedder,
+    model: Model,
+    query: str,
+    texts: Sequence[str],
+    context: RequestContext,
+    truncate: bool | None = None,
+    direction: Direction = "right",
+    prompt_name: str | None = None,
+    max_tokens: int | None = None,
+) -> tuple[Scores, EmbedResult]:
+    """Return the score of each text with a query, [texts], and the facts about both runs.
+
+    Args:
+        prompt_name: of both; None: that of their kind.
+        max_tokens: of a document, special ones included; None: as many as the model reads.
+
+    Raises:
+        InlayError: as of EmbeddingPipeline.embed.
+    """
+    assert model.card.multi_vector is not None
+    name, outputs = model.card.name, (MULTI_VECTOR,)
+    of_query = EmbedOptions(outputs, truncate, direction, prompt_name=prompt_name, input_type="query")
+    of_documents = of_query._replace(input_type="document", max_tokens=max_tokens)
+    asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
+    result = await embedder.embed(EmbedRequest([*map(Text, texts)], name, of_documents), context)
+    vectors, documents = asked.outputs[0].rows, result.outputs[0]
+    scores = await asyncio.to_thread(
+        maxsim, vectors, split_rows(documents.rows, documents.lengths), model.card.multi_vector.mean
+    )
+    whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
+    return scores, whole
 
 
 # ---- many queries, long documents

@@ -78,22 +78,12 @@ class Spans:
     unit: SpanUnit = "characters"
     joined: bool = False
 
-    @property
-    def field(self) -> str:
-        """The field of a request that asks for them."""
-        return "spans"
-
 
 class Chunking(NamedTuple):
     """Spans of `size` tokens of each input; each begins with the last `overlap` tokens of the one before."""
 
     size: int
     overlap: int = 0
-
-    @property
-    def field(self) -> str:
-        """The field of a request that asks for it."""
-        return "chunking"
 
 
 class Chunks(NamedTuple):
@@ -108,6 +98,24 @@ class Chunks(NamedTuple):
     rows: Int64s
     tokens: Int64s
     characters: Int64s | None
+
+
+class OwnTokens(NamedTuple):
+    """The tokens of an input itself, which are not special ones and none of a prompt.
+
+    Args:
+        rows: their places among the ids, ascending, int64 [n].
+        starts: the first code point of each in the text as the caller sent it; None: the input came as token ids.
+        stops: the code point after its last; neither falls.
+        skipped: own tokens that were cut off before the first.
+        total: own tokens before the input was cut.
+    """
+
+    rows: Int64s
+    starts: Int64s | None
+    stops: Int64s | None
+    skipped: int
+    total: int
 
 
 class EmbedOptions(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 
 from models.positions import learned
 from service.embedding.model import Model, Models
+from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Plan
 from service.embedding.pipeline import Observer
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
@@ -110,7 +111,8 @@ class RowLookup:
             plan = model.plan(request.options, "")
         except InlayError:
             return None
-        if plan.lookup is None or request.spans or plan.options.max_tokens is not None or plan.options.task is not None:
+        options = plan.options
+        if plan.lookup is None or spans.field_of(request) or (options.max_tokens, options.task) != (None, None):
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         answered = self._settings.max_answer_bytes // plan.token_bytes if plan.token_bytes else self._max_tokens

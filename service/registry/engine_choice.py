@@ -125,7 +125,7 @@ def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
     (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
     end = end_row(ids.ids, card.pooling.end_id if card.pooling else None)
     vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids), end=end)
-    if card.modules is None:
+    if MODULES not in card.every_graph:
         return vector
     (vectors,) = engine.run(MODULES, {"pooled": vector[None]}, ("vectors",))
     return np.asarray(vectors[0])

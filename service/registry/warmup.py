@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, Card
 from models.recipes.graph_names import ONE_ROW
-from service.embedding import images
 from service.embedding.model import Model
-from service.embedding.outputs.kind import check_width, width_in_graph
+from service.embedding.outputs.image import blank, is_of_images
+from service.embedding.outputs.kind import check_width
+from service.embedding.outputs.plan import width_in_graph
 from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Work
@@ -91,8 +92,8 @@ def _work(model: Model, graph: str, ids: Int64s) -> Work[Any]:
     inputs, outputs = card.graphs[graph].inputs, card.graphs[graph].outputs
     if card.row_graphs and graph in card.row_graphs.files:
         outputs = (ONE_ROW,)  # the form that requests use
-    if model.reads_images:
-        return Work(images.blank(card), outputs)
+    if is_of_images(card):
+        return Work(blank(card), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
     return Work(validation.pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
 

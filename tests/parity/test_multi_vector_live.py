@@ -15,9 +15,9 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from models.artifacts.export import export
-from service.embedding.late_interaction import maxsim
 from service.embedding.ranking import rank
 from service.embedding.requests import Text
+from service.embedding.scores import maxsim
 from service.request_context import RequestContext
 from tests.embed_requests import embed_request
 from tests.late_interaction import (

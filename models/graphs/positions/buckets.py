@@ -98,7 +98,7 @@ def deberta(
 
 
 def _lookup(builder: GraphBuilder, bucket_of_distance: Int64s, left: str, right: str) -> str:
-    """The bucket of left - right, [queries, keys]; index 0 is the middle of the list, its ends hold beyond them."""
+    """Emit the bucket of left - right, [queries, keys]; 0 is the middle of the list, its ends hold beyond them."""
     limit = len(bucket_of_distance) // 2
     axes = {"query_positions": 1, "key_positions": 0}
     sides = [builder.op("Unsqueeze", name, builder.constant(np.array([axes[name]]))) for name in (left, right)]

@@ -55,7 +55,7 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
 
 
 def _joined(parts: Sequence[AxisColumns]) -> tuple[Frequencies, Int64s]:
-    """The frequency and the axis of every column."""
+    """Return the frequency and the axis of every column."""
     columns = np.concatenate([part.columns for part in parts])
     order = np.argsort(columns)
     inverse_frequency, residue = (
@@ -72,7 +72,7 @@ def _shifted(builder: GraphBuilder, row: Axial, positions: str) -> str:
 
 
 def _centred_angles(builder: GraphBuilder, freqs: Frequencies, index: str, count: str) -> str:
-    """2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
+    """Emit 2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
     if freqs.arithmetic == "parity":
         middle = builder.op("Add", builder.cast(index, "FLOAT"), builder.scalar(0.5))
         share = builder.op("Div", middle, builder.cast(count, "FLOAT"))

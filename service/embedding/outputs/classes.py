@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, TOKEN_CLASS_LOGITS
 from service.embedding.outputs.kind import (
     HIDDEN,
-    ROW_OF_EACH,
+    POOLED,
     Job,
     OutputKind,
     Planning,
@@ -26,6 +26,7 @@ from service.embedding.requests import Ids, Output
 from service.embedding.tokenize.packing import Rows
 from service.embedding.tokenize.validation import attended
 
+ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 CLASS_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
 
 

@@ -1,12 +1,18 @@
 """The vectors of images: one for each, cut and scaled as the request says."""
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any
 
-from models.artifacts.card import IMAGE_VECTOR
+import numpy as np
+from numpy.typing import NDArray
+
+from models.artifacts.card import IMAGE_VECTOR, Card
+from models.vision.image_spec import Image
 from service.embedding.outputs.kind import Job, OutputKind, Planning, cast, joined
 from service.embedding.pooling import normalize
 from service.embedding.requests import Output
-from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.packing import Pixels, Rows
+from service.errors import BadRequest
 
 
 class ImageVector(OutputKind):
@@ -38,3 +44,40 @@ class ImageVector(OutputKind):
         vectors = normalize(vectors) if self._normalize else vectors
         rows = np.ascontiguousarray(cast(vectors, self.dtype))
         return Output(self.name, rows, (1,) * len(job.rows), True)
+
+
+def is_of_images(card: Card) -> bool:
+    """Return whether a model's inputs are images, not texts and token ids."""
+    return card.image is not None
+
+
+def reads_images(card: Card) -> Image:
+    """Return the card's description of images; raise BadRequest for a model that reads text."""
+    if card.image is None:
+        received = f"{card.name} is a {card.family}, which reads no images"
+        raise BadRequest(received, remedy="send text or token ids to /embed")
+    return card.image
+
+
+def rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
+    """Return the patches or frames of an image: its cost."""
+    shape: tuple[int, ...] = next(iter(feeds.values())).shape
+    if image.feed == "pixels":
+        rows, columns = image.patches(shape[1], shape[2])
+        return rows * columns
+    return shape[0] if image.feed == "patches" else shape[1]
+
+
+def blank(card: Card) -> Pixels:
+    """Return the smallest image that a model takes, all zeros."""
+    image = reads_images(card)
+    if image.feed == "features":
+        feeds: dict[str, NDArray[Any]] = {"input_features": np.zeros((image.width, image.frames or 1), np.float32)}
+    elif image.feed == "patches":
+        feeds = {"pixel_values": np.zeros((image.merge**2, image.width), np.float32)}
+        if image.takes_grid:
+            feeds["grid"] = np.full(2, image.merge, np.int64)
+    else:
+        height, width = image.fixed or (image.patch, image.patch)
+        feeds = {"pixel_values": np.zeros((image.width, height, width), np.float32)}
+    return Pixels(feeds, rows_of(image, feeds))

@@ -8,10 +8,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, Card
-from models.recipes.graph_names import ONE_ROW
-from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output
-from service.embedding.tokenize.offsets import OwnTokens
+from models.artifacts.card import Card
+from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output, OwnTokens
 from service.embedding.tokenize.packing import Rows
 from service.errors import BadRequest, EngineFailure
 from service.runtime.engine import Engine
@@ -19,7 +17,6 @@ from service.settings import Settings
 
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"
-ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 Graphs = dict[str, tuple[str, ...]]
@@ -137,6 +134,7 @@ class OutputKind:
         input_bytes: of memory for each vector of a request.
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
         reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
+        locates: it reads where the tokens of each text lie.
         inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
         cache_form: what its arrays follow from beside the inputs; None: they are not kept in the vector cache.
@@ -148,6 +146,7 @@ class OutputKind:
     prepares: bool = False
     completes: bool = False
     reduces_in_thread: bool = False
+    locates: bool = False
     inline_inputs: int = 0
     held_rows: int = 0
     pooled: bool = False
@@ -219,6 +218,7 @@ class Plan(NamedTuple):
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
         checking, preparing, completing: the kinds that have these stages.
         slow: the kinds whose `reduce` may take too long for the event loop.
+        locates: a kind reads where the tokens of each text lie.
         early: the kind whose parts are completed while others still run.
         cached: the kind whose arrays the vector cache keeps.
     """
@@ -237,6 +237,7 @@ class Plan(NamedTuple):
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
     slow: tuple[OutputKind, ...]
+    locates: bool
     early: OutputKind | None
     cached: OutputKind | None
 
@@ -302,12 +303,3 @@ def check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: 
     if values.shape[-1] != width:
         file = card.every_graph[graph].file
         raise EngineFailure(f"{file} gives {name} {values.shape[-1]} wide where its card promises {width}")
-
-
-def width_in_graph(card: Card, name: str) -> int | None:
-    """Return how wide the card says that an output of its graphs is; None: it does not say."""
-    widths = {POOLED: card.graph_width or card.hidden_size, IMAGE_VECTOR: card.sentence_width}
-    widths |= dict.fromkeys((HIDDEN, ONE_ROW), card.token_width)
-    if card.classifier:
-        widths[card.classifier_output] = len(card.classifier.labels)
-    return widths.get(name, card.hidden_size if name == card.default_output else None)

@@ -35,7 +35,7 @@ def head_of(model: Model) -> OutputHead:
     if why is None and card.weights is None:
         why = "it was adopted as ONNX; export its checkpoint"
     elif why is None:
-        why = f"a {card.family} gives none" if card.image or card.static else "export it again"
+        why = f"a {card.family} gives none" if not card.recipe else "export it again"
     raise NotFound(f"{card.name} has no output head", remedy=why)
 
 

@@ -9,7 +9,7 @@ from models.recipes.graph_names import ONE_ROW
 from service.embedding.outputs.classes import ClassLogits
 from service.embedding.outputs.dense import SentenceVector, own_pooling, precisions
 from service.embedding.outputs.image import ImageVector
-from service.embedding.outputs.kind import POOLED, Graphs, OutputKind, Plan, Planner, Planning
+from service.embedding.outputs.kind import HIDDEN, POOLED, Graphs, OutputKind, Plan, Planner, Planning
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.outputs.rows import GraphRows
 from service.embedding.outputs.spans import SpanVectors
@@ -89,6 +89,7 @@ def make(planning: Planning) -> Plan:
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
         slow=tuple([kind for kind in kinds if kind.reduces_in_thread]),
+        locates=any([kind.locates for kind in kinds]),
         early=next((kind for kind in kinds if kind.held_rows), None),
         cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,
     )
@@ -165,3 +166,12 @@ def _cuts(options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]
     fields = options.truncation_direction, options.max_tokens, options.special_tokens, longest
     sent = options.truncate
     return Cut(bool(sent), *fields), Cut(sent is not False, *fields)
+
+
+def width_in_graph(card: Card, name: str) -> int | None:
+    """Return how wide the card says that an output of its graphs is; None: it does not say."""
+    widths = {POOLED: card.graph_width or card.hidden_size, IMAGE_VECTOR: card.sentence_width}
+    widths |= dict.fromkeys((HIDDEN, ONE_ROW), card.token_width)
+    if card.classifier:
+        widths[card.classifier_output] = len(card.classifier.labels)
+    return widths.get(name, card.hidden_size if name == card.default_output else None)

@@ -1,6 +1,7 @@
 """The rows that a graph gives: one for each token, or one for each input, as they are."""
 
-from service.embedding.outputs.kind import ROW_OF_EACH, Job, OutputKind, Planning, cast, joined
+from service.embedding.outputs.classes import ROW_OF_EACH
+from service.embedding.outputs.kind import Job, OutputKind, Planning, cast, joined
 from service.embedding.requests import Output
 
 

@@ -12,8 +12,8 @@ from service.embedding.limits import check_inputs
 from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Spans, Text
-from service.embedding.tokenize.offsets import OwnTokens, own_ids
+from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
+from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
 from service.embedding.tokenize.validation import attended
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
@@ -28,7 +28,7 @@ class SpanVectors(SentenceVector):
     """One vector for each span of an input."""
 
     fields = (*SentenceVector.fields, "spans", "chunking")
-    checks = prepares = reduces_in_thread = True
+    checks = prepares = reduces_in_thread = locates = True
     inline_inputs = 24  # whose spans are placed on the event loop: half a millisecond
     pooled = False
 
@@ -106,6 +106,11 @@ class SpanVectors(SentenceVector):
         return tuple([len(each.rows) for each in job.chunks])
 
 
+def field_of(request: EmbedRequest) -> str:
+    """Return the name of the field that asks for spans; empty: the request has none."""
+    return "" if request.spans is None else "chunking" if isinstance(request.spans, Chunking) else "spans"
+
+
 def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> None:
     if len(spans.counts) != len(request.inputs):
         raise WrongShape(
@@ -175,7 +180,7 @@ def _placed(job: Job) -> tuple[Chunks, ...]:
         if tokens > settings.max_request_tokens:
             raise TooLarge(
                 f"has chunks of {tokens} tokens together",
-                field=(request.spans.field if request.spans else "",),
+                field=(field_of(request),),
                 allowed=f"this server takes {settings.max_request_tokens} a request",
                 remedy="let them overlap less, or send fewer inputs",
             )

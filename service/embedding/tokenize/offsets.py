@@ -1,28 +1,10 @@
 """Where the tokens of an input lie: their places among its ids, and the characters of its text that they cover."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from service.embedding.requests import Ids, Int64s
-
-
-class OwnTokens(NamedTuple):
-    """The tokens of an input itself, which are not special ones and none of a prompt.
-
-    Args:
-        rows: their places among the ids, ascending, int64 [n].
-        starts: the first code point of each in the text as the caller sent it; None: the input came as token ids.
-        stops: the code point after its last; neither falls.
-        skipped: own tokens that were cut off before the first.
-        total: own tokens before the input was cut.
-    """
-
-    rows: Int64s
-    starts: Int64s | None
-    stops: Int64s | None
-    skipped: int
-    total: int
+from service.embedding.requests import Ids, Int64s, OwnTokens
 
 
 def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from service.embedding.limits import too_many_tokens
-from service.embedding.requests import Cut, Ids, Int64s, Text
-from service.embedding.tokenize.offsets import OwnTokens, own_tokens
+from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
+from service.embedding.tokenize.offsets import own_tokens
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread

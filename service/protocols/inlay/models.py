@@ -12,8 +12,8 @@ from models.recipes.positional_encodings import RopeTable
 from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
-from service.embedding.late_interaction import function_of
 from service.embedding.model import Model
+from service.embedding.scores import function_of
 from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route
@@ -390,15 +390,6 @@ def routes(context: ServiceContext) -> list[Route]:
         ("/models/{name}", get_model, "get_model", "One model", ModelSummary),
     )
     return [
-        Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=about,
-            tag=MODELS,
-            answers={200: Answer(content={JSON: answer})},
-            admitted=False,
-        )
+        Route("GET", path, handler, name, about, MODELS, answers={200: Answer(content={JSON: answer})}, admitted=False)
         for path, handler, name, about, answer in rows
     ]

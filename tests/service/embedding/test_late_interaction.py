@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from service.embedding import late_interaction
-from service.embedding.late_interaction import EMPTY_DOCUMENT, maxsim
+from service.embedding import scores
+from service.embedding.scores import EMPTY_DOCUMENT, maxsim
 
 RANDOM = np.random.default_rng(3)
 QUERIES = [RANDOM.normal(size=(n, 8)).astype(np.float32) for n in (1, 5, 32)]
@@ -32,8 +32,8 @@ def test_a_score_does_not_depend_on_other_documents() -> None:
 
 def test_blocks_give_the_score_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = maxsim(QUERIES[2], DOCUMENTS)
-    monkeypatch.setattr(late_interaction, "BLOCK_PRODUCTS", 300)
-    monkeypatch.setattr(late_interaction, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(scores, "BLOCK_PRODUCTS", 300)
+    monkeypatch.setattr(scores, "BLOCK_ROWS", 5)
     np.testing.assert_allclose(maxsim(QUERIES[2], DOCUMENTS), whole, rtol=1e-6, atol=1e-6)
 
 

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.export import export
-from service.embedding.late_interaction import maxsim
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.ranking import rank
 from service.embedding.requests import EmbedOptions, EmbedResult, Ids, Text
+from service.embedding.scores import maxsim
 from service.errors import EngineFailure, InlayError, TooLarge, TooLong
 from service.registry.warmup import warm_up
 from service.request_context import RequestContext

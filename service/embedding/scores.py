@@ -9,58 +9,20 @@ processor time in blocks.
 Source: sentence-transformers 6.2, util.similarity.
 """
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import MULTI_VECTOR
-from models.recipes.heads import MultiVector
-from service.embedding.model import Model
-from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Text
-from service.embedding.tokenize.packing import split
-from service.request_context import RequestContext
+from models.recipes.heads import MultiVector, ScoreActivation
 
 Function = Literal["maxsim", "meanmaxsim"]
 Vectors = NDArray[np.float32]  # [n, width]
+Scores = NDArray[np.float64]
 BLOCK_ROWS = 32  # of a query
 BLOCK_PRODUCTS = 1 << 18  # of two numbers: OpenBLAS divides larger ones among threads (0.3)
 EMPTY_DOCUMENT = -1e9  # the score of a document without a vector (sentence-transformers 6.2)
-
-
-async def rank(
-    embedder: Embedder,
-    model: Model,
-    query: str,
-    texts: Sequence[str],
-    context: RequestContext,
-    truncate: bool | None = None,
-    direction: Direction = "right",
-    prompt_name: str | None = None,
-    max_tokens: int | None = None,
-) -> tuple[NDArray[np.float64], EmbedResult]:
-    """Return the score of each text with a query, [texts], and the facts about both runs.
-
-    Args:
-        prompt_name: of both; None: that of their kind.
-        max_tokens: of a document, special ones included; None: as many as the model reads.
-
-    Raises:
-        InlayError: as of EmbeddingPipeline.embed.
-    """
-    multi_vector = model.card.multi_vector
-    assert multi_vector is not None
-    name, outputs = model.card.name, (MULTI_VECTOR,)
-    of_query = EmbedOptions(outputs, truncate, direction, prompt_name=prompt_name, input_type="query")
-    of_documents = of_query._replace(input_type="document", max_tokens=max_tokens)
-    asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
-    result = await embedder.embed(EmbedRequest([*map(Text, texts)], name, of_documents), context)
-    own, documents = asked.outputs[0].rows, result.outputs[0]
-    scores = await asyncio.to_thread(maxsim, own, split(documents.rows, documents.lengths), multi_vector.mean)
-    whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
-    return scores, whole
 
 
 def maxsim(query: Vectors, documents: Sequence[Vectors], mean: bool = False) -> NDArray[np.float64]:
@@ -95,3 +57,19 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
 def function_of(multi_vector: MultiVector) -> Function:
     """Return the function that a model's files compare its texts by."""
     return "meanmaxsim" if multi_vector.mean else "maxsim"
+
+
+def _softmax(logits: Scores) -> Scores:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def _sigmoid(logits: Scores) -> Scores:
+    return np.asarray(np.where(logits >= 0, 1.0, np.exp(-np.abs(logits))) / (1.0 + np.exp(-np.abs(logits))))
+
+
+ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
+    "identity": lambda logits: logits,
+    "sigmoid": _sigmoid,
+    "softmax": _softmax,
+}
