@@ -5,7 +5,7 @@ tensor is a view of a mapped file, or produces its rows when they are sliced; no
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,15 +122,29 @@ def headers(folder: Path) -> dict[str, Tensor]:
         return safetensors.read_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return _sharded(folder)
-    held = next((path for path in FLOAT32_ONNX if (folder / path).exists()), None)
-    hint = f"; it holds {held}, which `inlay adopt` takes" if held else ""
-    if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
-        raise BadCheckpoint(
-            f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
+    paths = [path for pattern in ("*", "onnx/*") for path in folder.glob(pattern)]
+    raise no_weights(str(folder), [path.relative_to(folder).as_posix() for path in paths])
+
+
+def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
+    """Return the error of a checkpoint without safetensors, which says what may be done with the files that it has.
+
+    Args:
+        where: what messages call the checkpoint.
+        names: paths of its files.
+    """
+    onnx = next((path for path in FLOAT32_ONNX if path in names), None)
+    hint = f"; it holds {onnx}, which `inlay adopt` takes" if onnx else ""
+    pickles = [
+        name for suffix in PICKLE_SUFFIXES for name in sorted(names) if name.endswith(suffix) and "/" not in name
+    ]
+    if pickles:
+        return BadCheckpoint(
+            f"{where} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
             "transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
             f"{hint}"
         )
-    raise BadCheckpoint(f"{folder} holds neither {WEIGHTS} nor {INDEX}{hint}")
+    return BadCheckpoint(f"{where} holds neither {WEIGHTS} nor {INDEX}{hint}")
 
 
 def _sharded(folder: Path) -> dict[str, Tensor]:
