@@ -10,11 +10,22 @@ from numpy.typing import NDArray
 from models.checkpoints.safetensors import LENGTH_BYTES, Entry, header_length, parse_header
 from models.positions.table import DTYPES
 from service.errors import Malformed
-from service.http.formats import SAFETENSORS, SAFETENSORS_DTYPES
 from service.http.json_structure import check_structure
 
 MEMBERS = ("dtype", "shape", "data")
-NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
+MEDIA_TYPE = "application/vnd.safetensors"
+DTYPE_CODES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int8": "I8",
+    "uint8": "U8",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "bool": "BOOL",
+}
+NAMED = {name: dtype for dtype, name in DTYPE_CODES.items() if dtype in DTYPES}
 NUMBERS = {int, float}
 
 
@@ -69,7 +80,7 @@ def from_safetensors(body: bytes) -> dict[str, Any]:
         data = memoryview(body)[begin:]
         return metadata | {name: _tensor(name, entry, data) for name, entry in entries.items()}
     except ValueError as error:
-        raise Malformed(f"the body is not {SAFETENSORS}: {error}") from None
+        raise Malformed(f"the body is not {MEDIA_TYPE}: {error}") from None
 
 
 def _tensor(name: str, entry: Entry, data: memoryview) -> NDArray[Any]:
