@@ -34,7 +34,7 @@ from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
-from service.observability.metrics import Metrics, Stages
+from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.stop_signals import StopSignals
@@ -188,17 +188,17 @@ def _rpc_server(context: ServiceContext, plane: DataPlane, keys: Keys | None) ->
 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
-    registry, stages = open_registry(settings, metrics), Stages(metrics)
+    registry = open_registry(settings, metrics)
     budget = MemoryBudget(settings.max_answering_bytes)
     cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
     context = ServiceContext(
         settings=settings,
         registry=registry,
         embedder=EmbeddingPipeline(
-            registry, settings, stages.observe, budget, metrics.truncated, metrics.joined, cache
+            registry, settings, metrics.passes, budget, metrics.truncated, metrics.joined, cache
         ),
         images=_images(registry, settings, budget),
-        lookup=RowLookup(registry, settings, stages.observe, budget),
+        lookup=RowLookup(registry, settings, metrics.passes, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
         version=VERSION,

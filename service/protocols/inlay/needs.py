@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from models.artifacts.card import MULTI_VECTOR, Card
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
-from models.artifacts.card import Card
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.ranking import classifies
@@ -42,6 +42,11 @@ def is_sparse(output: str) -> bool:
 def sparse_output(card: Card) -> str | None:
     """Return the name of the output that holds a sparse vector per text; None: the model has none."""
     return next(filter(is_sparse, card.outputs), None)
+
+
+def has_row_per_token(output: str) -> bool:
+    """Return whether an output that is not pooled has one row for each token that is read."""
+    return output != MULTI_VECTOR
 
 
 def _reads_pictures(model: Model) -> bool:

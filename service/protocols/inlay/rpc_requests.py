@@ -92,8 +92,8 @@ def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking
         raise _not_one_of("span_unit", message.span_unit, pb.SpanUnit.keys())
     if max_inputs is not None and len(message.spans) > max_inputs:  # each one read costs a microsecond
         raise too_many_spans(len(message.spans), max_inputs)
-    check_count([own.spans for own in message.spans], max_inputs)
-    lists = [[[span.start, span.stop] for span in own.spans] for own in message.spans]
+    check_count([each.spans for each in message.spans], max_inputs)
+    lists = [[[span.start, span.stop] for span in each.spans] for each in message.spans]
     chunking = message.chunking
     chunked = Chunking(chunking.size, chunking.overlap) if message.HasField("chunking") else None
     spans = read_spans(lists or None, UNITS[message.span_unit], chunked, bare=False)
