@@ -122,8 +122,8 @@ def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> ND
         (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
     except InlayError:
         return calibrated(options, files, embedder)
-    own = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
-    return calibrated(options, files, embedder) if own is None else own
+    ranges = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
+    return calibrated(options, files, embedder) if ranges is None else ranges
 
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.kind import Job, Kept, Plan
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, Rows, Work
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
@@ -26,7 +26,6 @@ from service.scheduling.batcher import Batcher
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
-Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
@@ -201,6 +200,7 @@ class EmbeddingPipeline:
     async def _prepare(self, job: Job, context: RequestContext) -> None:
         """Let the kinds prepare the ids, check what the request needs, and reserve memory for it."""
         plan, ids, kept = job.plan, job.ids, job.kept
+        job.vectors = len(ids)
         for kind in plan.preparing:
             if len(ids) <= kind.inline_inputs and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
                 kind.prepare(job)

@@ -15,8 +15,7 @@ from models.positions import learned
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Plan
-from service.embedding.pipeline import Observer
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Observer, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.memory_budget import MemoryBudget

@@ -1,7 +1,7 @@
 """What a kind of output is, the plan of a request's outputs, and the job that their methods work on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -58,17 +58,17 @@ class Kept(NamedTuple):
     cut: bool
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One request while it is computed: what its kinds of output read, and the arrays that they leave.
 
     Attributes:
         ids: of each input as it is read; what stands for a text before it is tokenized has no ids.
         texts: the numbers of the inputs that are still to be tokenized.
-        kept: what the vector cache has of an input, by its number.
-        keys: of the inputs in the vector cache; empty: it keeps none of them.
         characters: of the texts.
+        kept: what the vector cache has of an input, by its number.
         prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
-        located: the own tokens of a text, by its number; of a request for spans alone.
+        located: where the tokens of a text lie, by its number; of a plan that `locates` alone.
         chunks: the spans of each input; empty: the request has none.
         lengths: the tokens of each input.
         vectors: how many vectors the request gets where an output has one for each input or span.
@@ -76,40 +76,20 @@ class Job:
         quantized: the sentence vectors in the request's `precisions`.
     """
 
-    __slots__ = (
-        "characters",
-        "chunks",
-        "ids",
-        "kept",
-        "keys",
-        "lengths",
-        "located",
-        "plan",
-        "prompts",
-        "quantized",
-        "request",
-        "rows",
-        "settings",
-        "texts",
-        "vectors",
-    )
-
-    def __init__(
-        self, request: EmbedRequest, plan: "Plan", settings: Settings, ids: list[Ids], texts: list[int]
-    ) -> None:
-        self.request, self.plan, self.settings = request, plan, settings
-        self.ids, self.texts, self.characters, self.vectors = ids, texts, 0, len(ids)
-        self.keys: Sequence[bytes] = ()
-        self.kept: Mapping[int, Kept] = NOTHING
-        self.prompts: Mapping[int, int] = NOTHING
-        self.located: Mapping[int, OwnTokens] = NOTHING
-        self.chunks: tuple[Chunks, ...] = ()
-        self.lengths: tuple[int, ...] = ()
-        self.rows: list[Rows] = []
-        self.quantized: Mapping[str, NDArray[Any]] = NOTHING
-
-
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
+    request: EmbedRequest
+    plan: "Plan"
+    settings: Settings
+    ids: list[Ids]
+    texts: list[int]
+    characters: int = 0
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+    prompts: Mapping[int, int] = field(default_factory=dict)
+    located: Mapping[int, OwnTokens] = field(default_factory=dict)
+    chunks: tuple[Chunks, ...] = ()
+    lengths: tuple[int, ...] = ()
+    vectors: int = 0
+    rows: list[Rows] = field(default_factory=list)
+    quantized: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class OutputKind:

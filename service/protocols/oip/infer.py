@@ -24,6 +24,7 @@ from pydantic_core import PydanticCustomError
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, Card
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import ScoreActivation
+from service.embedding.limits import check_inputs
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.ranking import classifies, label_activation, reads_pairs
@@ -53,7 +54,6 @@ from service.errors import (
     WrongType,
 )
 from service.http.validation_errors import validated
-from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.oip.padding import LENGTHS, Spans, placed, right_padded, spans_of
 from service.protocols.oip.tensors import BYTES, DATATYPE_OF, SHOWN_CHARACTERS, Tensor, input_field
 from service.settings import Settings
@@ -325,8 +325,7 @@ def _sequences(card: Card, tensors: dict[str, Tensor], settings: Settings) -> tu
         raise TooLarge(f"has {len(values)} elements", field=input_field(IDS), allowed=allowed)
     mask = _mask(tensors[MASK], ids) if MASK in tensors else None
     spans = spans_of(ids, _lengths(tensors.get(LENGTHS)), mask)
-    if (count := len(spans.starts)) > settings.max_inputs:  # before each is an object
-        raise too_many_inputs(count, settings.max_inputs)
+    check_inputs(len(spans.starts), settings.max_inputs)  # before each is an object
     beside = {name: _beside(tensors[name], ids) for name in (TYPES, POSITIONS) if name in tensors}
     extras = {extra.name: _extra(extra, tensors[extra.name], ids) for extra in card.extras if extra.name in tensors}
     sent = mask if card.mask_from == "pad_count" or spans.holes is not None else None
