@@ -1,4 +1,4 @@
-"""Model families, checkpoints, positional encodings and exported ONNX models. Importing it needs numpy alone."""
+"""Model families, checkpoints, positional encodings and exported ONNX models; imports numpy and ml_dtypes alone."""
 
 import os
 

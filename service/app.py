@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from models import VERSION
-from service.context import Lifecycle, ServiceContext
+from service.context import ServiceContext
 from service.embedding.images import Images
 from service.embedding.model import Models
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.row_lookup import RowLookup
+from service.embedding.table_computations import TableComputations
 from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
 from service.http import asgi
@@ -33,7 +34,7 @@ from service.http.pipeline import Limits, Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
-from service.observability.metrics import Metrics, Stages
+from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
 from service.process.stop_signals import StopSignals
@@ -187,23 +188,25 @@ def _rpc_server(context: ServiceContext, plane: DataPlane, keys: Keys | None) ->
 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
-    registry, stages = open_registry(settings, metrics), Stages(metrics)
+    registry = open_registry(settings, metrics)
     budget = MemoryBudget(settings.max_answering_bytes)
     cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
     context = ServiceContext(
-        settings,
-        registry,
-        EmbeddingPipeline(registry, settings, stages.observe, budget, metrics.truncated, metrics.joined, cache),
-        _images(registry, settings, budget),
-        RowLookup(registry, settings, stages.observe, budget),
-        AdmissionController(settings.max_concurrent_requests),
-        metrics,
-        VERSION,
-        Tables(settings.table_cache_bytes, settings.max_table_bytes, settings.max_streaming_bytes),
-        Readiness(registry.models),
-        budget,
-        Lifecycle(),
-        open_tracing(settings),
+        settings=settings,
+        registry=registry,
+        embedder=EmbeddingPipeline(
+            registry, settings, metrics.passes, budget, metrics.truncated, metrics.joined, cache
+        ),
+        images=_images(registry, settings, budget),
+        lookup=RowLookup(registry, settings, metrics.passes, budget),
+        admission=AdmissionController(settings.max_concurrent_requests),
+        metrics=metrics,
+        version=VERSION,
+        tables=Tables(settings.table_cache_bytes, settings.max_table_bytes, settings.max_streaming_bytes),
+        readiness=Readiness(registry.models),
+        budget=budget,
+        computations=TableComputations(),
+        tracing=open_tracing(settings),
     )
     metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
     metrics.watch("inlay_reserved_bytes", {}, lambda: budget.held)

@@ -1,21 +1,26 @@
 """The service behind the protocols: what app.py builds and every protocol reads."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from service.embedding.images import Images
-from service.embedding.pipeline import EmbeddingPipeline
-from service.embedding.position_tables import Tables
-from service.embedding.row_lookup import RowLookup
-from service.embedding.table_computations import TableComputations
 from service.errors import Unavailable
-from service.observability.metrics import Metrics
-from service.observability.tracing import Tracing
-from service.registry.readiness import Readiness
-from service.registry.registry import ModelRegistry
-from service.scheduling.admission import AdmissionController
-from service.scheduling.memory_budget import MemoryBudget
-from service.settings import Settings
+
+if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes them
+    from service.embedding.images import Images
+    from service.embedding.pipeline import EmbeddingPipeline
+    from service.embedding.position_tables import Tables
+    from service.embedding.row_lookup import RowLookup
+    from service.embedding.table_computations import TableComputations
+    from service.observability.metrics import Metrics
+    from service.observability.tracing import Tracing
+    from service.registry.readiness import Readiness
+    from service.registry.registry import ModelRegistry
+    from service.scheduling.admission import AdmissionController
+    from service.scheduling.memory_budget import MemoryBudget
+    from service.settings import Settings
 
 
 class Lifecycle:
@@ -58,9 +63,9 @@ class ServiceContext:
     tables: Tables
     readiness: Readiness
     budget: MemoryBudget
+    computations: TableComputations
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None
-    computations: TableComputations = field(default_factory=TableComputations)
 
     async def check_ready(self) -> None:
         """Raise Unavailable while the service starts or stops, or a model does not answer."""

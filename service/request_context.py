@@ -8,15 +8,15 @@ from itertools import count
 from time import perf_counter
 from typing import NamedTuple
 
-_OWN_ID = re.compile(rb"[!-~]{1,128}")
+_SENT_ID = re.compile(rb"[!-~]{1,128}")
 # a random start and a counter: unique like a random id, at an eighth of its cost; workers are spawned, so each draws
 _START = os.urandom(8).hex().encode()
 _counter = count()
 
 
-def request_id(own: bytes | None) -> bytes:
-    """Return the id of a request: `own` (x-request-id) if it is 1 to 128 visible ASCII characters, else a new one."""
-    return own if own and _OWN_ID.fullmatch(own) else b"%b%08x" % (_START, next(_counter))
+def request_id(sent: bytes | None) -> bytes:
+    """Return the x-request-id that was sent if it is 1 to 128 visible ASCII characters, else a new id."""
+    return sent if sent and _SENT_ID.fullmatch(sent) else b"%b%08x" % (_START, next(_counter))
 
 
 class StageTimes(NamedTuple):

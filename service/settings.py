@@ -155,12 +155,6 @@ class Settings(BaseSettings):
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
     model_control: Literal["none", "explicit"] = "none"
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
-    shared_memory: bool = False
-    """Open Inference Protocol clients may register this machine's shared memory and read and write it.
-
-    For trusted clients on the same machine: this process reads and writes the POSIX shared memory that they name. Needs
-    one worker.
-    """
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
@@ -305,11 +299,6 @@ class Settings(BaseSettings):
             raise ValueError(
                 "INLAY_MANAGEMENT_PORT asks for no client certificate, since probes have none, so with "
                 "INLAY_MODEL_CONTROL=explicit anyone who reaches it could load models: set INLAY_API_KEYS"
-            )
-        if self.workers > 1 and self.shared_memory:
-            raise ValueError(
-                "INLAY_SHARED_MEMORY=true registers regions with one process and does not work with "
-                f"INLAY_WORKERS={self.workers}: set INLAY_WORKERS=1 or INLAY_SHARED_MEMORY=false"
             )
         if self.workers > 1 and self.model_control == "explicit":
             raise ValueError(

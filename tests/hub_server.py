@@ -76,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub = self.hub
         if hub.lists and (listing := _LISTING.fullmatch(self.path)) and (listed := hub.folder_of(listing[1])):
-            return self._list(listed)
+            return self._list(listed) if listing[2] in hub.revisions else self._refuse(404, "RevisionNotFound")
         match = _PATH.fullmatch(self.path)
         if not match:
             hub.unknown_paths.append(self.path)

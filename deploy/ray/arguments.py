@@ -12,7 +12,6 @@ UNSUPPORTED = {
     "workers": "let Serve start more replicas",
     "management_port": "the application has its routes",
     "tls_cert": "give the certificate to Serve, in its http_options",
-    "shared_memory": "requests reach other replicas than the one that has the regions",
     "model_control": "a load request reaches one replica; with watch_store every replica follows the store",
 }
 """Settings that need one process that listens itself, and what to do instead."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 
 from proto import embed_pb2, open_inference_pb2, tei_pb2
-from service.grpc.pipeline import Pipeline
+from service.grpc.server import Pipeline
 
 SERVICES = [
     service

@@ -1,7 +1,6 @@
 """The page of the positional encodings, made from the rows of SCHEMES and the figures of `models.plots`."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from models.graphs.positions.catalog import GRAPHS
 from models.plots import figures_of
@@ -29,7 +28,7 @@ def positions_page() -> str:
     return page("Positional schemes", INTRODUCTION, *parts, f"## Presets\n\n{about}\n\n{presets}")
 
 
-def _scheme(scheme: Scheme[Any]) -> str:
+def _scheme(scheme: Scheme) -> str:
     figures = figures_of(figure_name(scheme.name))
     drawn = table(["figure", "what it shows"], ([code(name), plain(figure.about)] for name, figure in figures.items()))
     parts = [
@@ -41,14 +40,14 @@ def _scheme(scheme: Scheme[Any]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _parameters(scheme: Scheme[Any]) -> Iterator[list[str]]:
+def _parameters(scheme: Scheme) -> Iterator[list[str]]:
     """Yield the rows of a scheme's parameters, as a query has them: what is left out is not null."""
     for each in query_parameters(scheme.parameters):
         kind = value_cell(each["schema"], required=each["required"])
         yield [code(each["name"]), kind, meaning(each)]
 
 
-def _forms(scheme: Scheme[Any]) -> list[str]:
+def _forms(scheme: Scheme) -> list[str]:
     forms = [f"`{verb} /positions/{scheme.name}`" for verb in scheme.methods]
     if "GET" in scheme.methods:
         forms += ["`.png`", "`.svg`"] if figures_of(figure_name(scheme.name)) else []

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from service.errors import Overloaded
-from service.scheduling.caller_queue import ItemTimes, QueuedItem
-from service.scheduling.fair_queue import FairQueue
+from service.scheduling.fair_queue import FairQueue, ItemTimes, QueuedItem
 
 BATCH_TOKENS = 512  # service/registry/loading.py, ENCODER_TOKENS on CPU
 MOST_TOKENS = 1 << 20  # INLAY_MAX_QUEUE_TOKENS, and so on: the defaults of service/settings.py

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts import weights
-from models.artifacts.adopted_pooling import HIDDEN, NO_MODULES, POOLED, can_compute, described_modules
+from models.artifacts.adopted_pooling import NO_MODULES, can_compute, described_modules
 from models.artifacts.card import Card, Graph, VectorComparison
 from models.artifacts.comparison import Session, widened
 from models.artifacts.int8_encoder import (
@@ -38,6 +38,7 @@ from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.learned import positions
 from models.progress import Progress, no_progress
+from models.recipes.graph_names import HIDDEN, POOLED
 
 _GRAPH = "encoder.onnx"
 

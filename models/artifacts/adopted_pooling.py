@@ -18,9 +18,8 @@ from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.sentence_modules import Fetch, StoredModules, on_disk
 from models.checkpoints.sentence_transformers import GRAPH, Pooling, SentenceFiles
 from models.errors import BadCheckpoint
+from models.recipes.graph_names import HIDDEN, POOLED
 
-HIDDEN = "last_hidden_state"
-POOLED = "sentence_embedding"
 LEAST_COSINE = 0.9999  # of vectors that are the same but for float16 and the order of additions
 NO_MODULES = StoredModules()
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts import adopted_classifier, adopted_comparison, sentence_vectors, tokenizer, weights
-from models.artifacts.adopted_pooling import POOLED, AdoptedGraph, decide, output_width
+from models.artifacts.adopted_pooling import AdoptedGraph, decide, output_width
 from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.folder import Target, atomic_folder, finish_folder
@@ -34,6 +34,7 @@ from models.families.filling import position_rule
 from models.families.opening import located
 from models.positions.learned import PositionRule
 from models.progress import Progress, no_progress
+from models.recipes.graph_names import POOLED
 
 RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
 NOT_FETCHED = "the float32 weights were not fetched; --compare fetches them"

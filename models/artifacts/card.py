@@ -18,7 +18,7 @@ from models.recipes.static import StaticTable
 from models.recipes.steps import Recipe
 from models.recipes.typed_json import from_json, to_json
 from models.tables.quantization import StoredTable
-from models.vision.image_spec import Image
+from models.vision.image_spec import AxialRope, Image
 from models.vision.similarity import Similarity
 
 FORMAT = 2
@@ -319,15 +319,19 @@ class Card:
     @property
     def answer_width(self) -> int:
         """The width of the vectors that answer a request without options."""
-        if self.default_output in ("sentence_embedding", IMAGE_VECTOR):
+        return self.known_width(self.default_output) or self.hidden_size
+
+    def known_width(self, output: str) -> int | None:
+        """Return the width of an output without options; None: only its graph knows it."""
+        if output in ("sentence_embedding", IMAGE_VECTOR):
             return self.default_width
-        if self.classifier and self.default_output == self.classifier_output:
+        if self.classifier and output == self.classifier_output:
             return len(self.classifier.labels)
-        if self.multi_vector and self.default_output == MULTI_VECTOR:
+        if self.multi_vector and output == MULTI_VECTOR:
             return self.multi_vector.modules.width
-        if self.sparse and self.default_output == SPARSE:
+        if self.sparse and output == SPARSE:
             return self.sparse.width
-        return self.token_width if self.default_output == "last_hidden_state" else self.hidden_size
+        return self.token_width if output == "last_hidden_state" else None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -342,6 +346,11 @@ class Card:
         if self.sparse:
             names[SPARSE] = None
         return tuple(names)
+
+    @property
+    def axial(self) -> AxialRope | None:
+        """How the patches of an image rotate; None: the model reads none, or they do not."""
+        return self.image.axial if self.image else None
 
     @property
     def classifier_output(self) -> str:

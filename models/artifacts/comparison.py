@@ -1,6 +1,6 @@
 """Compares the graphs of an exported folder, run by ONNX Runtime, with the numpy float64 reference.
 
-`export` and `verify` call it. ONNX Runtime is imported inside functions, so that importing `models` needs numpy alone.
+`export` and `verify` call it. ONNX Runtime is imported inside functions: importing `models` needs numpy and ml_dtypes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import (
-    CLASS_LOGITS,
-    HEAD,
-    MODULES,
-    Card,
-    Graph,
-)
+from models.artifacts.card import CLASS_LOGITS, HEAD, MODULES, Card, Graph
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCard, ReferenceMismatch

@@ -23,6 +23,7 @@ from models.graphs.encoder import encoder
 from models.graphs.projections import Recorded
 from models.positions.learned import positions
 from models.recipes.extra_inputs import extra_values
+from models.recipes.graph_names import HIDDEN
 
 CALIBRATION = Path(__file__).parent / "texts/calibration.txt"
 EVALUATION = Path(__file__).parent / "texts/evaluation.txt"
@@ -30,7 +31,6 @@ MOST_TEXTS = 1024
 MOST_BYTES = 1 << 22
 MIN_COSINE = 0.99
 _GRAPH = "encoder.onnx"
-_HIDDEN = "last_hidden_state"
 Float32s = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
@@ -183,7 +183,7 @@ def _feeds(session: Session, fitted: FittedModel, ids: Ids) -> dict[str, NDArray
 
 def encoder_vectors(session: Session, fitted: FittedModel, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
     """Return the vectors that an exported encoder gives texts, of unit length."""
-    rows = (session.run(_feeds(session, fitted, ids), [_HIDDEN])[_HIDDEN] for ids in texts)
+    rows = (session.run(_feeds(session, fitted, ids), [HIDDEN])[HIDDEN] for ids in texts)
     return unit_vectors([vector(text_rows.astype(np.float64)) for text_rows in rows])
 
 

@@ -1,9 +1,9 @@
 """Reads the inputs and outputs of an adopted graph: what Inlay feeds it, and what it is served for."""
 
-from models.artifacts.adopted_pooling import POOLED
 from models.artifacts.card import CLASS_LOGITS, Graph
 from models.artifacts.comparison import Session
 from models.errors import BadCheckpoint
+from models.recipes.graph_names import POOLED
 
 FILE = "model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")

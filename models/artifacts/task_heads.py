@@ -7,12 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.artifacts import rerankers, sentence_vectors
-from models.artifacts.card import (
-    CLASS_LOGITS,
-    MULTI_VECTOR,
-    SPARSE,
-    TOKEN_CLASS_LOGITS,
-)
+from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, TOKEN_CLASS_LOGITS
 from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers

@@ -26,12 +26,7 @@ from models.graphs.builder import GraphBuilder
 from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
-from models.vision.fitting import (
-    FittedTower,
-    fit,
-    patch,
-    side,
-)
+from models.vision.fitting import FittedTower, fit, patch, side
 from models.vision.image_spec import Image
 from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, Convolve, Patchify, Project

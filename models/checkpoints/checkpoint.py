@@ -6,7 +6,7 @@ tensor is a view of a mapped file, or produces its rows when they are sliced; no
 
 import json
 import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,19 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadCheckpoint(f"{path} holds a JSON {type(data).__name__}; it must be an object")
     return data
+
+
+def read_optional(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file; empty where there is no such file."""
+    return read_object(path) if path.is_file() else {}
+
+
+def optional_count(path: Path, config: Mapping[str, Any], key: str) -> int | None:
+    """Return a whole number from 1 on of the object in `path`; None: the object has none; BadCheckpoint for others."""
+    value = config.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 1 << 31):
+        raise BadCheckpoint(f"{path}: {key} is {str(value)[:20]!r}; it must be a whole number from 1 on")
+    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:

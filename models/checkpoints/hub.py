@@ -24,7 +24,6 @@ SMALL_FILE_LIMIT = 1 << 28  # the largest tokenizer.json have some 40 MB
 TIMEOUT_S = 30
 RETRIES = 3  # of a response that says the server is busy
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_NO_FILE = "EntryNotFound"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMEDY = "download it with `hf download` and give its folder"
 
@@ -35,11 +34,11 @@ class Repository:
 
     Attributes:
         id: org/name.
-        revision: as requested, then the commit that the first response names, so that all are of one commit.
+        revision: as requested, then the commit of the list of files, so that all are of one commit.
         endpoint: address of the hub; None: what huggingface_hub is set to.
         progress: receives the bytes of large files.
         received: bytes of bodies so far.
-        pinned: whether `revision` is a commit.
+        listed: the files, sorted; None: not asked for yet.
         versions: ETag and size of each file read in parts.
     """
 
@@ -48,7 +47,7 @@ class Repository:
     endpoint: str | None = None
     progress: Progress = no_progress
     received: int = 0
-    pinned: bool = False
+    listed: list[str] | None = None
     versions: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
     @property
@@ -56,47 +55,49 @@ class Repository:
         """The repository's name in messages and cards."""
         return f"{self.id}@{self.revision}"
 
+    @property
+    def pinned(self) -> bool:
+        """Whether `revision` is a commit."""
+        return _COMMIT.fullmatch(self.revision) is not None
+
     def read(self, name: str) -> bytes | None:
         """Return a small file whole; None where there is none; BadCheckpoint if it cannot be fetched."""
-        with self._response(name) as response:
-            return None if response is None else b"".join(self._body(name, response, SMALL_FILE_LIMIT))
+        return self._whole(name, self._url(name)) if self.has(name) else None
 
     def has(self, name: str) -> bool:
         """Return whether there is such a file; BadCheckpoint if the hub does not answer."""
-        with self._response(name, {"Range": "bytes=0-0"}) as response:
-            return response is not None
+        return name in self.files()
 
     def files(self) -> list[str]:
         """Return the paths of all files, sorted; BadCheckpoint if the hub does not list them."""
-        name = "the list of its files"
-        with self._response(
-            name, url=f"{self._address}/api/models/{self.id}/revision/{quote(self.revision, safe='')}"
-        ) as response:
-            content = b"" if response is None else b"".join(self._body(name, response, SMALL_FILE_LIMIT))
+        if self.listed is not None:
+            return self.listed
+        url = f"{self._address}/api/models/{self.id}/revision/{quote(self.revision, safe='')}"
+        content = self._whole("the list of its files", url)
         try:
-            return sorted(str(entry["rfilename"]) for entry in json.loads(content)["siblings"])
+            listing = json.loads(content)
+            self.listed = sorted(str(entry["rfilename"]) for entry in listing["siblings"])
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise BadCheckpoint(
                 f"{self.label}: {self._address} does not list its files ({type(error).__name__})"
             ) from error
+        self.revision = str(listing.get("sha") or self.revision)
+        return self.listed
 
     def copy(self, name: str, path: Path) -> bool:
         """Write a file whole to disk; returns False where there is none; BadCheckpoint if it cannot be fetched."""
-        with self._response(name) as response:
-            if response is None:
-                return False
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                for chunk in self._body(name, response, 1 << 40):
-                    file.write(chunk)
-                    self.progress(f"fetching {name}", file.tell(), int(response.headers.get("content-length") or 0))
+        if not self.has(name):
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._response(name, self._url(name)) as response, path.open("wb") as file:
+            for chunk in self._body(name, response, 1 << 40):
+                file.write(chunk)
+                self.progress(f"fetching {name}", file.tell(), int(response.headers.get("content-length") or 0))
         return True
 
     def part(self, name: str, begin: int, end: int) -> Iterator[bytes]:
         """Yield bytes `begin` to `end` (not included) of a file; BadCheckpoint unless they all arrive."""
-        with self._response(name, {"Range": f"bytes={begin}-{end - 1}"}) as response:
-            if response is None:
-                raise BadCheckpoint(f"{self.label} has no {name}, which it should; is it being changed?")
+        with self._response(name, self._url(name), {"Range": f"bytes={begin}-{end - 1}"}) as response:
             self._check_part(name, response, begin, end)
             yield from self._body(name, response, end - begin, exactly=True)
 
@@ -135,26 +136,26 @@ class Repository:
         if exactly and received != most:
             raise BadCheckpoint(f"{self.label}: of {name} {received} bytes came instead of {most}; try again")
 
+    def _whole(self, name: str, url: str) -> bytes:
+        with self._response(name, url) as response:
+            return b"".join(self._body(name, response, SMALL_FILE_LIMIT))
+
     @contextmanager
-    def _response(self, name: str, headers: Mapping[str, str] | None = None, url: str | None = None) -> Iterator[Any]:
-        """Send a GET and yield the response, its body not yet read; None where there is no such file.
+    def _response(self, name: str, url: str, headers: Mapping[str, str] | None = None) -> Iterator[Any]:
+        """Send a GET and yield the response, its body not yet read.
 
         Args:
             name: of the file, or what messages call the response.
+            url: where it is.
             headers: sent besides those of every request.
-            url: None: the file's.
         """
         from httpx2 import HTTPError
         from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
         from huggingface_hub.utils import hf_raise_for_status
 
         try:
-            with self._request(url or self._url(name), headers or {}) as response:
-                if response.status_code == 404 and response.headers.get("x-error-code", _NO_FILE) == _NO_FILE:
-                    yield None
-                    return
+            with self._request(url, headers or {}) as response:
                 hf_raise_for_status(response)
-                self._pin(response)
                 yield response
         except OfflineModeIsEnabled as error:
             raise BadCheckpoint(
@@ -187,12 +188,6 @@ class Repository:
             "GET", url, headers=sent_headers, timeout=TIMEOUT_S, max_retries=RETRIES, retry_on_exceptions=()
         )
         return response
-
-    def _pin(self, response: Any) -> None:
-        commits = [answer.headers.get("x-repo-commit", "") for answer in (*response.history, response)]
-        commit = next((candidate for candidate in commits if _COMMIT.fullmatch(candidate)), None)
-        if commit and not self.pinned:
-            self.revision, self.pinned = commit, True
 
     def _describe_error(self, name: str, error: Exception) -> str:
         """Return one line for any exception of the library."""

@@ -7,14 +7,8 @@ disk is sparse and of the right size, so that the same reader serves both. Nothi
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models.checkpoints import checkpoint, router, safetensors, sentence_transformers
-from models.checkpoints.checkpoint import (
-    FLOAT32_ONNX,
-    INDEX,
-    WEIGHTS,
-    read_index,
-    read_object,
-)
+from models.checkpoints import checkpoint, safetensors, sentence_transformers
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
@@ -35,18 +29,19 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     """
     for name in ("config.json", "modules.json"):
         _fetch_if_present(repository, name, folder)
-    if any(kind == router.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
-        _fetch_if_present(repository, router.CONFIG, folder)
+    if any(kind == sentence_transformers.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
+        _fetch_if_present(repository, sentence_transformers.ROUTER_CONFIG, folder)
     chain = sentence_transformers.modules(folder)
     inner = chain[0][1] if chain else ""
     names = [f"{path}/config.json" for _, path in chain if path]
     if chain:
         names += ["config_sentence_transformers.json", *_sentence_configs(inner)]
     names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
-    for number, name in enumerate(names):
-        repository.progress("fetching small files", number, len(names))
+    present = [name for name in names if repository.has(name)]
+    for number, name in enumerate(present):
+        repository.progress("fetching small files", number, len(present))
         _fetch_if_present(repository, name, folder)
-    repository.progress("fetching small files", len(names), len(names))
+    repository.progress("fetching small files", len(present), len(present))
     place = sentence_transformers.path_inside(folder, inner)
     if is_static_embedding(folder):
         return place
@@ -91,11 +86,11 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
         BadCheckpoint: a header cannot be fetched, or there are no safetensors.
     """
     folder.mkdir()
-    if (index := repository.read(inner + INDEX)) is not None and not repository.has(inner + WEIGHTS):
-        (folder / INDEX).write_bytes(index)
-        names = sorted(set(read_index(folder / INDEX).values()))
-    elif repository.has(inner + WEIGHTS):
+    if repository.has(inner + WEIGHTS):
         names = [WEIGHTS]
+    elif (index := repository.read(inner + INDEX)) is not None:
+        (folder / INDEX).write_bytes(index)
+        names = sorted(name for name in set(read_index(folder / INDEX).values()) if repository.has(inner + name))
     else:
         if any(repository.has(inner + old) for old in _OLD_WEIGHTS):
             (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it

@@ -16,7 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_modules, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, optional_count, read_optional, read_tensors
 from models.checkpoints.pickled import read_pickled
 from models.checkpoints.sentence_modules import Fetch
 from models.errors import BadCheckpoint
@@ -29,7 +29,6 @@ BGE = "colbert_linear"
 BGE_FILES = (f"{BGE}.safetensors", f"{BGE}.pt")
 BGE_TYPE = "xlm-roberta"
 MASK_MODULE = "MultiVectorMask"
-POOLING_MODULE = "HierarchicalTokenPooling"
 _LENGTH = 32  # of expanded queries, where no file says another
 _PUNCTUATION = tuple(string.punctuation)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
@@ -117,10 +116,10 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
 def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
     """Return what sentence-transformers or PyLate wrote."""
     path = folder / sentence_transformers.MODEL_CONFIG
-    config = read_object(path) if path.is_file() else {}
+    config = read_optional(path)
     chain = sentence_transformers.modules(folder)
-    found = sentence_modules.read_token_modules(folder, chain, width, fetch)
-    steps, old = found.steps, config.get("model_type") == sentence_transformers.PYLATE
+    modules = sentence_modules.read_token_modules(folder, chain, width, fetch)
+    steps, old = modules.steps, config.get("model_type") == sentence_transformers.PYLATE
     words, kinds = _skiplist(folder, chain)
     if old:
         steps, kinds = (*steps, Normalize()), ("document",)
@@ -129,26 +128,29 @@ def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
         raise BadCheckpoint(f"{folder / 'modules.json'} has no {MASK_MODULE}, which says what tokens get a vector")
     transformer = sentence_transformers.transformer_config(folder)
     stated = _old_settings(path, config) | {key: transformer[key] for key in _SETTINGS if key in transformer}
-    prompts, _ = sentence_transformers.prompts(folder)
-    markers = []
-    for kind in ("query", "document"):
-        if f"{kind}_prefix" in config:
-            prefix = str(config[f"{kind}_prefix"] or "")
-            prompts[kind] = prefix + prompts.get(kind, "").removeprefix(prefix)
-            markers.append(prefix)
+    prompts, markers = _marked_prompts(folder, config)
     expansion = _expansion(path, stated.get("query_expansion"))
     return LateInteraction(
         steps,
-        read_tensors(Checkpoint(folder, {}, found.tensors), found.tensors),
-        found.width,
+        read_tensors(Checkpoint(folder, {}, modules.tensors), modules.tensors),
+        modules.width,
         prompts,
-        tuple(markers),
+        markers,
         ("query" if "query" in prompts else None, next((name for name in _DOCUMENT_PROMPTS if name in prompts), None)),
-        (_query_length(path, stated, expansion), _length(path, stated, "document_length")),
+        (_query_length(path, stated, expansion), optional_count(path, stated, "document_length")),
         expansion,
         (words if "query" in kinds else (), words if "document" in kinds else ()),
         mean=config.get("similarity_fn_name") == "meanmaxsim",
     )
+
+
+def _marked_prompts(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the prompts, those of queries and documents behind their markers, and the markers."""
+    prompts, _ = sentence_transformers.prompts(folder)
+    markers = {kind: str(config[key] or "") for kind in ("query", "document") if (key := f"{kind}_prefix") in config}
+    for kind, marker in markers.items():
+        prompts[kind] = marker + prompts.get(kind, "").removeprefix(marker)
+    return prompts, tuple(markers.values())
 
 
 _SETTINGS = ("query_length", "document_length", "query_expansion")
@@ -173,7 +175,7 @@ def _skiplist(folder: Path, chain: list[tuple[str, str]]) -> tuple[tuple[str, ..
     if place is None:
         return (), ()
     path = sentence_transformers.path_inside(folder, place) / "config.json"
-    config = read_object(path) if path.is_file() else {}
+    config = read_optional(path)
     if config.get("keep_only_token_ids"):
         raise BadCheckpoint(f"{path}: keep_only_token_ids is of documents that are images, which are not computed")
     kinds = config.get("skiplist_tasks")
@@ -194,37 +196,30 @@ def _expansion(path: Path, value: Any) -> ExpansionFiles | None:
         return None
     if not isinstance(value, dict) or value.get("strategy") not in ("fixed", "min"):
         raise BadCheckpoint(f"{path}: query_expansion is {str(value)[:60]}; its strategy must be fixed or min")
-    tokens, token, attend = _length(path, value, "length"), value.get("token"), value.get("attend", False)
+    tokens, token, attend = optional_count(path, value, "length"), value.get("token"), value.get("attend", False)
     if tokens is None or not isinstance(attend, bool) or not (token is None or isinstance(token, str)):
         raise BadCheckpoint(f"{path}: query_expansion needs a length, attend true or false, and a token that is a text")
     return ExpansionFiles(tokens, token, attend, value["strategy"] == "fixed")
 
 
 def _query_length(path: Path, stated: Mapping[str, Any], expansion: ExpansionFiles | None) -> int | None:
-    length = _length(path, stated, "query_length")
+    length = optional_count(path, stated, "query_length")
     if expansion is None:
         return length
     return expansion.tokens if expansion.fixed else length and max(length, expansion.tokens)
 
 
-def _length(path: Path, config: Mapping[str, Any], key: str) -> int | None:
-    value = config.get(key)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 1 << 31):
-        raise BadCheckpoint(f"{path}: {key} is {str(value)[:20]!r}; it must be a whole number from 1 on")
-    return value
-
-
 def _stanford(source: Checkpoint, width: int) -> LateInteraction:
     """Return what Stanford's ColBERT wrote."""
     path = source.folder / METADATA
-    metadata = read_object(path) if path.is_file() else {}
+    metadata = read_optional(path)
     name = "linear.weight"
     if name not in source.tensors or source.tensors[name].shape[1:] != (width,):
         raise BadCheckpoint(f"{source.name} is a ColBERT and holds no {name!r} of shape [any, {width}]")
     markers = [str(metadata.get(key) or usual) for key, usual in _MARKERS.items()]
     prompts = {kind: f"{marker} " for kind, marker in zip(("query", "document"), markers, strict=True)}
     skipped = _PUNCTUATION if metadata.get("mask_punctuation", True) else ()
-    tokens = _length(path, metadata, "query_maxlen") or _LENGTH
+    tokens = optional_count(path, metadata, "query_maxlen") or _LENGTH
     return LateInteraction(
         (Dense(Linear(name, None), "identity"), Normalize()),
         read_tensors(source, (name,)),
@@ -232,7 +227,7 @@ def _stanford(source: Checkpoint, width: int) -> LateInteraction:
         prompts,
         tuple(prompts.values()),
         ("query", "document"),
-        (tokens, _length(path, metadata, "doc_maxlen")),
+        (tokens, optional_count(path, metadata, "doc_maxlen")),
         ExpansionFiles(tokens, None, bool(metadata.get("attend_to_mask_tokens")), True),
         ((), skipped),
     )

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Any
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX
+from models.checkpoints.hub import Repository
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.progress import Progress, no_progress
@@ -28,30 +29,9 @@ _DTYPES = {
 }  # onnx.TensorProto.DataType
 
 
-class Files(Protocol):
-    """Files by their paths: a folder's or a hub repository's (hub.Repository)."""
-
-    @property
-    def label(self) -> str:
-        """What messages call it."""
-        ...
-
-    def has(self, name: str) -> bool:
-        """Return whether there is such a file."""
-        ...
-
-    def copy(self, name: str, path: Path) -> bool:
-        """Write a file to `path`; return False where there is none."""
-        ...
-
-    def files(self) -> list[str]:
-        """Return the paths of all files."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FolderFiles:
-    """The files of a folder on this machine."""
+    """The files of a folder on this machine, used as a hub's Repository is."""
 
     folder: Path
     progress: Progress = no_progress
@@ -78,6 +58,9 @@ class FolderFiles:
         """Return the paths of all files, sorted."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())
         return sorted(path.relative_to(self.folder).as_posix() for path in paths)
+
+
+Files = FolderFiles | Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +135,7 @@ def _choose(files: Files, wanted: str | None) -> str:
         if files.has(path):
             return path
     what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
-    try:
-        held = [path for path in files.files() if path.endswith(SUFFIX)]
-    except BadCheckpoint as error:
-        raise BadCheckpoint(f"{files.label} holds {what}, and its files cannot be listed: {error}") from error
+    held = [path for path in files.files() if path.endswith(SUFFIX)]
     if not held:
         raise BadCheckpoint(
             f"{files.label} holds {what}, and no other ONNX: `inlay export` makes ONNX of a checkpoint's safetensors"
@@ -204,7 +184,8 @@ def read_contents(path: Path) -> OnnxContents:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's own, whose class depends on its build
         raise BadCheckpoint(f"{path} is not an ONNX file: {' '.join(str(error).split())}") from error
-    tensors = list(_tensors(model.graph))
+    graphs = list(_graphs(model.graph))
+    tensors = [tensor for graph in graphs for tensor in _tensors(graph)]
     names = dict.fromkeys(
         entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"
     )
@@ -215,25 +196,20 @@ def read_contents(path: Path) -> OnnxContents:
             )
     largest = max(tensors, key=lambda tensor: prod(tensor.dims), default=None)
     dtype = "float32" if largest is None else _DTYPES.get(largest.data_type, "unknown")
-    dynamic = any(node.op_type.startswith(_DYNAMIC) for node in _nodes(model.graph))
+    dynamic = any(node.op_type.startswith(_DYNAMIC) for graph in graphs for node in graph.node)
     return OnnxContents(tuple(names), sum(prod(tensor.dims) for tensor in tensors), dtype, dynamic)
 
 
-def _nodes(graph: Any) -> Iterator[Any]:
-    """Yield every node of a graph, those of inner graphs included."""
+def _graphs(graph: Any) -> Iterator[Any]:
+    """Yield a graph and every graph inside it."""
+    yield graph
     for node in graph.node:
-        yield node
         for attribute in node.attribute:
             if attribute.HasField("g"):
-                yield from _nodes(attribute.g)
+                yield from _graphs(attribute.g)
 
 
 def _tensors(graph: Any) -> Iterator[Any]:
-    """Yield every stored tensor of a graph, those of constants and inner graphs included."""
+    """Yield the stored tensors of a graph, those of its constants included."""
     yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
+    yield from (attribute.t for node in graph.node for attribute in node.attribute if attribute.HasField("t"))

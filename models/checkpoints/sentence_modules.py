@@ -6,6 +6,7 @@ Source: sentence-transformers 6.2: base.modules.dense, base.modules.normalize, s
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object
+from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object, read_optional
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
@@ -105,21 +106,13 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> StoredModu
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    steps: list[Module] = []
-    tensors: dict[str, Tensor] = {}
-    width = inner
+    chain = _Chain(folder, fetch, inner)
     for kind, place in behind_pooling(folder):
         if kind == "Normalize":
-            steps.append(Normalize())
-            continue
-        own = path_inside(folder, place)
-        fetch(place)
-        source = _Source(own, f"{PREFIX}{place}.")
-        step, width = _dense(source, width) if kind == "Dense" else _layer_norm(source, width)
-        source.check_all_read()
-        steps.append(step)
-        tensors |= source.read
-    return StoredModules(tuple(steps), tensors, inner, width)
+            chain.steps.append(Normalize())
+        else:
+            chain.read(place, _dense if kind == "Dense" else _layer_norm)
+    return StoredModules(tuple(chain.steps), chain.tensors, inner, chain.width)
 
 
 def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> StoredModules:
@@ -136,9 +129,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    steps: list[Module] = []
-    tensors: dict[str, Tensor] = {}
-    inner = width
+    read = _Chain(folder, fetch, width)
     for number, (kind, place) in enumerate(chain):
         if kind not in (_TOKEN_MODULES if number else ("Transformer",)):
             raise BadCheckpoint(
@@ -146,21 +137,16 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
                 f"what is: Transformer, then any of {', '.join(_TOKEN_MODULES)}"
             )
         if kind == "Dense":
-            fetch(place)
-            source = _Source(path_inside(folder, place), f"{PREFIX}{place}.")
-            step, width = _dense(source, width, TOKENS)
-            source.check_all_read()
-            steps.append(step)
-            tensors |= source.read
+            read.read(place, partial(_dense, read=TOKENS))
         elif kind in ("Normalize", "HierarchicalTokenPooling"):
             path = path_inside(folder, place) / "config.json"
-            config = read_object(path) if path.is_file() else {}
+            config = read_optional(path)
             if kind == "HierarchicalTokenPooling" and config.get("pool_factor", 1) != 1:
                 raise BadCheckpoint(f"{path}: vectors of documents are clustered (pool_factor), which is not computed")
             normalizes = config.get("normalize_embeddings") is True
             if normalizes if kind != "Normalize" else config.get("module_input_name") == TOKENS:
-                steps.append(Normalize())
-    return StoredModules(tuple(steps), tensors, inner, width)
+                read.steps.append(Normalize())
+    return StoredModules(tuple(read.steps), read.tensors, width, read.width)
 
 
 def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) -> tuple[int, tuple[float, ...]] | None:
@@ -179,16 +165,37 @@ def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) 
     place = next((place for kind, place in sentence_transformers.modules(folder) if kind == LAYER_MEAN), None)
     if place is None or config.get("output_hidden_states") is not True:
         return None
-    own = path_inside(folder, place)
+    inner = path_inside(folder, place)
     fetch(place)
-    source = _Source(own, "")
+    source = _Source(inner, "")
     first, layers = source.count("layer_start", 0), source.count("num_hidden_layers")
     name = source.tensor("layer_weights", (max(0, layers + 1 - first),))
     source.check_all_read()
     weights = np.asarray(safetensors.read([source.read[name]])[name], np.float64)
     if not (np.isfinite(weights).all() and weights.sum() != 0):
-        raise BadCheckpoint(f"{own} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
+        raise BadCheckpoint(f"{inner} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
     return first, tuple((weights / weights.sum()).tolist())
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Modules that have been read, one after the other; `width` is that of the vectors behind them."""
+
+    folder: Path
+    fetch: Fetch
+    width: int
+    steps: list[Module] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def read(self, place: str, make: "Callable[[_Source, int], tuple[Module, int]]") -> None:
+        """Read the module in `place` of the checkpoint."""
+        path = path_inside(self.folder, place)
+        self.fetch(place)
+        source = _Source(path, f"{PREFIX}{place}.")
+        step, self.width = make(source, self.width)
+        source.check_all_read()
+        self.steps.append(step)
+        self.tensors |= source.read
 
 
 class _Source:
@@ -233,8 +240,8 @@ class _Source:
 
     def check_width(self, key: str, width: int) -> None:
         """Raise BadCheckpoint unless the module reads vectors of this width."""
-        if (own := self.count(key)) != width:
-            raise BadCheckpoint(f"{self.path}: {key} is {own}, and the vectors before it are {width} wide")
+        if (stated := self.count(key)) != width:
+            raise BadCheckpoint(f"{self.path}: {key} is {stated}, and the vectors before it are {width} wide")
 
     def check_all_read(self) -> None:
         """Raise BadCheckpoint for a tensor that the config says nothing of, as sentence-transformers does."""

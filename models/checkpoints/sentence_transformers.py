@@ -3,15 +3,15 @@
 The modules behind pooling are read by sentence_modules.py.
 
 Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence_bert_config.json,
-    config_sentence_transformers.json.
+    config_sentence_transformers.json, router_config.json (modules for queries and others for documents).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints import router
-from models.checkpoints.checkpoint import read_json, read_object
+from models.checkpoints.checkpoint import optional_count, read_json, read_object, read_optional
 from models.errors import BadCheckpoint
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -35,6 +35,8 @@ GRAPH = "graph"
 PYLATE = "ColBERT"  # the model_type that PyLate writes
 LATE_INTERACTION = ("MultiVectorEncoder", PYLATE)
 MODEL_CONFIG = "config_sentence_transformers.json"
+ROUTER, ROUTER_CONFIG = "Router", "router_config.json"
+Chain = list[tuple[str, str]]  # class name and folder in the checkpoint of each module
 EOS = "eos"  # the row of the token that ends a text
 JOIN = "+"  # between the modes of a Pooling that has several
 REMEDY = "; export the token vectors alone with --pooling none, or choose one mode with --pooling MODE"
@@ -155,51 +157,44 @@ def described_pooling(folder: Path) -> Pooling | None:
 
     A Normalize counts where it is the last module; Dropout does not count as one.
     """
-    chain = modules(folder)
-    place = next((place for kind, place in chain if kind == "Pooling"), None)
-    if place is None:
+    if (path := _pooling_path(folder)) is None:
         return None
-    last = next(kind for kind, _ in reversed(chain) if kind != "Dropout")
-    return _pooling_config(
-        path_inside(folder, place) / "config.json",
-        normalizes(folder) and last == "Normalize",
-        default_dimensions(folder),
-    )
+    last = next(kind for kind, _ in reversed(modules(folder)) if kind != "Dropout")
+    return _pooling_config(path, normalizes(folder) and last == "Normalize", default_dimensions(folder))
 
 
 def default_dimensions(folder: Path) -> int | None:
     """Return the truncate_dim of the files; None: vectors are not cut."""
     path = folder / MODEL_CONFIG
-    size = read_object(path).get("truncate_dim") if path.is_file() else None
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
-        raise BadCheckpoint(f"{path}: truncate_dim is {str(size)[:20]!r}; it must be a whole number from 1 on")
-    return size
+    return optional_count(path, read_optional(path), "truncate_dim")
 
 
 def similarity_function(folder: Path) -> str | None:
     """Return the similarity_fn_name of the files; None: they state none of SIMILARITY_FUNCTIONS."""
-    path = folder / MODEL_CONFIG
-    name = read_object(path).get("similarity_fn_name") if path.is_file() else None
+    name = read_optional(folder / MODEL_CONFIG).get("similarity_fn_name")
     return name if isinstance(name, str) and name in SIMILARITY_FUNCTIONS else None
 
 
 def is_late_interaction(folder: Path) -> bool:
     """Return whether the files are of a model that gives several vectors a text (ColBERT)."""
-    path = folder / MODEL_CONFIG
-    return path.is_file() and read_object(path).get("model_type") in LATE_INTERACTION
+    return read_optional(folder / MODEL_CONFIG).get("model_type") in LATE_INTERACTION
 
 
 def activation(folder: Path) -> str | None:
     """Return the path of the class that a CrossEncoder applies to its logits; None: the files do not say."""
-    path = folder / MODEL_CONFIG
-    name = read_object(path).get("activation_fn") if path.is_file() else None
+    name = read_optional(folder / MODEL_CONFIG).get("activation_fn")
     return name if isinstance(name, str) else None
 
 
 def _includes_prompt(folder: Path) -> bool:
+    path = _pooling_path(folder)
+    return path is None or bool(read_optional(path).get("include_prompt", True))
+
+
+def _pooling_path(folder: Path) -> Path | None:
+    """Return the config.json of the Pooling module; None: there is no such module."""
     place = next((place for kind, place in modules(folder) if kind == "Pooling"), None)
-    path = None if place is None else path_inside(folder, place) / "config.json"
-    return path is None or not path.is_file() or bool(read_object(path).get("include_prompt", True))
+    return None if place is None else path_inside(folder, place) / "config.json"
 
 
 def weights_folder(folder: Path) -> Path:
@@ -214,30 +209,28 @@ def weights_folder(folder: Path) -> Path:
 
 def normalizes(folder: Path) -> bool:
     """Return whether the sentence vector is scaled to unit length; BadCheckpoint for a Normalize of anything else."""
-    config_paths = [
-        path_inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"
-    ]
-    for path in config_paths:
-        config = read_object(path) if path.is_file() else {}
+    paths = [path_inside(folder, place) / "config.json" for kind, place in modules(folder) if kind == "Normalize"]
+    for path in paths:
+        config = read_optional(path)
         for key in ("module_input_name", "module_output_name"):
             if (value := config.get(key, "sentence_embedding")) not in (None, "sentence_embedding"):
                 raise BadCheckpoint(f"{path} says {key} {value!r}; only 'sentence_embedding' is normalised{REMEDY}")
-    return bool(config_paths)
+    return bool(paths)
 
 
-def modules(folder: Path) -> list[tuple[str, str]]:
+def modules(folder: Path) -> Chain:
     """Return (class name, folder) of each module, in order; empty where there is no modules.json.
 
     Of a Router of sparse vectors they are those of its documents: its queries are looked up.
     """
     chain = entry_modules(folder)
-    if chain and chain[0][0] == router.ROUTER:
-        documents = router.read(folder, chain[0][1]).chains.get("document", [])
+    if chain and chain[0][0] == ROUTER:
+        documents = read_routes(folder, chain[0][1]).chains.get("document", [])
         return documents if "SpladePooling" in [kind for kind, _ in documents] else chain
     return chain
 
 
-def entry_modules(folder: Path) -> list[tuple[str, str]]:
+def entry_modules(folder: Path) -> Chain:
     """Return (class name, folder) of the modules that modules.json names."""
     path = folder / "modules.json"
     if not path.is_file():
@@ -247,6 +240,40 @@ def entry_modules(folder: Path) -> list[tuple[str, str]]:
         return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     except (TypeError, KeyError) as error:
         raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """The modules of each route of a Router.
+
+    Attributes:
+        chains: by the route's name.
+        default: the route of texts of which nothing is said; None: there is none.
+        mapped: whether routes are chosen by anything but their names.
+    """
+
+    chains: Mapping[str, Chain]
+    default: str | None
+    mapped: bool
+
+
+def read_routes(folder: Path, place: str) -> Routes:
+    """Return the routes of the Router in `place` of a checkpoint; BadCheckpoint if its file is none."""
+    path = folder / place / ROUTER_CONFIG
+    config = read_object(path)
+    try:
+        classes = {str(name): str(kind).rpartition(".")[2] for name, kind in config["types"].items()}
+        chains = {
+            str(route): [(classes[name], "/".join(filter(None, (place, name)))) for name in names]
+            for route, names in config["structure"].items()
+        }
+        parameters: dict[str, Any] = config.get("parameters") or {}
+        default = parameters.get("default_route")
+        if default is None and parameters.get("allow_empty_key", True):
+            default = next(iter(chains), None)
+        return Routes(chains, default, bool(parameters.get("route_mappings")))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(f"{path} does not describe routes: types, structure and parameters") from error
 
 
 def path_inside(folder: Path, name: str) -> Path:
@@ -278,30 +305,25 @@ def transformer_config(folder: Path) -> dict[str, Any]:
 
 def _max_tokens(value: Any) -> int | None:
     """Return a length in a sane range, else None; transformers writes 1e30 for "unknown"."""
-    return (
-        int(value) if isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value < 1 << 31 else None
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 1 <= value < 1 << 31 else None
 
 
 def tokenizer_max_tokens(folder: Path) -> int | None:
     """Return model_max_length of tokenizer_config.json, where it is a sane number."""
-    path = folder / "tokenizer_config.json"
-    return _max_tokens(read_object(path).get("model_max_length")) if path.is_file() else None
+    return _max_tokens(read_optional(folder / "tokenizer_config.json").get("model_max_length"))
 
 
 def reads_segments(folder: Path) -> bool:
     """Return whether transformers hands a model the segment ids of its tokenizer: unless the files leave them out."""
-    path = folder / "tokenizer_config.json"
-    names = read_object(path).get("model_input_names") if path.is_file() else None
+    names = read_optional(folder / "tokenizer_config.json").get("model_input_names")
     return not isinstance(names, list) or "token_type_ids" in names
 
 
 def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     """Return the prompts by name, and the name of the one that every text gets; BadCheckpoint if they are not texts."""
     path = folder / MODEL_CONFIG
-    if not path.is_file():
-        return {}, None
-    config = read_object(path)
+    config = read_optional(path)
     texts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     if isinstance(texts, dict):
         texts = {name: text for name, text in texts.items() if text is not None}

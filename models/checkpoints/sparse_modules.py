@@ -12,11 +12,11 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoints import router, safetensors, sentence_transformers
-from models.checkpoints.checkpoint import WEIGHTS, read_json, read_object
+from models.checkpoints import safetensors, sentence_transformers
+from models.checkpoints.checkpoint import WEIGHTS, read_json, read_object, read_optional
 from models.checkpoints.pickled import read_pickled
 from models.checkpoints.sentence_modules import Fetch, on_disk
-from models.checkpoints.sentence_transformers import path_inside
+from models.checkpoints.sentence_transformers import Chain, path_inside
 from models.errors import BadCheckpoint
 from models.recipes.heads import InputType, Splade, SpladeActivation, SpladePooling
 
@@ -55,7 +55,7 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
     if pooling not in (None, SPLADE):
         return None
     entry = sentence_transformers.entry_modules(folder)
-    if entry and entry[0][0] == router.ROUTER:
+    if entry and entry[0][0] == sentence_transformers.ROUTER:
         return _routed(folder, entry)
     kinds = [kind for kind, _ in entry]
     if _AUTOENCODER in kinds:
@@ -70,22 +70,23 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
     return SparseFiles(_splade(folder, entry))
 
 
-def _routed(folder: Path, entry: router.Chain) -> SparseFiles | None:
+def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
     """Return what a Router's routes for queries and documents say; None where neither makes sparse vectors."""
-    routes = router.read(folder, entry[0][1])
+    routes = sentence_transformers.read_routes(folder, entry[0][1])
     kinds = {route: [kind for kind, _ in chain] for route, chain in routes.chains.items()}
     if not any({_POOLING, _TABLE} & set(chain) for chain in kinds.values()):
         return None
     if set(kinds) != {"query", "document"} or kinds["query"] != [_TABLE] or routes.mapped or len(entry) > 1:
+        path = folder / entry[0][1] / sentence_transformers.ROUTER_CONFIG
         raise BadCheckpoint(
-            f"{folder / entry[0][1] / router.CONFIG} has the routes {kinds}; what is computed: query through "
+            f"{path} has the routes {kinds}; what is computed: query through "
             f"{_TABLE}, document through Transformer and {_POOLING}, without route_mappings or modules behind"
         )
     default: InputType = "query" if routes.default == "query" else "document"
     return SparseFiles(_splade(folder, routes.chains["document"]), routes.chains["query"][0][1], default)
 
 
-def _splade(folder: Path, chain: router.Chain) -> Splade:
+def _splade(folder: Path, chain: Chain) -> Splade:
     kinds = [kind for kind, _ in chain]
     if len(kinds) != 2 or kinds[0] not in sentence_transformers.TRANSFORMERS or kinds[1] != _POOLING:
         raise BadCheckpoint(
@@ -105,20 +106,20 @@ def _splade(folder: Path, chain: router.Chain) -> Splade:
 
 def read_table(folder: Path, place: str, fetch: Fetch = on_disk) -> Floats:
     """Return the weight of each id, float32 [V]; BadCheckpoint where there is none, or it is no finite number."""
-    own = path_inside(folder, place)
+    inner = path_inside(folder, place)
     fetch(place)
-    if (own / "config.json").is_file() and (idf := read_object(own / "config.json").get("path")):
+    if idf := read_optional(inner / "config.json").get("path"):
         raise BadCheckpoint(
-            f"{own / 'config.json'} takes the weights from {idf!r}; save the model once with sentence-transformers: "
+            f"{inner / 'config.json'} takes the weights from {idf!r}; save the model once with sentence-transformers: "
             "SparseEncoder(folder).save_pretrained(new_folder)"
         )
-    if not (own / WEIGHTS).is_file():
-        raise BadCheckpoint(f"{own} holds no {WEIGHTS}; save the model with sentence-transformers as safetensors")
-    held = safetensors.tensors_of(own / WEIGHTS)
+    if not (inner / WEIGHTS).is_file():
+        raise BadCheckpoint(f"{inner} holds no {WEIGHTS}; save the model with sentence-transformers as safetensors")
+    held = safetensors.tensors_of(inner / WEIGHTS)
     if set(held) != {"weight"} or held["weight"].ndim != 1 or not held["weight"].size:
         shapes = {name: list(array.shape) for name, array in held.items()}
-        raise BadCheckpoint(f"{own / WEIGHTS} holds {shapes}; it holds a 'weight' of one dimension")
-    return _finite(held["weight"], own / WEIGHTS)
+        raise BadCheckpoint(f"{inner / WEIGHTS} holds {shapes}; it holds a 'weight' of one dimension")
+    return _finite(held["weight"], inner / WEIGHTS)
 
 
 def find_linear(folder: Path) -> Path | None:
@@ -151,9 +152,7 @@ def unused_ids(folder: Path) -> tuple[int, ...]:
     if not file.is_file():
         raise BadCheckpoint(f"{folder} holds no {TOKENIZER}, by which special tokens have no lexical weight")
     path = folder / "tokenizer_config.json"
-    names = read_object(path) if path.is_file() else {}
-    if (beside := folder / "special_tokens_map.json").is_file():
-        names = read_object(beside) | names
+    names = read_optional(folder / "special_tokens_map.json") | read_optional(path)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception

@@ -115,8 +115,8 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
     dropped, characters, sentence = rules(folder, place, tokenizer, data)
     sentence = replace(sentence, similarity_function=sentence_transformers.similarity_function(folder))
     if pooling is None and sentence.pooling:
-        own = replace(sentence.pooling, dimensions=sentence_transformers.default_dimensions(folder))
-        sentence = replace(sentence, pooling=own)
+        dimensions = sentence_transformers.default_dimensions(folder)
+        sentence = replace(sentence, pooling=replace(sentence.pooling, dimensions=dimensions))
     if pooling == "none":
         sentence = replace(sentence, pooling=None)
     mapping, weights = (name if name in held else None for name in ("mapping", "weights"))

@@ -9,14 +9,7 @@ from typing import Any
 
 from models.families import decoder_blocks, gpt_blocks
 from models.families.config import Config
-from models.families.family import (
-    AlibiSpec,
-    ExpertSpec,
-    Family,
-    ScaleSpec,
-    norm,
-    rms_norm,
-)
+from models.families.family import AlibiSpec, ExpertSpec, Family, ScaleSpec, norm, rms_norm
 from models.recipes.steps import (
     AddPosition,
     AddSinusoid,

@@ -8,14 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.families import encoder_blocks, gpt_blocks
-from models.families.family import (
-    BucketSpec,
-    Family,
-    ScaleSpec,
-    Side,
-    norm,
-    rms_norm,
-)
+from models.families.family import BucketSpec, Family, ScaleSpec, Side, norm, rms_norm
 from models.recipes.steps import AddPosition, AddSinusoid, Embed, Recipe, Scale
 
 _IF_CONFIGURED = ScaleSpec(switch="scale_embedding")

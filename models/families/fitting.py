@@ -40,8 +40,6 @@ class FittedModel:
         recipe: the steps of the input layer.
         encoder: the steps of all blocks; empty where the family's blocks are not exported or the checkpoint has none.
         position: how tokens are numbered.
-        pad_id: None: the model has none.
-        type_rows: rows of the segment table; 0: there is none.
         encodings: what the attention does with positions, with the file's tensor names.
         shapes: the shape every named tensor must have.
         prefix: what the file puts before the base class's tensor names.
@@ -60,8 +58,6 @@ class FittedModel:
     recipe: Recipe
     encoder: Recipe
     position: PositionRule
-    pad_id: int | None
-    type_rows: int
     encodings: Encodings
     shapes: dict[str, tuple[int, ...]]
     prefix: str = ""
@@ -79,6 +75,16 @@ class FittedModel:
         """The width of the rows behind the blocks, or of the input layer alone."""
         ends = self.family.output_width if self.encoder else None
         return self.config.count(ends or "hidden_size")
+
+    @property
+    def pad_id(self) -> int | None:
+        """The id of the padding token; None: the model has none."""
+        return self.config.pad_id()
+
+    @property
+    def type_rows(self) -> int:
+        """Rows of the segment table; 0: there is none."""
+        return next((self.shapes[step.table][0] for step in self.recipe if isinstance(step, AddType)), 0)
 
     @property
     def types(self) -> Types:
@@ -135,6 +141,7 @@ def fit(
     model_type, family, data = variant_of(model_type, family, data, checkpoint.tensors)
     config = Config(data, family.defaults, family.names)
     _check_required_values(family, config)
+    config.pad_id()  # raises for one outside the vocabulary
     note = None
     if attention:
         config, note = with_attention(family, config, attention)
@@ -154,122 +161,6 @@ def variant_of(
     return model_type, family, data
 
 
-def _fitted(
-    model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]
-) -> FittedModel:
-    prefix = find_prefix(family, checkpoint, config)
-    naming = checkpoint_naming(family, prefix, checkpoint)
-    dtype = checkpoint.tensors[naming(tensors(family.input_layer)[0])].dtype
-    base = _with_stored_sinusoids(input_layer(family, config, dtype), family, prefix, checkpoint)
-    parts: dict[str, StoredPart] = {}
-    adapters = adapters_of(family, config, prefix, checkpoint, parts)
-    recipe = tuple(renamed(adapters.added(step) if adapters else step, naming) for step in base)
-    per_layer = tuple(renamed(step, naming) for step in per_layer_steps(family, config, dtype))
-    fitted = _with_stored_frequencies(fit_encodings(family, config, model_type), family, prefix, checkpoint)
-    encodings = _encodings_in_file(fitted, config, prefix, checkpoint, naming)
-    encoder, reason = _checked_blocks(model_type, family, config, fitted, prefix, checkpoint, parts, adapters)
-    shapes = expected_shapes(recipe + encoder, config, family) | encoding_shapes(encodings, config)
-    shapes |= per_layer_shapes(per_layer, config) | _stored_sinusoid_shape(family, config, prefix, checkpoint)
-    _check_shapes(shapes, checkpoint, parts)
-    word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
-    head, no_head_reason = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
-    if assumed and head:
-        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
-    return FittedModel(
-        model_type=model_type,
-        family=family,
-        config=config,
-        recipe=recipe,
-        encoder=encoder,
-        position=_position_rule_of_table(family, config, recipe, shapes),
-        pad_id=config.pad_id(),
-        type_rows=next((shapes[step.table][0] for step in recipe if isinstance(step, AddType)), 0),
-        encodings=encodings,
-        shapes=shapes,
-        prefix=prefix,
-        extras=extra_inputs(family, config, recipe, len(adapters.tasks) if adapters else 0),
-        per_layer=per_layer,
-        assumed=assumed,
-        head=head,
-        no_head_reason=no_head_reason,
-        parts=parts,
-        no_blocks_reason=reason,
-        tasks=adapters.tasks if adapters else (),
-    )
-
-
-def _stored_sinusoid_shape(family: Family, config: Config, prefix: str, checkpoint: Checkpoint) -> dict[str, Shape]:
-    """Return the shape of the file's own sinusoids, which may have any number of rows."""
-    if family.sinusoid_table is None or (name := prefix + family.sinusoid_table) not in checkpoint.tensors:
-        return {}
-    return {name: (checkpoint.tensors[name].shape[0], config.count("hidden_size"))}
-
-
-def _check_shapes(
-    shapes: Mapping[str, Shape], checkpoint: Checkpoint, parts: Mapping[str, StoredPart] | None = None
-) -> None:
-    for name, shape in shapes.items():
-        held = parts[name] if parts and name in parts else checkpoint.tensors[name]
-        if (actual := held.shape) != shape:
-            raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
-
-
-def _position_rule_of_table(
-    family: Family, config: Config, recipe: Recipe, shapes: Mapping[str, Shape]
-) -> PositionRule:
-    """Return the position rule, with the rows of the file's position table where there is one."""
-    rule = position_rule(family, config)
-    table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
-    return rule if table is None else replace(rule, rows=shapes[table][0])
-
-
-def _with_stored_sinusoids(recipe: Recipe, family: Family, prefix: str, checkpoint: Checkpoint) -> Recipe:
-    """Replace computed sinusoids by those the file holds, with which the model was trained."""
-    if family.sinusoid_table is None or prefix + family.sinusoid_table not in checkpoint.tensors:
-        return recipe
-    return tuple(AddPosition(family.sinusoid_table) if isinstance(step, AddSinusoid) else step for step in recipe)
-
-
-def _with_stored_frequencies(encodings: Encodings, family: Family, prefix: str, checkpoint: Checkpoint) -> Encodings:
-    """Return the encodings with the frequencies that the file holds, where it holds some."""
-    end = family.stored_frequencies
-    name = next((held for held in checkpoint.tensors if end and held.startswith(prefix) and held.endswith(end)), None)
-    if name is None or not encodings.ropes:
-        return encodings
-    values = tuple(read_tensors(checkpoint, [name])[name].astype(np.float64).tolist())
-    ropes = {}
-    for key, table in encodings.ropes.items():
-        if len(values) != len(table.inverse_frequency):
-            raise BadCheckpoint(
-                f"{name!r} has {len(values)} frequencies, but config.json makes it {len(table.inverse_frequency)}"
-            )
-        ropes[key] = replace(table, rope=replace(table.rope, stored=values), inverse_frequency=values)
-    return replace(encodings, ropes=ropes)
-
-
-def _encodings_in_file(
-    encodings: Encodings, config: Config, prefix: str, checkpoint: Checkpoint, naming: TensorNaming
-) -> Encodings:
-    """Return the encodings with the file's tensor names.
-
-    A file of an input layer alone holds no bucket table; one of another shape is refused.
-    """
-    if (buckets := encodings.buckets) is None or buckets.table is None:
-        return encodings
-    if prefix + buckets.table not in checkpoint.tensors:
-        return replace(encodings, buckets=replace(buckets, table=None, norm=None))
-
-    def in_file() -> Buckets:
-        names = {name: naming(name) for name in encodings.tables}
-        norm = buckets.norm and (names[buckets.norm[0]], names[buckets.norm[1]], buckets.norm[2])
-        found = replace(buckets, table=names[str(buckets.table)], norm=norm)
-        _check_shapes(encoding_shapes(replace(encodings, buckets=found), config), checkpoint)
-        return found
-
-    refused = dict(encodings.refused)
-    return replace(encodings, buckets=unless_refused(refused, buckets.kind, in_file, None), refused=refused)
-
-
 def _check_required_values(family: Family, config: Config) -> None:
     """Raise BadCheckpoint for config values that change the arithmetic of a family in a way that is not computed."""
     usual_type = {} if "position_embedding_type" in family.defaults else {"position_embedding_type": "absolute"}
@@ -281,51 +172,171 @@ def _check_required_values(family: Family, config: Config) -> None:
             )
 
 
-def _checked_blocks(
-    model_type: str,
-    family: Family,
-    config: Config,
-    encodings: Encodings,
-    prefix: str,
-    checkpoint: Checkpoint,
-    parts: dict[str, StoredPart],
-    adapters: Adapters | None,
-) -> tuple[Recipe, str | None]:
-    """Return what `_encoder_blocks` does; where a decoder's blocks are faulty, the fault: its input layer is not."""
-    try:
-        blocks, reason = _encoder_blocks(model_type, family, config, encodings, prefix, checkpoint, parts, adapters)
-        _check_shapes(expected_shapes(blocks, config, family), checkpoint, parts)
-    except BadCheckpoint as error:
-        if family.causal is not True:
-            raise
-        parts.clear()
-        return (), str(error)
-    return blocks, reason
+def _fitted(
+    model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]
+) -> FittedModel:
+    prefix = find_prefix(family, checkpoint, config)
+    parts: dict[str, StoredPart] = {}
+    adapters = adapters_of(family, config, prefix, checkpoint, parts)
+    fitting = _Fitting(model_type, family, config, checkpoint, prefix, parts, adapters)
+    recipe, per_layer = fitting.input_layer()
+    fitted = fitting.encodings()
+    encodings = fitting.encodings_in_file(fitted)
+    encoder, reason = fitting.checked_blocks(fitted)
+    shapes = fitting.shapes(recipe + encoder, per_layer, encodings)
+    word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
+    head, no_head_reason = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
+    if assumed and head:
+        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
+    tasks = adapters.tasks if adapters else ()
+    return FittedModel(
+        model_type=model_type,
+        family=family,
+        config=config,
+        recipe=recipe,
+        encoder=encoder,
+        position=fitting.position_rule(recipe, shapes),
+        encodings=encodings,
+        shapes=shapes,
+        prefix=prefix,
+        extras=extra_inputs(family, config, recipe, len(tasks)),
+        per_layer=per_layer,
+        assumed=assumed,
+        head=head,
+        no_head_reason=no_head_reason,
+        parts=parts,
+        no_blocks_reason=reason,
+        tasks=tasks,
+    )
 
 
-def _encoder_blocks(
-    model_type: str,
-    family: Family,
-    config: Config,
-    encodings: Encodings,
-    prefix: str,
-    checkpoint: Checkpoint,
-    parts: dict[str, StoredPart],
-    adapters: Adapters | None,
-) -> tuple[Recipe, str | None]:
-    """Return the steps of all blocks, or why there are none; tensors that are parts of others are added to `parts`."""
-    if reason := checkpoint.no_blocks_reason or uncomputed(model_type, family, config, encodings):
-        return (), reason
-    if family.causal is not True and config.get("is_decoder"):
-        return (), "config.json says is_decoder true"
-    stem = tensors(family.block)[0].partition("{block}")[0]
-    stems = {stem, *(place.partition("{block}")[0] for place in _places(family))}
-    held = set(checkpoint.tensors) - {prefix + table for table in encodings.tables}
-    if not any(name.startswith(prefix + first) for name in held for first in stems):
-        return (), f"the checkpoint has no blocks: no tensor's name begins with {prefix + stem!r}"
-    naming = checkpoint_naming(family, prefix, checkpoint, None if checkpoint.separate else (config, parts))
-    steps = block_steps(family, config, encodings)
-    return tuple(renamed(adapters.added(step) if adapters else step, naming) for step in steps), None
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A family that is being fitted to a checkpoint.
+
+    Attributes:
+        prefix: what the file puts before the base class's tensor names.
+        parts: where tensors that are parts of others are noted, by name.
+        adapters: None: the file holds none.
+    """
+
+    model_type: str
+    family: Family
+    config: Config
+    checkpoint: Checkpoint
+    prefix: str
+    parts: dict[str, StoredPart]
+    adapters: Adapters | None
+
+    def naming(self, fused: bool = False) -> TensorNaming:
+        """Return the function from a name of the base class to the file's; parts of tensors are noted if `fused`."""
+        noted = (self.config, self.parts) if fused else None
+        return checkpoint_naming(self.family, self.prefix, self.checkpoint, noted)
+
+    def input_layer(self) -> tuple[Recipe, Recipe]:
+        """Return the steps before the first block, and those to the embeddings that each layer has of its own."""
+        naming = self.naming()
+        dtype = self.checkpoint.tensors[naming(tensors(self.family.input_layer)[0])].dtype
+        steps = input_layer(self.family, self.config, dtype)
+        if self._sinusoids():  # those that the file holds, with which the model was trained
+            table = AddPosition(str(self.family.sinusoid_table))
+            steps = tuple(table if isinstance(step, AddSinusoid) else step for step in steps)
+        per_layer = per_layer_steps(self.family, self.config, dtype)
+        return self._renamed(steps, naming), tuple(renamed(step, naming) for step in per_layer)
+
+    def encodings(self) -> Encodings:
+        """Return the encodings, with the frequencies that the file holds, where it holds some."""
+        fitted, end = fit_encodings(self.family, self.config, self.model_type), self.family.stored_frequencies
+        held = (each for each in self.checkpoint.tensors if end and each.startswith(self.prefix) and each.endswith(end))
+        name = next(held, None)
+        if name is None or not fitted.ropes:
+            return fitted
+        values = tuple(read_tensors(self.checkpoint, [name])[name].astype(np.float64).tolist())
+        ropes = {}
+        for key, table in fitted.ropes.items():
+            if len(values) != len(table.inverse_frequency):
+                raise BadCheckpoint(
+                    f"{name!r} has {len(values)} frequencies, but config.json makes it {len(table.inverse_frequency)}"
+                )
+            ropes[key] = replace(table, rope=replace(table.rope, stored=values), inverse_frequency=values)
+        return replace(fitted, ropes=ropes)
+
+    def encodings_in_file(self, encodings: Encodings) -> Encodings:
+        """Return the encodings with the file's tensor names.
+
+        A file of an input layer alone holds no bucket table; one of another shape is refused.
+        """
+        if (buckets := encodings.buckets) is None or buckets.table is None:
+            return encodings
+        if self.prefix + buckets.table not in self.checkpoint.tensors:
+            return replace(encodings, buckets=replace(buckets, table=None, norm=None))
+
+        def in_file() -> Buckets:
+            naming = self.naming()
+            names = {name: naming(name) for name in encodings.tables}
+            norm = buckets.norm and (names[buckets.norm[0]], names[buckets.norm[1]], buckets.norm[2])
+            named = replace(buckets, table=names[str(buckets.table)], norm=norm)
+            self._check_shapes(encoding_shapes(replace(encodings, buckets=named), self.config))
+            return named
+
+        refused = dict(encodings.refused)
+        return replace(encodings, buckets=unless_refused(refused, buckets.kind, in_file, None), refused=refused)
+
+    def checked_blocks(self, encodings: Encodings) -> tuple[Recipe, str | None]:
+        """Return the steps of all blocks, or why there are none: of a decoder, faulty blocks are a reason."""
+        try:
+            blocks, reason = self._blocks(encodings)
+            self._check_shapes(expected_shapes(blocks, self.config, self.family))
+        except BadCheckpoint as error:
+            if self.family.causal is not True:
+                raise
+            self.parts.clear()
+            return (), str(error)
+        return blocks, reason
+
+    def shapes(self, steps: Recipe, per_layer: Recipe, encodings: Encodings) -> dict[str, Shape]:
+        """Return the shape of every tensor, after checking that the file's tensors have it."""
+        shapes = expected_shapes(steps, self.config, self.family) | encoding_shapes(encodings, self.config)
+        shapes |= per_layer_shapes(per_layer, self.config)
+        if name := self._sinusoids():  # of any number of rows
+            shapes[name] = (self.checkpoint.tensors[name].shape[0], self.config.count("hidden_size"))
+        self._check_shapes(shapes)
+        return shapes
+
+    def position_rule(self, recipe: Recipe, shapes: Mapping[str, Shape]) -> PositionRule:
+        """Return the position rule, with the rows of the file's position table where there is one."""
+        rule = position_rule(self.family, self.config)
+        table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
+        return rule if table is None else replace(rule, rows=shapes[table][0])
+
+    def _sinusoids(self) -> str | None:
+        """Return the name of the file's own sinusoids; None: it holds none."""
+        table = self.family.sinusoid_table
+        return self.prefix + table if table is not None and self.prefix + table in self.checkpoint.tensors else None
+
+    def _blocks(self, encodings: Encodings) -> tuple[Recipe, str | None]:
+        family, config, prefix, checkpoint = self.family, self.config, self.prefix, self.checkpoint
+        if reason := checkpoint.no_blocks_reason or uncomputed(self.model_type, family, config, encodings):
+            return (), reason
+        if family.causal is not True and config.get("is_decoder"):
+            return (), "config.json says is_decoder true"
+        stem = tensors(family.block)[0].partition("{block}")[0]
+        stems = {stem, *(place.partition("{block}")[0] for place in _places(family))}
+        held = set(checkpoint.tensors) - {prefix + table for table in encodings.tables}
+        if not any(name.startswith(prefix + first) for name in held for first in stems):
+            return (), f"the checkpoint has no blocks: no tensor's name begins with {prefix + stem!r}"
+        naming = self.naming(fused=not checkpoint.separate)
+        return self._renamed(block_steps(family, config, encodings), naming), None
+
+    def _renamed(self, steps: Recipe, naming: TensorNaming) -> Recipe:
+        """Return steps with the file's tensor names and with their adapters."""
+        return tuple(renamed(self.adapters.added(step) if self.adapters else step, naming) for step in steps)
+
+    def _check_shapes(self, shapes: Mapping[str, Shape]) -> None:
+        for name, shape in shapes.items():
+            held = self.parts[name] if name in self.parts else self.checkpoint.tensors[name]
+            if held.shape != shape:
+                raise BadCheckpoint(f"{name!r} has shape {list(held.shape)}, but config.json makes it {list(shape)}")
 
 
 def _places(family: Family) -> list[str]:

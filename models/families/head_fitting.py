@@ -11,12 +11,7 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import ACTIVATIONS
-from models.families.heads import (
-    HEADS,
-    PLAIN,
-    HeadConfig,
-    HeadSpec,
-)
+from models.families.heads import HEADS, PLAIN, HeadConfig, HeadSpec
 from models.recipes.heads import OutputHead, Transform
 from models.recipes.steps import Activation, LayerNorm, Linear
 

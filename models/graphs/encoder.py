@@ -13,13 +13,7 @@ import numpy as np
 from models.graphs.attention import attend, attend_of_one
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.experts import gated, mixture
-from models.graphs.input_layer import (
-    INPUTS,
-    emit_input_layer,
-    inputs_of,
-    mask_rows,
-    packed_output,
-)
+from models.graphs.input_layer import INPUTS, emit_input_layer, inputs_of, mask_rows, packed_output
 from models.graphs.positions.rope import cos_sin, filled
 from models.graphs.positions.rope_by_length import cos_sin_by_length
 from models.graphs.projections import Float32, Projections, Recorded

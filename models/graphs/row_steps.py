@@ -5,17 +5,7 @@ from typing import Any
 import numpy as np
 
 from models.graphs.builder import CONTRIB, GraphBuilder
-from models.recipes.steps import (
-    LEAKY_SLOPE,
-    Activation,
-    LayerNorm,
-    Linear,
-    Multiply,
-    RMSNorm,
-    Round,
-    Scale,
-    Step,
-)
+from models.recipes.steps import LEAKY_SLOPE, Activation, LayerNorm, Linear, Multiply, RMSNorm, Round, Scale, Step
 
 _OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {
     "identity": ("Identity", {}),

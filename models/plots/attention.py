@@ -7,20 +7,9 @@ import numpy as np
 
 from models.plots.colors import MASK, colour_scale
 from models.plots.heatmaps import rows_axis
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    HeatPanel,
-    Picture,
-)
-from models.plots.sampling import (
-    cell_limit,
-    evenly,
-    grid_at,
-    row_limit,
-    sampling_note,
-)
-from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
+from models.plots.picture import Axis, AxisScale, HeatPanel, Picture
+from models.plots.sampling import cell_limit, evenly, grid_at, row_limit, sampling_note
+from models.plots.subject import Subject, legend_keys, panel_letters, panel_title, picture_of
 from models.positions.table import Output
 
 GRIDS_ALONE = (16, 8)  # grids of a single subject: all if they are up to the first number, else the second number
@@ -35,13 +24,8 @@ def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
     what = "bias" if all("bias" in subject.table.outputs for subject in subjects) else "bucket"
     grids = _all_grids(subjects, what)
     label = "bias (added to the score)" if what == "bias" else "bucket (index)"
-    return _picture(
-        title(f"{what} by query and key", subjects),
-        description(f"Heat map of the {what}: one row per query, one column per key.", subjects),
-        subjects,
-        grids,
-        label,
-    )
+    about = f"Heat map of the {what}: one row per query, one column per key."
+    return _picture(subjects, f"{what} by query and key", about, grids, label)
 
 
 def mask(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
@@ -50,34 +34,23 @@ def mask(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
         [(_visibility(panel, subject), notes) for panel, notes in subject_grids]
         for subject, subject_grids in zip(subjects, _all_grids(subjects, "mask"), strict=True)
     ]
-    return _picture(
-        title("which keys each query attends to", subjects),
-        description("Heat map of two colours: one row per query, one column per key.", subjects),
-        subjects,
-        grids,
-    )
+    about = "Heat map of two colours: one row per query, one column per key."
+    return _picture(subjects, "which keys each query attends to", about, grids)
 
 
 def _picture(
-    heading: str, alt_text: str, subjects: Sequence[Subject], grids: Sequence[Sequence[Grid]], label: str | None = None
+    subjects: Sequence[Subject], what: str, about: str, grids: Sequence[Sequence[Grid]], label: str | None = None
 ) -> Picture:
     panels = _arranged(grids)
     values = [panel.values for row in panels for panel in row]
-    keys = legend_keys(subjects)
-    return Picture(
-        heading,
-        subtitle(subjects),
-        alt_text,
-        panels,
-        height=_height(panels, len(keys) + (label is None)),
-        colours=MASK if label is None else colour_scale(values, label, steep=label.startswith("bias")),
-        keys=keys,
-        notes=tuple(dict.fromkeys(note for subject_grids in grids for _, notes in subject_grids for note in notes)),
-    )
+    colours = MASK if label is None else colour_scale(values, label, steep=label.startswith("bias"))
+    height = _height(panels, len(legend_keys(subjects)) + (label is None))
+    notes = [note for subject_grids in grids for _, lines in subject_grids for note in lines]
+    return picture_of(subjects, what, about, panels, height, notes, colours)
 
 
 def _height(panels: tuple[tuple[HeatPanel, ...], ...], text_lines: int) -> int:
-    """The height in pixels for squares as wide as the picture allows."""
+    """Return the height in pixels for squares as wide as the picture allows."""
     if not panels[0][0].square:
         return 460
     (left, right), (top, bottom) = panels[0][0].edges
@@ -87,7 +60,7 @@ def _height(panels: tuple[tuple[HeatPanel, ...], ...], text_lines: int) -> int:
 
 
 def _visibility(panel: HeatPanel, subject: Subject) -> HeatPanel:
-    """The panel with 1 where a key is visible: True in a boolean mask, 0 in an additive one."""
+    """Return the panel with 1 where a key is visible: True in a boolean mask, 0 in an additive one."""
     boolean = subject.table.outputs["mask"].kind == "bool"
     visible = panel.values != 0 if boolean else panel.values == 0
     return HeatPanel(panel.title, visible.astype(np.float64), panel.x, panel.y, panel.square)
@@ -101,7 +74,7 @@ def _all_grids(subjects: Sequence[Subject], name: str) -> list[list[Grid]]:
 
 
 def _grids(subject: Subject, output: Output, letter: str, columns: int) -> list[Grid]:
-    """One grid for each leading index of [.., S, K], or for as many as fit."""
+    """Return one grid for each leading index of [.., S, K], or for as many as fit."""
     *leading, queries, _ = output.shape
     heads, count_all = (leading[-1] if leading else 1), prod(leading)
     if queries == 1 and heads > 1:  # one row for all queries: heads make the rows
@@ -133,7 +106,7 @@ def _grid(output: Output, rows: range, limit: int, y: Axis, name: str, kind: str
 
 
 def _arranged(grids: Sequence[Sequence[Grid]]) -> tuple[tuple[HeatPanel, ...], ...]:
-    """A single subject's grids in rows of COLUMNS; several subjects side by side."""
+    """Return a single subject's grids in rows of COLUMNS; several subjects side by side."""
     if len(grids) == 1:
         panels = [panel for panel, _ in grids[0]]
         return tuple(tuple(panels[start : start + COLUMNS]) for start in range(0, len(panels), COLUMNS))

@@ -5,23 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from models.plots import curves
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-    Shape,
-)
-from models.plots.sampling import (
-    Float64s,
-    Int64s,
-    evenly,
-    sampling_note,
-)
-from models.plots.subject import Subject, description, subtitle, title
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture, Shape
+from models.plots.sampling import Float64s, Int64s, evenly, sampling_note
+from models.plots.subject import Subject, picture_of
 
+HEIGHT = 440
 MAX_HEADS = 6
 # Distances up to which an axis with both signs is linear; ALiBi is a straight line.
 LINEAR_REACH = {"t5": 64, "deberta": 1024, "alibi": 2**53}
@@ -37,11 +25,9 @@ def slopes(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictur
     for tone, subject in enumerate(subjects):
         values = subject.output("slopes").whole().ravel().astype(np.float64)
         lines.append(Curve(subject.label, np.arange(len(values)), values, tone=tone, shape="points"))
-    return _picture(
-        title("slope of each head", subjects),
-        subtitle(subjects),
-        description("The slope of each head on a logarithmic axis.", subjects),
-        LinePanel(Axis("head (index)"), Axis("slope\n(bias per token of distance)", "log2"), tuple(lines)),
+    panel = LinePanel(Axis("head (index)"), Axis("slope\n(bias per token of distance)", "log2"), tuple(lines))
+    return picture_of(
+        subjects, "slope of each head", "The slope of each head on a logarithmic axis.", ((panel,),), HEIGHT
     )
 
 
@@ -56,12 +42,8 @@ def bucket(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictur
             relative, values = -relative[::-1], values[::-1]
         lines.append(Curve(subject.label, relative, values, tone=tone, shape="steps"))
     x = _relative(lines, axis, subjects[0].scheme, QUERY_MINUS_KEY if backwards else KEY_MINUS_QUERY)
-    return _picture(
-        title("bucket by distance", subjects),
-        subtitle(subjects),
-        description("The bucket of each relative position.", subjects),
-        LinePanel(x, Axis("bucket (index)"), tuple(lines), (AT_QUERY,)),
-    )
+    panel = LinePanel(x, Axis("bucket (index)"), tuple(lines), (AT_QUERY,))
+    return picture_of(subjects, "bucket by distance", "The bucket of each relative position.", ((panel,),), HEIGHT)
 
 
 def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
@@ -80,17 +62,13 @@ def bias(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
         ]
         notes = sampling_note(len(heads), subject.output("bias").shape[1], "heads drawn")
     x = _relative(lines, axis, subjects[0].scheme, KEY_MINUS_QUERY)
-    return _picture(
-        title("bias by distance", subjects),
-        subtitle(subjects),
-        description("The bias added to an attention score by relative position.", subjects),
-        LinePanel(x, Axis("bias\n(added to the score before softmax)"), tuple(lines), (AT_QUERY,)),
-        notes,
-    )
+    panel = LinePanel(x, Axis("bias\n(added to the score before softmax)"), tuple(lines), (AT_QUERY,))
+    about = "The bias added to an attention score by relative position."
+    return picture_of(subjects, "bias by distance", about, ((panel,),), HEIGHT, notes)
 
 
 def _by_head(subject: Subject) -> tuple[Int64s, Int64s, Float64s]:
-    """Heads, distances, and the bias [heads, distances]; a key-only form is measured from its last key."""
+    """Return heads, distances, and the bias [heads, distances]; a key-only form is measured from its last key."""
     output = subject.output("bias")
     queries, keys = output.shape[-2:]
     positions = subject.row_positions(queries) if queries > 1 else range(keys - 1, keys)
@@ -99,16 +77,9 @@ def _by_head(subject: Subject) -> tuple[Int64s, Int64s, Float64s]:
     return heads, by_head[0][0], np.stack([values for _, values in by_head])
 
 
-def _picture(heading: str, parameters: str, alt_text: str, panel: LinePanel, notes: tuple[str, ...] = ()) -> Picture:
-    return Picture(heading, parameters, alt_text, ((panel,),), height=440, notes=notes)
-
-
 def _relative(lines: Sequence[Curve], axis: AxisScale | None, scheme: str, label: str) -> Axis:
-    """The axis of distances: linear where they are short, logarithmic on both sides where they are long."""
-    minimum, maximum = (
-        min(int(curve.x[0]) for curve in lines),
-        max(int(curve.x[-1]) for curve in lines),
-    )
+    """Return the axis of distances: linear where they are short, logarithmic on both sides where they are long."""
+    minimum, maximum = (min(int(curve.x[0]) for curve in lines), max(int(curve.x[-1]) for curve in lines))
     reach = max(-minimum, maximum)
     if reach < LINEAR_UP_TO or (axis or ("log" if reach > LINEAR_REACH[scheme] else "linear")) == "linear":
         return Axis(label, limits=(minimum, maximum) if maximum > minimum else None)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape
 
 from models.errors import BadEncoding, NoWritableFolder
-from models.plots.colors import DARK, DASHES, LIGHT, MARK_DASHES, MARKERS, Theme
-from models.plots.panels import MARK_WIDTH, draw_grid, draw_lines, draw_scale, legend_marks
-from models.plots.picture import Curve, HeatPanel, LinePanel, Picture
+from models.plots.colors import DARK, LIGHT, MARK_DASHES, Theme
+from models.plots.panels import MARK_WIDTH, curve_style, draw_grid, draw_lines, draw_scale, legend_marks
+from models.plots.picture import HeatPanel, LinePanel, Picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,7 +165,7 @@ def _fill(figure: "Figure", picture: Picture, theme: Theme) -> None:
 
 
 def _label_outer(grid: Any, picture: Picture) -> None:
-    """Grids that share an axis name it once, at the left and at the bottom."""
+    """Name an axis that several grids share once, at the left and at the bottom."""
     for down, row in enumerate(picture.panels):
         for across, panel in enumerate(row):
             below = picture.panels[down + 1] if down + 1 < len(picture.panels) else ()
@@ -286,34 +286,14 @@ def _keys(picture: Picture, theme: Theme) -> list[tuple[Any, str]]:
         named = zip(theme.classes, picture.colours.classes, strict=False)
         return [(Patch(facecolor=colour, edgecolor=theme.faint), label) for colour, label in named]
     panels = [panel for row in picture.panels for panel in row if isinstance(panel, LinePanel)]
-    marks = [
-        (
-            Line2D([], [], color=theme.ink, linewidth=MARK_WIDTH, linestyle=MARK_DASHES[number % len(MARK_DASHES)]),
-            mark.label,
-        )
-        for panel in panels
-        for number, mark in enumerate(legend_marks(panel))
-    ]
+    marks = []
+    for number, mark in ((number, mark) for panel in panels for number, mark in enumerate(legend_marks(panel))):
+        dash = MARK_DASHES[number % len(MARK_DASHES)]
+        marks.append((Line2D([], [], color=theme.ink, linewidth=MARK_WIDTH, linestyle=dash), mark.label))
     if max(len(panel.curves) for panel in panels) < 2:
         return marks
     curves = {(curve.label, curve.tone): curve for panel in panels for curve in panel.curves}
-    return [(_key(curve, theme), curve.label) for curve in curves.values()] + marks
-
-
-def _key(curve: Curve, theme: Theme) -> Any:
-    """Return the sample of a curve that stands in the legend."""
-    from matplotlib.lines import Line2D
-
-    tone = curve.tone
-    if curve.shape == "points":
-        style: dict[str, Any] = {"marker": MARKERS[(tone or 0) % len(MARKERS)], "linestyle": "none"}
-        style |= {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
-    else:
-        style = {
-            "linestyle": "solid" if tone is None else DASHES[tone % len(DASHES)],
-            "linewidth": 1.0 if tone is None else 1.8,
-        }
-    return Line2D([], [], color=theme.faint if tone is None else theme.lines[tone % len(theme.lines)], **style)
+    return [(Line2D([], [], **curve_style(curve, theme)), curve.label) for curve in curves.values()] + marks
 
 
 def _footing(figure: "Figure", picture: Picture, theme: Theme) -> float:

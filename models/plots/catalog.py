@@ -5,13 +5,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from models.errors import BadEncoding
-from models.plots import (
-    attention,
-    biases,
-    canvas,
-    distances,
-    heatmaps,
-)
+from models.plots import attention, biases, canvas, distances, heatmaps
 from models.plots.canvas import Format
 from models.plots.picture import AxisScale, Picture
 from models.plots.spectrum import spectrum

@@ -7,12 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.plots.sampling import (
-    Float64s,
-    Int64s,
-    rows_at,
-    spaced,
-)
+from models.plots.sampling import Float64s, Int64s, rows_at, spaced
 from models.plots.subject import Subject, Waves
 from models.positions.table import Output, Positions
 
@@ -166,7 +161,7 @@ def error(subject: Subject) -> Band:
 
 
 def _spread(positions: Positions) -> tuple[Int64s, Int64s]:
-    """Up to ERROR_ROWS positions above 0, ascending and spaced logarithmically, and the indices of their rows."""
+    """Return up to ERROR_ROWS positions above 0, ascending, spaced logarithmically, and the indices of their rows."""
     if isinstance(positions, range):
         ascending = positions if positions.step > 0 else positions[::-1]
         targets = spaced(ascending[-1], ERROR_ROWS, max(ascending[0], 1))
@@ -204,7 +199,7 @@ def by_distance(output: Output, queries: Positions, lead: int = 0) -> tuple[Int6
 
 
 def _near_and_far(minimum: int, max_distance: int) -> Int64s:
-    """Every distance up to NEAR_DISTANCES, and beyond that about as many again on each side, spaced logarithmically."""
+    """Return every distance up to NEAR_DISTANCES, and beyond that about as many again on each side, logarithmically."""
     parts = [np.arange(max(minimum, -NEAR_DISTANCES), min(max_distance, NEAR_DISTANCES) + 1)]
     if minimum < -NEAR_DISTANCES:
         parts.append(-spaced(-minimum, NEAR_DISTANCES, max(NEAR_DISTANCES, -max_distance)))

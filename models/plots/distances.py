@@ -6,15 +6,8 @@ import numpy as np
 
 from models.plots import curves
 from models.plots.curves import Band
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-)
-from models.plots.subject import Subject, description, subtitle, title
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture
+from models.plots.subject import Subject, picture_of
 
 LOG_FROM = 4096  # number of positions from which an axis is logarithmic by default
 ROUNDING = (
@@ -37,13 +30,9 @@ def decay(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture
         _curves(subjects, [curves.decay(waves, maximum, scale) for waves in all_waves]),
         (ZERO, *(Mark("x", length, f"trained on {length:,} tokens") for length in trained)),
     )
-    return _picture(
-        title("score over distance", subjects),
-        subtitle(subjects),
-        description(f"Mean attention score of equal unit vectors at distances up to {maximum:,} tokens.", subjects),
-        panel,
-        "line: mean of neighbouring distances; band: from the smallest to the largest of them",
-    )
+    note = "line: mean of neighbouring distances; band: from the smallest to the largest of them"
+    about = f"Mean attention score of equal unit vectors at distances up to {maximum:,} tokens."
+    return _picture(subjects, "score over distance", about, panel, note)
 
 
 def similarity(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
@@ -58,13 +47,9 @@ def similarity(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pi
     )
     every = all(output.count <= curves.similarity_rows(output) for output in outputs)
     pairs = "all pairs of rows" if every else f"up to {curves.ANCHORS} pairs of rows per distance"
-    return _picture(
-        title("similarity over distance", subjects),
-        subtitle(subjects),
-        description("Cosine similarity of two rows by their distance: mean and extremes.", subjects),
-        panel,
-        f"line: mean over {pairs}; band: from the smallest to the largest of them",
-    )
+    note = f"line: mean over {pairs}; band: from the smallest to the largest of them"
+    about = "Cosine similarity of two rows by their distance: mean and extremes."
+    return _picture(subjects, "similarity over distance", about, panel, note)
 
 
 def error(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture:
@@ -77,23 +62,24 @@ def error(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Picture
         tuple(_above_zero(curve) for curve in _curves(subjects, bands)),
         tuple(mark for mark in ROUNDING if mark.value <= 4 * maximum),
     )
-    return _picture(
-        title("error of float32 arithmetic by position", subjects),
-        subtitle(subjects, arithmetic=False),
-        description(f"Largest difference of parity from exact values by position; at most {maximum:.2g}.", subjects),
-        panel,
+    note = (
         f"float32 (parity) minus exact values, at up to {curves.ERROR_ROWS} positions; line: mean of neighbouring "
-        "positions; band: from the smallest to the largest of them",
+        "positions; band: from the smallest to the largest of them"
     )
+    about = f"Largest difference of parity from exact values by position; at most {maximum:.2g}."
+    return _picture(subjects, "error of float32 arithmetic by position", about, panel, note, arithmetic=False)
 
 
-def _picture(heading: str, parameters: str, alt_text: str, panel: LinePanel, band_note: str) -> Picture:
+def _picture(
+    subjects: Sequence[Subject], what: str, about: str, panel: LinePanel, band_note: str, arithmetic: bool = True
+) -> Picture:
     banded = any(curve.low is not None for curve in panel.curves)
-    return Picture(heading, parameters, alt_text, ((panel,),), height=460, notes=(band_note,) if banded else ())
+    notes = (band_note,) if banded else ()
+    return picture_of(subjects, what, about, ((panel,),), 460, notes, arithmetic=arithmetic)
 
 
 def _max_distance(subject: Subject) -> int:
-    """The largest distance between two positions of the table, 1 or more."""
+    """Return the largest distance between two positions of the table, 1 or more."""
     positions = subject.row_positions(next(iter(subject.table.outputs.values())).count)
     spread = abs(positions[-1] - positions[0]) if isinstance(positions, range) else int(np.ptp(positions))
     return max(1, spread)
@@ -109,6 +95,6 @@ def _curves(subjects: Sequence[Subject], bands: Sequence[Band]) -> tuple[Curve, 
 
 
 def _above_zero(curve: Curve) -> Curve:
-    """The curve without values of 0, which a logarithmic axis cannot show."""
+    """Return the curve without values of 0, which a logarithmic axis cannot show."""
     low, high = (None if band is None else np.where(band > 0, band, np.nan) for band in (curve.low, curve.high))
     return Curve(curve.label, curve.x, np.where(curve.y > 0, curve.y, np.nan), low, high, curve.tone)

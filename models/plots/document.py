@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from models.plots.picture import Axis, Colours, Curve, Float64s, HeatPanel, LinePanel, Mark, Picture
-from models.plots.sampling import Int64s, evenly
+from models.plots.picture import Axis, Colours, Curve, HeatPanel, LinePanel, Picture
+from models.plots.sampling import evenly
 
 MAX_CELLS = 2**18  # of all grids of a document: 1 MiB in float32
 Document = dict[str, Any]
@@ -34,7 +34,10 @@ def document(picture: Picture) -> Document:
         "title": picture.title,
         "subtitle": picture.subtitle,
         "description": picture.description,
-        "panels": [[_panel(panel, side) for panel in row] for row in picture.panels],
+        "panels": [
+            [_grid(panel, side) if isinstance(panel, HeatPanel) else _lines(panel) for panel in row]
+            for row in picture.panels
+        ],
         "colours": picture.colours and _colours(picture.colours),
         "notes": [*picture.notes, *left_out],
     }
@@ -43,22 +46,15 @@ def document(picture: Picture) -> Document:
 def _longest_side(grids: list[HeatPanel]) -> int:
     """Return how many rows and columns each grid keeps, so that all of them hold at most MAX_CELLS cells."""
     side = max((max(grid.values.shape) for grid in grids), default=1)
-    while side > 1 and sum(min(rows, side) * min(columns, side) for rows, columns in _shapes(grids)) > MAX_CELLS:
+    while side > 1 and sum(np.minimum(grid.values.shape, side).prod() for grid in grids) > MAX_CELLS:
         side = side * 7 // 8
     return side
 
 
-def _shapes(grids: list[HeatPanel]) -> list[tuple[int, int]]:
-    return [(grid.values.shape[0], grid.values.shape[1]) for grid in grids]
-
-
-def _panel(panel: LinePanel | HeatPanel, side: int) -> Document:
-    return _grid(panel, side) if isinstance(panel, HeatPanel) else _lines(panel)
-
-
 def _grid(panel: HeatPanel, side: int) -> Document:
     rows, columns = (evenly(count, side) for count in panel.values.shape)
-    values = _kept(panel.values, rows, columns)
+    with np.errstate(over="ignore"):  # beyond float32 is infinite
+        values = panel.values[np.ix_(rows, columns)].astype("<f4").tobytes()
     (left, right), (top, bottom) = panel.edges
     return {
         "kind": "grid",
@@ -72,11 +68,6 @@ def _grid(panel: HeatPanel, side: int) -> Document:
     }
 
 
-def _kept(values: Float64s, rows: Int64s, columns: Int64s) -> bytes:
-    with np.errstate(over="ignore"):  # beyond float32 is infinite
-        return values[np.ix_(rows, columns)].astype("<f4").tobytes()
-
-
 def _lines(panel: LinePanel) -> Document:
     reciprocal = panel.reciprocal and {"numerator": panel.reciprocal[0], "axis": _axis(panel.reciprocal[1])}
     return {
@@ -84,7 +75,7 @@ def _lines(panel: LinePanel) -> Document:
         "x": _axis(panel.x),
         "y": _axis(panel.y),
         "curves": [_curve(curve) for curve in panel.curves],
-        "marks": [_mark(mark) for mark in panel.marks],
+        "marks": [{"axis": mark.axis, "value": float(mark.value), "label": mark.label} for mark in panel.marks],
         "reciprocal": reciprocal,
     }
 
@@ -93,10 +84,6 @@ def _curve(curve: Curve) -> Document:
     values = {name: getattr(curve, name) for name in ("x", "y", "low", "high")}
     lists = {name: value.tolist() for name, value in values.items() if value is not None}
     return {"label": curve.label, "reference": curve.tone is None, "shape": curve.shape, **lists}
-
-
-def _mark(mark: Mark) -> Document:
-    return {"axis": mark.axis, "value": float(mark.value), "label": mark.label}
 
 
 def _axis(axis: Axis) -> Document:

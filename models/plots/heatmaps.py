@@ -4,22 +4,9 @@ from collections.abc import Sequence
 
 from models.plots import curves
 from models.plots.colors import colour_scale
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    HeatPanel,
-    Picture,
-)
-from models.plots.sampling import (
-    cell_limit,
-    evenly,
-    grid_at,
-    row_limit,
-    rows_at,
-    sampling_note,
-    scattered,
-)
-from models.plots.subject import Subject, description, legend_keys, panel_letters, panel_title, subtitle, title
+from models.plots.picture import Axis, AxisScale, HeatPanel, Picture
+from models.plots.sampling import cell_limit, evenly, grid_at, row_limit, rows_at, sampling_note, scattered
+from models.plots.subject import Subject, panel_letters, panel_title, picture_of
 
 # Labels of rows that are not positions in a text.
 ROWS = {"axial_rope": "patch (index)", "sinusoidal_grid": "patch (index)", "mrope": "token (index)"}
@@ -41,15 +28,14 @@ def heatmap(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pictu
     panels = tuple(tuple(panel for panel, _ in row) for row in rows)
     if len(subjects) == 1:
         panels = (tuple(panel for row in panels for panel in row),)
-    return Picture(
-        title("values by position and channel", subjects),
-        subtitle(subjects),
-        description(f"Heat map of {' and '.join(names)}: one row per position, one column per channel.", subjects),
+    return picture_of(
+        subjects,
+        "values by position and channel",
+        f"Heat map of {' and '.join(names)}: one row per position, one column per channel.",
         panels,
-        height=(480 if len(panels) == 1 else 600) + LINE * max(0, len(subjects) - 2),
-        colours=colour_scale([panel.values for row in panels for panel in row], _value_label(names)),
-        keys=legend_keys(subjects),
-        notes=tuple(dict.fromkeys(line for row in rows for _, notes in row for line in notes)),
+        (480 if len(panels) == 1 else 600) + LINE * max(0, len(subjects) - 2),
+        [line for row in rows for _, notes in row for line in notes],
+        colour_scale([panel.values for row in panels for panel in row], _value_label(names)),
     )
 
 
@@ -98,13 +84,12 @@ def similarity_matrix(subjects: Sequence[Subject], axis: AxisScale | None = None
         edges = rows_axis(subject, output.count, ROWS.get(subject.scheme, "position (tokens)"))
         panels.append(HeatPanel(letter, curves.cosine_matrix(rows_at(output, rows)), edges, edges, square=True))
         notes += sampling_note(len(rows), output.count, SAMPLED)
-    return Picture(
-        title("similarity of every two positions", subjects),
-        subtitle(subjects),
-        description("Heat map of the cosine similarity of every two rows.", subjects),
-        (tuple(panels),),
-        height={1: 640, 2: 480}.get(len(panels), 380) + LINE * max(0, len(panels) - 2),
-        colours=colour_scale([panel.values for panel in panels], "cosine similarity (−1 to 1)", whole=True),
-        keys=legend_keys(subjects),
-        notes=tuple(dict.fromkeys(notes)),
+    return picture_of(
+        subjects,
+        "similarity of every two positions",
+        "Heat map of the cosine similarity of every two rows.",
+        (panels,),
+        {1: 640, 2: 480}.get(len(panels), 380) + LINE * max(0, len(panels) - 2),
+        notes,
+        colour_scale([panel.values for panel in panels], "cosine similarity (−1 to 1)", whole=True),
     )

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from models.plots.colors import DASHES, MARK_DASHES, MARKERS, Theme
-from models.plots.picture import (
-    Axis,
-    Colours,
-    Curve,
-    HeatPanel,
-    LinePanel,
-    Mark,
-)
+from models.plots.picture import Axis, Colours, Curve, HeatPanel, LinePanel, Mark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,25 +71,30 @@ def draw_lines(axes: "Axes", panel: LinePanel, theme: Theme) -> None:
         _second_axis(axes, *panel.reciprocal)
 
 
+def curve_style(curve: Curve, theme: Theme) -> dict[str, Any]:
+    """Return how a curve is drawn, in its panel and in the legend."""
+    tone = curve.tone or 0
+    colour = theme.faint if curve.tone is None else theme.lines[tone % len(theme.lines)]
+    if curve.shape == "points":
+        ring = {"markerfacecolor": "none", "markeredgewidth": 1.4} if tone else {}
+        return {"color": colour, "marker": MARKERS[tone % len(MARKERS)], "linestyle": "none"} | ring
+    width = 1.0 if curve.tone is None else 1.8
+    return {"color": colour, "linestyle": DASHES[tone % len(DASHES)], "linewidth": width}
+
+
 def _draw_curve(axes: "Axes", curve: Curve, theme: Theme, pale: bool) -> None:
-    tone = curve.tone
-    colour = theme.faint if tone is None else theme.lines[tone % len(theme.lines)]
-    style: dict[str, Any] = {"color": colour, "label": curve.label, "zorder": 2.5 if tone is None else 3 + 0.01 * tone}
+    style, tone = curve_style(curve, theme), curve.tone
+    order = 2.5 if tone is None else 3 + 0.01 * tone
     steps: Literal["steps-mid", "default"] = "steps-mid" if curve.shape == "steps" else "default"
     mid: Literal["mid"] | None = "mid" if curve.shape == "steps" else None
     if curve.low is not None and curve.high is not None:
-        axes.fill_between(
-            curve.x, curve.low, curve.high, color=colour, alpha=0.1 if pale else 0.16, linewidth=0, step=mid
-        )
+        band: dict[str, Any] = {"color": style["color"], "linewidth": 0, "step": mid}
+        axes.fill_between(curve.x, curve.low, curve.high, alpha=0.1 if pale else 0.16, **band)
         for edge in () if pale else (curve.low, curve.high):
-            axes.plot(curve.x, edge, color=colour, alpha=0.45, linewidth=0.6, drawstyle=steps)
+            axes.plot(curve.x, edge, color=style["color"], alpha=0.45, linewidth=0.6, drawstyle=steps)
     if curve.shape == "points":
-        size = 5.0 + 1.6 * (tone or 0)  # a later one is a ring around an earlier one of the same value
-        face: dict[str, Any] = {} if not tone else {"markerfacecolor": "none", "markeredgewidth": 1.4}
-        axes.plot(curve.x, curve.y, MARKERS[(tone or 0) % len(MARKERS)], markersize=size, ls="none", **face, **style)
-        return
-    dash = DASHES[0] if tone is None else DASHES[tone % len(DASHES)]
-    axes.plot(curve.x, curve.y, linestyle=dash, linewidth=1.0 if tone is None else 1.8, drawstyle=steps, **style)
+        style["markersize"] = 5.0 + 1.6 * (tone or 0)  # a later one is a ring around an earlier one of the same value
+    axes.plot(curve.x, curve.y, label=curve.label, zorder=order, drawstyle=steps, **style)
 
 
 def _set_axis(matplotlib_axis: "DrawnAxis", axis: Axis, most_ticks: int = 7) -> None:

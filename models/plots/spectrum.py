@@ -4,15 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from models.plots.picture import (
-    Axis,
-    AxisScale,
-    Curve,
-    LinePanel,
-    Mark,
-    Picture,
-)
-from models.plots.subject import Float64s, Subject, Waves, description, subtitle, title
+from models.plots.picture import Axis, AxisScale, Curve, LinePanel, Mark, Picture
+from models.plots.subject import Float64s, Subject, Waves, picture_of
 
 FULL_TURN = 2 * np.pi
 
@@ -30,22 +23,18 @@ def spectrum(subjects: Sequence[Subject], axis: AxisScale | None = None) -> Pict
         highest = max(2.0, *(float(np.nanmax(curve.y, initial=0.0)) for curve in slowed))
         y = Axis("slowed down by\n(times)", "log2", limits=(0.9, highest * 1.15))
         panels.append(LinePanel(x, y, tuple(slowed)))
-    return Picture(
-        title("frequency of each channel pair", subjects),
-        subtitle(subjects),
-        description("Inverse frequency and wavelength by channel pair, fastest first.", subjects),
-        tuple((panel,) for panel in panels),
-        height=640 if len(panels) > 1 else 460,
-        notes=tuple(
-            f"{unrotated} pairs never turn and are not drawn" + (f" ({subject.label})" if len(subjects) > 1 else "")
-            for subject, waves in zip(subjects, all_waves, strict=True)
-            if (unrotated := int((waves.inverse_frequency == 0).sum()))
-        ),
-    )
+    notes = [
+        f"{unrotated} pairs never turn and are not drawn" + (f" ({subject.label})" if len(subjects) > 1 else "")
+        for subject, waves in zip(subjects, all_waves, strict=True)
+        if (unrotated := int((waves.inverse_frequency == 0).sum()))
+    ]
+    about = "Inverse frequency and wavelength by channel pair, fastest first."
+    height = 640 if len(panels) > 1 else 460
+    return picture_of(subjects, "frequency of each channel pair", about, [[panel] for panel in panels], height, notes)
 
 
 def _references(all_waves: Sequence[Waves]) -> list[Float64s]:
-    """The unscaled frequencies that no subject has itself, each once."""
+    """Return the unscaled frequencies that no subject has itself, each once."""
     drawn = [waves.inverse_frequency for waves in all_waves]
     references: list[Float64s] = []
     for waves in all_waves:
@@ -55,7 +44,7 @@ def _references(all_waves: Sequence[Waves]) -> list[Float64s]:
 
 
 def _equal(first: Float64s, second: Float64s) -> bool:
-    """Whether two spectra differ by no more than the rounding of float32."""
+    """Return whether two spectra differ by no more than the rounding of float32."""
     return len(first) == len(second) and np.allclose(first, second, rtol=1e-6, atol=0)
 
 

@@ -1,6 +1,6 @@
 """Subject, one table to draw with its name and positions, and the titles and legends of subjects."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.plots.picture import Colours, HeatPanel, LinePanel, Picture
 from models.positions.rope.scaling_parameters import TRAINED
 from models.positions.table import Output, Positions, Table
 
@@ -109,7 +110,7 @@ class Subject:
 
 
 def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
-    """theta^(-2i/r) over as many pairs as the scaled table has; None where the table is not scaled."""
+    """Return theta^(-2i/r) over as many pairs as the scaled table has; None where the table is not scaled."""
     if facts.get("rope_type", "default") == "default":
         return None
     return np.asarray(float(facts["theta"]) ** (-np.arange(count) / count))
@@ -171,7 +172,7 @@ def _owner(table: Table) -> str:
 
 
 def _words(table: Table) -> list[str]:
-    """The scheme and its parameters, each as a few words."""
+    """Return the scheme and its parameters, each as a few words."""
     facts = table.facts
     if table.scheme == "mask":
         return [str(facts["description"])]
@@ -209,13 +210,42 @@ _ROUNDED = (
 _ARITHMETIC = {"exact": "exact arithmetic", "parity": "float32 arithmetic (parity)"}
 
 
-def title(what: str, subjects: Sequence[Subject]) -> str:
-    """Return a title: the schemes and what is drawn of them."""
+def picture_of(
+    subjects: Sequence[Subject],
+    what: str,
+    about: str,
+    panels: Sequence[Sequence[LinePanel | HeatPanel]],
+    height: int,
+    notes: Iterable[str] = (),
+    colours: Colours | None = None,
+    arithmetic: bool = True,
+) -> Picture:
+    """Return a picture of subjects, with its title, subtitle and alternative text.
+
+    Args:
+        subjects: what is drawn; grids of several are told apart by letters, which its keys explain.
+        what: is drawn of them, for the title.
+        about: the first sentence of the alternative text.
+        panels: by row.
+        height: in pixels, for a picture 800 pixels wide.
+        notes: lines at the bottom, each once.
+        colours: the scale of its grids; None: there is none.
+        arithmetic: whether the subtitle of a single subject names its arithmetic.
+    """
     schemes = dict.fromkeys(SCHEMES.get(subject.scheme, subject.scheme) for subject in subjects)
-    return f"{' and '.join(schemes)}: {what}"
+    return Picture(
+        f"{' and '.join(schemes)}: {what}",
+        _subtitle(subjects, arithmetic),
+        f"{about} Drawn: {'; '.join(subject.label for subject in subjects)}.",
+        tuple(map(tuple, panels)),
+        height,
+        colours,
+        () if colours is None else legend_keys(subjects),
+        tuple(dict.fromkeys(notes)),
+    )
 
 
-def subtitle(subjects: Sequence[Subject], arithmetic: bool = True) -> str:
+def _subtitle(subjects: Sequence[Subject], arithmetic: bool) -> str:
     """Return the parameters of a single subject, or those that several share: the others stand in their labels."""
     if len(subjects) > 1:
         return subjects[0].shared
@@ -245,16 +275,16 @@ def distinct(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _split(subjects: Sequence[Subject]) -> tuple[str, list[str]]:
-    """The parameters that all subjects share, and the label of each without them."""
+    """Return the parameters that all subjects share, and the label of each without them."""
     labels = [subject.label for subject in subjects]
     if any(subject.name or _owner(subject.table) or subject.scheme == "mask" for subject in subjects):
         return "", labels
     words = [_words(subject.table) for subject in subjects]
     shared = [word for word in words[0][1:] if all(word in others for others in words)]
-    own = [[word for word in each if word not in shared] for each in words]
-    if len({each[0] for each in own}) == 1 and all(len(each) > 1 for each in own):
-        own = [each[1:] for each in own]  # the title names the scheme
-    return ", ".join(shared), [", ".join(each) for each in own]
+    differing = [[word for word in each if word not in shared] for each in words]
+    if len({each[0] for each in differing}) == 1 and all(len(each) > 1 for each in differing):
+        differing = [each[1:] for each in differing]  # the title names the scheme
+    return ", ".join(shared), [", ".join(each) for each in differing]
 
 
 def panel_letters(subjects: Sequence[Subject]) -> tuple[str, ...]:
@@ -274,8 +304,3 @@ def legend_keys(subjects: Sequence[Subject]) -> tuple[str, ...]:
 def panel_title(*words: str) -> str:
     """Return a grid's title from its letter, output and head, without the empty ones."""
     return " · ".join(word for word in words if word)
-
-
-def description(what: str, subjects: Sequence[Subject]) -> str:
-    """Return the alternative text, for readers who cannot see the picture."""
-    return f"{what} Drawn: {'; '.join(subject.label for subject in subjects)}."

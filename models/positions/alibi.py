@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import MAX_POSITION, MAX_WIDTH, Arithmetic, Output, Table
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import MAX_POSITION, Output, Table, checked_count
 
 MAX_BIAS = 8.0
 Floats = NDArray[Any]
@@ -48,10 +49,7 @@ _KEY_ONLY = (
 )
 FORMS: dict[str, Form] = {
     "symmetric": Form(
-        "-slope * |i - j|",
-        "paper",
-        per_query=True,
-        notes=("add it to the scores after their 1/sqrt(head_dim)",),
+        "-slope * |i - j|", "paper", per_query=True, notes=("add it to the scores after their 1/sqrt(head_dim)",)
     ),
     "bloom": Form(
         "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",
@@ -103,7 +101,7 @@ def slopes(
         parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon.
     """
     row = checked_form(form)
-    _check_count("heads", heads)
+    checked_count("heads", heads)
     if not (isinstance(max_bias, int | float) and math.isfinite(max_bias) and max_bias > 0):
         raise BadEncoding(f"max_bias is {max_bias!r}; it must be a number above 0, usually 8")
     if arithmetic == "exact":
@@ -123,7 +121,7 @@ def _exponents(heads: int, max_bias: float) -> NDArray[np.float64]:
 
 
 def _power_of_two(heads: int) -> int:
-    """The largest power of two that is not above `heads`."""
+    """Return the largest power of two that is not above `heads`."""
     return 1 << (heads.bit_length() - 1)
 
 
@@ -142,7 +140,7 @@ def _rounded_slopes(steps: Steps, heads: int, max_bias: float) -> NDArray[np.flo
 
 
 def _bfloat16(values: Floats) -> NDArray[np.float32]:
-    """float32 values rounded to bfloat16."""
+    """Return float32 values rounded to bfloat16."""
     return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
@@ -177,11 +175,7 @@ def tabulate(
         BadEncoding: an unknown form, a size out of range, or a mask that does not fit.
     """
     row = checked_form(form, attention_mask is not None)
-    _check_count("query_length", query_length)
-    if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
-        raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
-    keys = past + query_length if key_length is None else key_length
-    _check_count("key_length", keys)
+    keys = _keys(query_length, key_length, past)
     key_numbers = _key_numbers(form, keys, attention_mask)
     head_slopes = slopes(heads, max_bias, arithmetic, form)
     queries = query_length if row.per_query else 1
@@ -189,35 +183,35 @@ def tabulate(
 
     def bias(start: int, stop: int) -> Floats:
         batch, head, query = np.unravel_index(np.arange(start, stop), shape[:-1])
-        key_number = (
-            -np.abs((query + past)[:, None] - key_numbers[0]) if row.per_query else key_numbers[batch]
-        )  # [rows, K]
-        return _product(row.steps, head_slopes[head, None], key_number)
+        distances = -np.abs((query + past)[:, None] - key_numbers[0]) if row.per_query else key_numbers[batch]
+        return _product(row.steps, head_slopes[head, None], distances)  # [rows, K]
 
-    return Table(
-        "alibi",
-        arithmetic,
-        {"slopes": Output((heads,), lambda start, stop: head_slopes[None][start:stop]), "bias": Output(shape, bias)},
-        {
-            "form": form,
-            "formula": row.formula,
-            "slopes": head_slopes.tolist(),
-            "max_bias": float(max_bias),
-            "past": past,
-        },
-        row.notes,
-    )
+    outputs = {
+        "slopes": Output((heads,), lambda start, stop: head_slopes[None][start:stop]),
+        "bias": Output(shape, bias),
+    }
+    facts = {"form": form, "formula": row.formula, "slopes": head_slopes.tolist()}
+    facts |= {"max_bias": float(max_bias), "past": past}
+    return Table("alibi", arithmetic, outputs, facts, row.notes)
+
+
+def _keys(query_length: int, key_length: int | None, past: int) -> int:
+    """Return the number of keys, after checking the sizes."""
+    checked_count("query_length", query_length)
+    if not isinstance(past, int) or not 0 <= past < MAX_POSITION - query_length:
+        raise BadEncoding(f"past is {past!r}; it must be a whole number, 0 or more")
+    return checked_count("key_length", past + query_length if key_length is None else key_length)
 
 
 def _product(steps: Steps, slope: Floats, key_number: NDArray[np.int64]) -> Floats:
-    """Slopes times key numbers in the arithmetic of the slopes."""
+    """Return the slopes times the key numbers in the arithmetic of the slopes."""
     if slope.dtype == np.float32 and steps == "falcon":  # torch takes the int64 numbers to bfloat16 too
         return _bfloat16(slope * _bfloat16(key_number))
     return np.asarray(slope * key_number.astype(slope.dtype))
 
 
 def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """The numbers that slopes are multiplied by (key-only), or the keys' positions (symmetric): int64 [B, K]."""
+    """Return what slopes are multiplied by, int64 [B, K]: key numbers (key-only), or positions of keys (symmetric)."""
     if mask is None:
         return np.arange(keys, dtype=np.int64)[None] - (keys - 1 if form == "mpt" else 0)
     if mask.ndim != 2 or mask.shape[1] != keys or len(mask) == 0:
@@ -246,8 +240,3 @@ def checked_form(form: str, masked: bool = False) -> Form:
             f"or use a form that reads one: {readers}"
         )
     return FORMS[form]
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_WIDTH:
-        raise BadEncoding(f"{name} is {value!r}; it must be a whole number from 1 to {MAX_WIDTH}")

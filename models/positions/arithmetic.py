@@ -8,16 +8,15 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.positions.table import Arithmetic
-
 DIGITS = Context(prec=50)
 PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494")
 
+Arithmetic = Literal["exact", "parity"]
 Array = NDArray[Any]
 
 
@@ -53,7 +52,7 @@ def _singles(values: Iterable[float]) -> Array:
 
 
 def _single_power(base: float, exponents: Array) -> Array:
-    """float32 pow, correctly rounded: that of torch 2.13 and that of numpy 2.4 differ by up to 2 ulp."""
+    """Return float32 powers, correctly rounded: torch 2.13 and numpy 2.4 differ by up to 2 ulp."""
     result: Array = (np.float64(np.float32(base)) ** exponents.astype(np.float64)).astype(np.float32)
     return result
 
@@ -82,3 +81,20 @@ PARITY = Numbers(
     pi=float(PI),
 )
 NUMBERS: dict[str, Numbers] = {"exact": EXACT, "parity": PARITY}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frequencies:
+    """The numbers from which every cos and sin of a table are computed.
+
+    Attributes:
+        inverse_frequency: float64 (r/2,), radians per position, fastest first; parity: float32 values, widened.
+        residue: float64 (r/2,): the exact frequency minus its float64 value (exact); zeros (parity).
+        attention_factor: cos and sin are multiplied by it, so attention scores by its square.
+        arithmetic: exact or parity.
+    """
+
+    inverse_frequency: NDArray[np.float64]
+    residue: NDArray[np.float64]
+    attention_factor: float
+    arithmetic: Arithmetic

@@ -8,6 +8,7 @@ logarithm falls on the edge between two buckets, or within float32 rounding of i
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,21 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import MAX_WIDTH, Arithmetic, Output, Table, checked_count
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import MAX_WIDTH, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
 
 MAX_BUCKETS = 2**16
 LAYER_NORM_EPS = 1e-7
+DEBERTA_FORMULA = (
+    "|r| <= m: r, else sign(r) * (m + ceil(ln(|r|/m) / ln((max_relative_positions - 1)/m) * (m - 1))); "
+    "m = position_buckets // 2, r = i - j"
+)
+T5_FORMULA = (
+    "n < m: n, else m + floor(ln(n/m) / ln(max_distance/m) * (b - m)) up to b - 1; b buckets a direction, m = b // 2, "
+    "n = "
+)
 _LISTED = 8
 _MAX_TIE = 64  # see LogScale._round
 
@@ -63,7 +73,7 @@ def t5_bucket(
 
 
 def _buckets_per_side(bidirectional: bool, num_buckets: int, max_distance: int) -> int:
-    """How many buckets one direction has."""
+    """Return how many buckets one direction has."""
     checked_count("num_buckets", num_buckets, 4 if bidirectional else 2, MAX_BUCKETS)
     checked_count("max_distance", max_distance)
     if bidirectional and num_buckets % 2:
@@ -79,11 +89,7 @@ def _buckets_per_side(bidirectional: bool, num_buckets: int, max_distance: int) 
 
 
 def deberta_bucket(
-    relative_position: Int64s,
-    *,
-    position_buckets: int,
-    max_relative_positions: int,
-    arithmetic: Arithmetic = "exact",
+    relative_position: Int64s, *, position_buckets: int, max_relative_positions: int, arithmetic: Arithmetic = "exact"
 ) -> Int64s:
     """Return DeBERTa-v2's log bucket of each relative position, signed and not yet clamped (see `c2p_index`).
 
@@ -161,31 +167,18 @@ def tabulate_t5(
     Raises:
         BadEncoding: a size is out of range, or weights have another shape.
     """
-    checked_count("query_length", query_length)
-    checked_count("past", past, 0, MAX_WIDTH - query_length)
-    keys = checked_count("key_length", past + query_length if key_length is None else key_length)
-    if keys < past + query_length:
-        raise BadEncoding(f"key_length is {keys}; past and query_length make {past + query_length}: send at least that")
-
-    def bucket(relative_position: Int64s, system: Arithmetic = arithmetic) -> Int64s:
-        return t5_bucket(
-            relative_position,
-            bidirectional=bidirectional,
-            num_buckets=num_buckets,
-            max_distance=max_distance,
-            arithmetic=system,
-        )
-
+    keys = _keys(query_length, key_length, past)
+    bucket = partial(t5_bucket, bidirectional=bidirectional, num_buckets=num_buckets, max_distance=max_distance)
     # strip[t] is the bucket of key - query = t - last: every row of the table is a slice of it
-    strip = bucket(np.arange(keys + query_length - 1, dtype=np.int64) - (past + query_length - 1))
+    relative = np.arange(keys + query_length - 1, dtype=np.int64) - (past + query_length - 1)
+    strip = bucket(relative, arithmetic=arithmetic)
     outputs = {"bucket": _band_output(strip, query_length, keys)}
     notes = _disagreement(bucket, max_distance)
     if weights is not None:
         outputs["bias"] = _bias(strip, query_length, keys, _checked_weights(weights, num_buckets, "heads", arithmetic))
         notes += ("the bias is added to the scores; T5 itself does not divide them by sqrt(head_dim)",)
     facts = {
-        "formula": "n < m: n, else m + floor(ln(n/m) / ln(max_distance/m) * (b - m)) up to b - 1; b buckets a "
-        "direction, m = b // 2, n = " + ("|j - i|, plus b if j > i" if bidirectional else "max(i - j, 0)"),
+        "formula": T5_FORMULA + ("|j - i|, plus b if j > i" if bidirectional else "max(i - j, 0)"),
         "relative_position": "key - query",
         "bidirectional": bidirectional,
         "num_buckets": num_buckets,
@@ -193,6 +186,16 @@ def tabulate_t5(
         "past": past,
     }
     return Table("t5", arithmetic, outputs, facts, notes)
+
+
+def _keys(query_length: int, key_length: int | None, past: int) -> int:
+    """Return the number of keys, after checking the sizes."""
+    checked_count("query_length", query_length)
+    checked_count("past", past, 0, MAX_WIDTH - query_length)
+    keys = checked_count("key_length", past + query_length if key_length is None else key_length)
+    if keys < past + query_length:
+        raise BadEncoding(f"key_length is {keys}; past and query_length make {past + query_length}: send at least that")
+    return keys
 
 
 def tabulate_deberta(
@@ -233,28 +236,13 @@ def tabulate_deberta(
     keys = query_length if key_length is None else checked_count("key_length", key_length)
     reach = _reach(max_relative_positions, max_position_embeddings)
     span = span_of(position_buckets, reach)
-
-    def bucket(relative_position: Int64s, system: Arithmetic = arithmetic) -> Int64s:
-        return deberta_bucket(
-            relative_position, position_buckets=position_buckets, max_relative_positions=reach, arithmetic=system
-        )
-
-    strip = bucket(query_length - 1 - np.arange(keys + query_length - 1, dtype=np.int64))  # of query - key
-    rows = c2p_index(strip, span)
-    outputs = {
-        "bucket": _band_output(strip, query_length, keys),
-        "c2p": _band_output(rows, query_length, keys),
-        "p2c": _band_output(rows[::-1], keys, query_length),
-    }
+    bucket = partial(deberta_bucket, position_buckets=position_buckets, max_relative_positions=reach)
+    strip = bucket(query_length - 1 - np.arange(keys + query_length - 1, dtype=np.int64), arithmetic=arithmetic)
+    outputs = _deberta_outputs(strip, span, query_length, keys)
     if weights is not None:
-        outputs["rel_embeddings"] = _rel_embeddings(
-            _checked_weights(weights, 2 * span, "hidden_size", arithmetic), norm, norm_eps
-        )
+        outputs["rel_embeddings"] = _rel_embeddings(weights, 2 * span, norm, norm_eps, arithmetic)
     facts = {
-        "formula": "|r| <= m: r, else sign(r) * (m + ceil(ln(|r|/m) / ln((max_relative_positions - 1)/m) * (m - 1))); "
-        "m = position_buckets // 2, r = i - j"
-        if position_buckets > 0
-        else "r = i - j",
+        "formula": DEBERTA_FORMULA if position_buckets > 0 else "r = i - j",
         "relative_position": "query - key",
         "position_buckets": position_buckets,
         "max_relative_positions": reach,
@@ -262,6 +250,16 @@ def tabulate_deberta(
         "rel_embeddings_norm": "layer_norm" if norm else None,
     }
     return Table("deberta", arithmetic, outputs, facts, _disagreement(bucket, reach))
+
+
+def _deberta_outputs(strip: Int64s, span: int, queries: int, keys: int) -> dict[str, Output]:
+    """Return the buckets, and the rows of rel_embeddings that content-to-position and its inverse gather."""
+    rows = c2p_index(strip, span)
+    return {
+        "bucket": _band_output(strip, queries, keys),
+        "c2p": _band_output(rows, queries, keys),
+        "p2c": _band_output(rows[::-1], keys, queries),
+    }
 
 
 def _reach(max_relative_positions: int, max_position_embeddings: int | None) -> int:
@@ -275,7 +273,7 @@ def _reach(max_relative_positions: int, max_position_embeddings: int | None) -> 
 
 
 def _band(strip: NDArray[Any], rows: int, columns: int, start: int, stop: int) -> NDArray[Any]:
-    """Rows [start, stop) of a table that depends on column - row alone, as a read-only view [stop - start, columns].
+    """Return rows [start, stop) of a table that depends on column - row alone, as a read-only view.
 
     Row i is strip[rows - 1 - i :][:columns].
     """
@@ -287,7 +285,7 @@ def _band_output(strip: Int64s, rows: int, columns: int) -> Output:
 
 
 def _bias(strip: Int64s, queries: int, keys: int, weights: NDArray[Any]) -> Output:
-    """The learned value of each head, query and key; a row is one (head, query)."""
+    """Return the learned value of each head, query and key; a row is one (head, query)."""
 
     def block(start: int, stop: int) -> NDArray[Any]:
         bias = np.empty((stop - start, keys), weights.dtype)
@@ -309,10 +307,13 @@ def _checked_weights(weights: NDArray[Any], rows: int, what: str, arithmetic: Ar
 
 def _rel_embeddings(
     weights: NDArray[Any],
+    count: int,
     norm: tuple[NDArray[Any], NDArray[Any]] | None,
     norm_eps: float,
+    arithmetic: Arithmetic,
 ) -> Output:
-    """The table as attention reads it, normalised in float64 where there is a norm."""
+    """Return the table [count, d] as attention reads it, normalised in float64 where there is a norm."""
+    weights = _checked_weights(weights, count, "hidden_size", arithmetic)
 
     def block(start: int, stop: int) -> NDArray[Any]:
         rows = weights[start:stop]
@@ -327,9 +328,9 @@ def _rel_embeddings(
 
 
 def _disagreement(bucket: Callable[..., Int64s], max_distance: int) -> tuple[str, ...]:
-    """A note that names the distances for which exact and parity choose different buckets."""
+    """Return a note that names the distances for which exact and parity choose different buckets."""
     behind = -np.arange(max_distance + 1, dtype=np.int64)
-    differing = np.flatnonzero(bucket(behind, "exact") != bucket(behind, "parity")).tolist()
+    differing = np.flatnonzero(bucket(behind, arithmetic="exact") != bucket(behind, arithmetic="parity")).tolist()
     if not differing:
         return ()
     more = f" and {len(differing) - _LISTED} more" if len(differing) > _LISTED else ""
@@ -374,7 +375,7 @@ class LogScale:
         return self._round(distance, position, rounding)
 
     def _round(self, distance: Int64s, position: NDArray[np.float64], rounding: Callable[[Any], Any]) -> Int64s:
-        """`position` rounded; ties are decided in whole numbers.
+        """Return `position` rounded; ties are decided in whole numbers.
 
         A tie at step c means (distance/start)^steps = (end/start)^c. With common factors taken from steps and c, both
         ratios are powers of one fraction with exactly these exponents; as the numbers are below 2^63, the exponents are
@@ -393,5 +394,5 @@ class LogScale:
 
 
 def _log(value: NDArray[np.float32] | np.float32) -> Any:
-    """float32 logarithm, rounded correctly."""
+    """Return the float32 logarithm, rounded correctly."""
     return np.log(value, dtype=np.float64).astype(np.float32)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import Arithmetic, Output, Positions, Table, checked_positions, slice_positions
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import Output, Positions, Table, checked_positions, slice_positions
 
 _COUNTING = np.arange(8192, dtype=np.int64)  # shared by all sequences that count their tokens from the left
 _COUNTING.flags.writeable = False
@@ -139,7 +140,7 @@ def tabulate(
 def _interpolated(
     table: NDArray[Any], positions: NDArray[np.int64], length: int, arithmetic: Arithmetic
 ) -> NDArray[np.floating[Any]]:
-    """Rows of the table stretched to `length`, each step in the arithmetic's floats."""
+    """Return the table stretched to `length`, each step in the arithmetic's floats."""
     dtype: Any = np.float64 if arithmetic == "exact" else np.float32
     last = len(table) - 1
     centre, scale = positions.astype(dtype) + dtype(0.5), dtype(len(table)) / dtype(length)
@@ -152,7 +153,7 @@ def _interpolated(
 
 
 def _stretched_length(table: NDArray[Any], positions: Positions, beyond: str, length: int | None) -> int | None:
-    """The length to stretch the table to; None: rows are read as they are."""
+    """Return the length to stretch the table to; None: rows are read as they are."""
     if table.ndim != 2 or 0 in table.shape:
         raise BadEncoding(
             f"the position table has shape {list(table.shape)}; it must be [rows, channels], both above 0"

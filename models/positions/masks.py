@@ -5,7 +5,6 @@ mask is the first and last key of each query, and the padding. Two additive mask
 sum of two lowest values overflows to -inf.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, MAX_WIDTH, Arithmetic, Output, Table, checked_count
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -127,9 +127,7 @@ def rules(
         if size is not None:
             checked_count(name, size)
     padding = _padding(rows.get("attention_mask"))
-    left = np.zeros(max([len(row) for row in rows.values()], default=1), np.int64)
-    if padding is not None:
-        left = np.where(padding.any(axis=1), padding.argmax(axis=1), keys).astype(np.int64)
+    left = _left_pads(padding, max([len(row) for row in rows.values()], default=1), keys)
     group = _groups(rows["position_ids"], chunk) if "position_ids" in rows else None
     combined = Rules(query_length, keys, past, causal, window, chunk, padding, left, group)
     if combined.self_attention and keys < past + query_length:
@@ -169,8 +167,15 @@ def _padding(attention_mask: NDArray[Any] | None) -> Bools | None:
     return attention_mask.astype(np.bool_)
 
 
+def _left_pads(padding: Bools | None, batch: int, keys: int) -> Int64s:
+    """Return the pads before the first real key of each row of the batch."""
+    if padding is None:
+        return np.zeros(batch, np.int64)
+    return np.where(padding.any(axis=1), padding.argmax(axis=1), keys).astype(np.int64)
+
+
 def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
-    """The first and last key of the range around each key; a range ends where positions do not go up by one."""
+    """Return the first and last key of the range around each key; a range ends where positions skip a number."""
     starts = np.ones(position_ids.shape, np.bool_)
     starts[:, 1:] = np.diff(position_ids.astype(np.int64)) != 1
     if chunk is not None:
@@ -209,6 +214,14 @@ def lowest(dtype: str) -> float:
     if dtype not in DTYPES:
         raise BadEncoding(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     return float(ml_dtypes.finfo(DTYPES[dtype]).min)  # type: ignore[no-untyped-call]
+
+
+def _masked_value(form: str, fill: str, dtype: str) -> float:
+    """Return what an additive mask holds for a masked key; BadEncoding for an unknown form, fill or dtype."""
+    for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
+        if value not in known:
+            raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
+    return lowest(dtype) if fill == "min" else -np.inf
 
 
 def tabulate(
@@ -251,10 +264,7 @@ def tabulate(
     Source: transformers 5.23 masking_utils: create_causal_mask, create_sliding_window_causal_mask,
         create_chunked_causal_mask, create_bidirectional_mask, create_bidirectional_sliding_window_mask.
     """
-    for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
-        if value not in known:
-            raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
-    masked_value = lowest(dtype) if fill == "min" else -np.inf
+    masked_value = _masked_value(form, fill, dtype)
     combined = rules(
         query_length,
         key_length,
@@ -266,27 +276,32 @@ def tabulate(
         position_ids=position_ids,
     )
     blind = combined.count_blind()
-    facts = {
+    facts = _facts(combined, form, "-inf" if fill == "inf" else masked_value, dtype, blind)
+    outputs = {"mask": _output(combined, None if form == "boolean" else masked_value, dtype)}
+    return Table("mask", arithmetic, outputs, facts, _notes(combined, position_ids, blind, form, fill))
+
+
+def _facts(combined: Rules, form: str, masked: float | str, dtype: str, blind: int) -> dict[str, Any]:
+    """Return what the table says of itself."""
+    return {
         "formula": _formula(combined),
         "description": _description(combined),
-        "past": past,
+        "past": combined.past,
         "form": form,
-        "masked": False if form == "boolean" else "-inf" if fill == "inf" else masked_value,
+        "masked": False if form == "boolean" else masked,
         "dtype": "bool" if form == "boolean" else dtype,
         "queries_that_see_nothing": blind,
     }
+
+
+def _output(combined: Rules, masked_value: float | None, dtype: str) -> Output:
+    """Return the mask [B, 1, S, K]: boolean, or with masked_value where a key is masked."""
     shape = (combined.batch, 1, combined.queries, combined.keys)
-    mask = (
-        Output(shape, combined.visible, "bool")
-        if form == "boolean"
-        else Output(shape, _additive(combined, masked_value, dtype))
-    )
-    return Table("mask", arithmetic, {"mask": mask}, facts, _notes(combined, position_ids, blind, form, fill))
-
-
-def _additive(combined: Rules, masked_value: float, dtype: str) -> Callable[[int, int], NDArray[Any]]:
+    if masked_value is None:
+        return Output(shape, combined.visible, "bool")
     number = np.float64 if dtype == "float64" else np.float32  # holds the lowest value of every other dtype exactly
-    return lambda start, stop: np.where(combined.visible(start, stop), number(0), number(masked_value))
+    values = number(0), number(masked_value)
+    return Output(shape, lambda start, stop: np.where(combined.visible(start, stop), *values))
 
 
 def _formula(combined: Rules) -> str:
@@ -305,7 +320,7 @@ def _formula(combined: Rules) -> str:
 
 
 def _description(combined: Rules) -> str:
-    """Which keys a query attends to, in words."""
+    """Return which keys a query attends to, in words."""
     window = combined.window
     if combined.causal:
         sees = f"itself and the {window - 1:,} tokens before it" if window else "itself and all tokens before it"

@@ -17,19 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.arithmetic import DIGITS
+from models.positions.arithmetic import DIGITS, Arithmetic, Frequencies
 from models.positions.rope import angles
-from models.positions.rope.frequencies import Frequencies
-from models.positions.table import (
-    MAX_POSITION,
-    Arithmetic,
-    Output,
-    Positions,
-    Rows,
-    Table,
-    checked_positions,
-    slice_positions,
-)
+from models.positions.table import MAX_POSITION, Output, Positions, Rows, Table, checked_positions, slice_positions
 
 THETA = 10000.0
 MAX_DIM = 65536
@@ -177,7 +167,7 @@ def powers(row: Sinusoid, dim: int, theta: float) -> NDArray[np.float64]:
 
 
 def _exact(theta: float, spread: Fraction, count: int) -> Frequencies:
-    """theta^(-k spread) for k < count, by repeated multiplication in 50 digits."""
+    """Return theta^(-k spread) for k < count, by repeated multiplication in 50 digits."""
     rounded, residue = np.empty(count), np.empty(count)
     with localcontext(DIGITS):
         ratio = Decimal(theta) ** (Decimal(-spread.numerator) / spread.denominator)
@@ -254,7 +244,7 @@ def _shifted(positions: Positions, offset: int) -> Positions:
 
 
 def _block(row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic, positions: Positions) -> Rows:
-    """Rows of the layout, each block a new writable array."""
+    """Return rows of the layout, each block a new writable array."""
     place = columns(row, dim)
     waves = _waves(row, dim, theta, arithmetic, positions)
 
@@ -272,7 +262,7 @@ def _block(row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic, positi
 
 
 def _waves(row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic, positions: Positions) -> Waves:
-    """Blocks of the sine and the cosine of every angle: float64 (exact) or float32."""
+    """Return blocks of the sine and the cosine of every angle: float64 (exact) or float32."""
     freqs = frequencies(row, dim, theta, arithmetic)
     if arithmetic == "parity" and row.steps in ("float64_quotient", "float64_product"):
         return _double_waves(row, dim, theta, positions)
@@ -367,7 +357,7 @@ def tabulate_grid(
 
 
 def _axis_rows(axis: Rows, index: NDArray[np.int64]) -> Floats:
-    """Rows of one axis by index; each row from the smallest to the largest index is computed once."""
+    """Return rows of one axis by index; each row from the smallest to the largest index is computed once."""
     first, last = int(index.min()), int(index.max())
     return axis(first, last + 1)[index - first]
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.positions.arithmetic import Arithmetic
 
-Arithmetic = Literal["exact", "parity"]
 Kind = Literal["float", "int64", "bool"]
 Positions = range | NDArray[np.int64]
 Rows = Callable[[int, int], NDArray[Any]]

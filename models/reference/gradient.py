@@ -130,7 +130,7 @@ def _coalesced(name: str, gradients: _Gradients, padding: int | None) -> SparseR
 
 
 def _input_of(step_index: int, gradients: _Gradients) -> Floats:
-    """The input of a step: the reference's output of the steps before it."""
+    """Return the input of a step: the reference's output of the steps before it."""
     packed = gradients.packed
     rows = interpreter.run(
         gradients.recipe[:step_index],
@@ -145,7 +145,7 @@ def _input_of(step_index: int, gradients: _Gradients) -> Floats:
 
 
 def _step(step_index: int, gradient: Floats, gradients: _Gradients) -> Floats:
-    """The gradient of a step's input."""
+    """Return the gradient of a step's input."""
     packed, step = gradients.packed, gradients.recipe[step_index]
     match step:
         case Embed(table):
@@ -175,7 +175,7 @@ def _step(step_index: int, gradient: Floats, gradients: _Gradients) -> Floats:
 def _backward_weighted(
     step: Linear | LayerNorm | RMSNorm, x: Floats, gradient: Floats, gradients: _Gradients
 ) -> Floats:
-    """The gradient of the input of a step that has weights."""
+    """Return the gradient of the input of a step that has weights."""
     match step:
         case Linear(weight, bias):
             gradients.add_parameter(weight, gradient.T @ x)
@@ -192,7 +192,7 @@ def _backward_weighted(
 def _backward_norm(
     x: Floats, weight: str | None, eps: float, gradient: Floats, gradients: _Gradients, *, centre: bool
 ) -> Floats:
-    """y = n * weight with n = x / sqrt(mean(x^2) + eps); x already centred where the norm centres."""
+    """Return the gradient of x (centred where the norm centres): y = n * weight, n = x / sqrt(mean(x^2) + eps)."""
     root = np.sqrt((x**2).mean(axis=1, keepdims=True) + eps)
     normed = x / root
     gradients.add_parameter(weight, (gradient * normed).sum(axis=0))
@@ -209,7 +209,7 @@ def _whole(weights: Weights, name: str) -> Floats:
 
 
 def _index(step: AddIndexed, packed: Packed) -> Ids:
-    """The row each token reads; -1: none."""
+    """Return the row that each token reads; -1: none."""
     values = packed.extras[step.index]
     if not step.columns:
         return values

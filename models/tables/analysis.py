@@ -123,7 +123,7 @@ def _mean_cosine(directions: Floats, count: int) -> float | None:
 
 
 def equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
-    """Groups of equal nonzero rows, ordered by their first; rows with equal hashes are compared."""
+    """Return groups of equal nonzero rows, ordered by their first; rows with equal hashes are compared."""
     kept = np.flatnonzero(lengths > 0)
     order = kept[np.argsort(hashes[kept], kind="stable")]
     bounds = np.flatnonzero(np.diff(hashes[order])) + 1
@@ -139,7 +139,7 @@ def equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, ch
 
 
 def _equal_to(table: RowSource, candidates: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of the candidate rows equal the first of them."""
+    """Return which of the candidate rows equal the first of them."""
     first = floats(table[candidates[:1]], np.float64).view(np.uint64)
     step = max(1, BLOCK_VALUES // table.shape[1])
     parts = [candidates[start : start + step] for start in range(0, len(candidates), step)]
@@ -186,7 +186,7 @@ def _energy_rank(squares: Floats, share: float) -> int:
 
 
 def _largest_magnitude(table: RowSource, check: Check) -> float:
-    """The largest absolute value of the table; 1 where all are 0."""
+    """Return the largest absolute value of the table; 1 where all are 0."""
     most = 0.0
     for _, rows in blocks(table, np.float32, check):
         most = max(most, float(rows.max(initial=0.0)), -float(rows.min(initial=0.0)))

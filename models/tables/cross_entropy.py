@@ -114,7 +114,10 @@ def output_side(
 
 
 def _softmax(table: RowSource, scaled: Floats, rule: Rule, check: Check) -> tuple[Floats, Floats]:
-    """ln sum_j exp(logit_j), [M], and sum_j p_j slope_j row_j, [M, d], in one pass; sums are rescaled to a new peak."""
+    """Return ln sum_j exp(logit_j), [M], and sum_j p_j slope_j row_j, [M, d], in one pass.
+
+    Sums are rescaled to each new peak.
+    """
     peak, total, mean_row = np.full(len(scaled), -np.inf), np.zeros(len(scaled)), np.zeros_like(scaled)
     values = max(1, min(BLOCK_VALUES, BLOCK_VALUES * table.shape[1] // len(scaled)))
     for start, rows in blocks(table, np.float64, check, values=values):
@@ -132,7 +135,7 @@ def _softmax(table: RowSource, scaled: Floats, rule: Rule, check: Check) -> tupl
 
 
 def _target_logits(table: RowSource, scaled: Floats, targets: Ids, rule: Rule) -> tuple[Floats, Floats]:
-    """The logit of each target, [M], and its row times its slope, [M, d]."""
+    """Return the logit of each target, [M], and its row times its slope, [M, d]."""
     rows = floats(table[targets], np.float64)
     without_bias = Rule(1.0, rule.after, rule.cap)
     logits = np.einsum("ij,ij->i", scaled, rows)

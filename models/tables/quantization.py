@@ -42,7 +42,7 @@ class RowSource(Protocol):
         """Of the arrays that slicing gives."""
 
     def __getitem__(self, index: Any, /) -> Any:
-        """Rows as an array."""
+        """Return rows as an array."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,7 @@ def _length(vector: Vector) -> float:
 
 
 def _dots(table: RowSource, query: Vector, length: float, check: Check) -> Vector:
-    """Every row times the query's direction, in float32."""
+    """Return every row times the query's direction, in float32."""
     direction = (query / (length or 1.0)).astype(np.float32)
     dots = np.empty(table.shape[0])
     for start, rows in blocks(table, np.float32, check):
@@ -120,7 +120,7 @@ def _dots(table: RowSource, query: Vector, length: float, check: Check) -> Vecto
 
 
 def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: float, width: int) -> tuple[Vector, Vector]:
-    """Lower and upper bounds of each row's score, given its float32 product with the direction.
+    """Return lower and upper bounds of each row's score, given its float32 product with the direction.
 
     Source: |fl(x.y) - x.y| <= n u |x| |y| for any order of summation (Higham 2002, Accuracy and Stability, 3.1); eight
         more roundings for the direction's own, the norm's and the ones below.
@@ -139,7 +139,10 @@ def _bounds(measure: str, dots: Vector, norms: NDArray[np.float32], length: floa
 
 
 def _exact(table: RowSource, candidates: NDArray[np.int64], query: Vector, measure: str, check: Check) -> Vector:
-    """The scores of some rows in float64. einsum, not a BLAS product, gives equal rows equal scores at any index."""
+    """Return the scores of some rows in float64.
+
+    einsum, not a BLAS product, gives equal rows equal scores at any index.
+    """
     scores = np.empty(len(candidates))
     step = max(1, GATHERED_VALUES // table.shape[1])
     for start in range(0, len(candidates), step):

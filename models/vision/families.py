@@ -141,12 +141,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}, uncovered=_SCALED),
     "dinov2_with_registers": Family(
-        (
-            _patchify(PATCHES),
-            CLS,
-            _grid(POSITIONS, 1, "bicubic_antialias"),
-            Insert("embeddings.register_tokens", 1),
-        ),
+        (_patchify(PATCHES), CLS, _grid(POSITIONS, 1, "bicubic_antialias"), Insert("embeddings.register_tokens", 1)),
         "Bit",
         "dinov2_with_registers.",
         defaults=SQUARE | {"num_register_tokens": 4},

@@ -9,23 +9,12 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.positions.rope.axial import AXIAL, axial_parts
-from models.positions.rope.frequencies import positive
+from models.positions.rope.scaling_parameters import positive
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import (
-    AddGrid,
-    AddRows,
-    Convolve,
-    Insert,
-    Patchify,
-    Project,
-    Step,
-    Steps,
-    VectorSteps,
-    tensors,
-)
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps, tensors
 
 Shape = tuple[int, ...]
 
@@ -59,10 +48,10 @@ class FittedTower:
     no_blocks_reason: str | None = None
 
     def without_blocks(self) -> "FittedTower":
-        """Return the plan of the input layer alone."""
-        own = {name: self.shapes[name] for name in tensors(self.steps)}
+        """Return the input layer alone."""
+        shapes = {name: self.shapes[name] for name in tensors(self.steps)}
         reason = "--encoder none leaves its blocks out"
-        return replace(self, shapes=own, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
+        return replace(self, shapes=shapes, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
 
     @property
     def axial(self) -> AxialRope | None:
@@ -115,16 +104,16 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
         raise BadCheckpoint(f"a {model_type} has two input layers: give --side text or --side {entry.side}")
     if side != entry.side:
         return None
-    own_config = config if entry.config_key is None else config.get(entry.config_key)
-    if not isinstance(own_config, Mapping | None):
-        raise BadCheckpoint(f"{entry.config_key} in config.json is {own_config!r}; it must be an object")
-    named = (own_config or {}).get("model_type")
+    tower_config = config if entry.config_key is None else config.get(entry.config_key)
+    if not isinstance(tower_config, Mapping | None):
+        raise BadCheckpoint(f"{entry.config_key} in config.json is {tower_config!r}; it must be an object")
+    named = (tower_config or {}).get("model_type")
     name = named if entry.config_key and named in FAMILIES else entry.family
-    return name, _config(name, own_config or {})
+    return name, _config(name, tower_config or {})
 
 
-def _config(name: str, own_config: Mapping[str, Any]) -> Config:
-    return Config(own_config, FAMILIES[name].defaults, FAMILIES[name].names)
+def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
+    return Config(tower_config, FAMILIES[name].defaults, FAMILIES[name].names)
 
 
 def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
@@ -164,7 +153,7 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
 
 
 def _head_dim(config: Config) -> int:
-    """Channels of a head."""
+    """Return the channels of a head."""
     if config.get("head_dim") is not None:
         return config.count("head_dim")
     heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
@@ -229,7 +218,7 @@ def _with_config_values(step: Step, name: str, config: Config) -> Step:
 
 
 def _source_grid(name: str, config: Config) -> tuple[int, int]:
-    """Rows and columns of the learned positions."""
+    """Return the rows and columns of the learned positions."""
     if config.get("num_patches") is None:
         height, width = (size // patch(config) for size in side(config, "image_size"))
         if height and width:
@@ -243,7 +232,7 @@ def _source_grid(name: str, config: Config) -> tuple[int, int]:
 
 
 def _shapes(step: Step, config: Config) -> dict[str, Shape]:
-    """The shape that each tensor of a step must have, apart from dimensions of one."""
+    """Return the shape that each tensor of a step must have, apart from dimensions of one."""
     hidden = config.count("hidden_size")
     match step:
         case Patchify(weight, bias, size):
@@ -281,12 +270,12 @@ def _bare(shape: Shape) -> Shape:
 
 
 def _flattened(shape: Shape) -> Shape:
-    """[d, channels, frames, patch, patch] as a matrix."""
+    """Return [d, channels, frames, patch, patch] as a matrix."""
     return (shape[0], math.prod(shape[1:])) if len(shape) > 2 else shape
 
 
 def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
-    """The prefix of the base class's tensor names in this file, found by the first step's weight."""
+    """Return the prefix of the base class's tensor names in this file, found by the first step's weight."""
     stem = tensors((first,))[0]
     prefixes = [name.removesuffix(stem) for name in checkpoint.tensors if name == stem or name.endswith("." + stem)]
     for prefix in (family.prefix, ""):

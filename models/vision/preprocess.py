@@ -89,13 +89,13 @@ def _in_bytes(config: Preprocessor, picture: Any, size: tuple[int, int]) -> NDAr
 
 @lru_cache(maxsize=64)
 def _levels(config: Preprocessor, channels: int) -> NDArray[np.float32]:
-    """[channels, 256]: the value of each byte."""
+    """Return [channels, 256]: the value of each byte."""
     levels = np.tile(np.arange(256, dtype=np.float64), (channels, 1))
     return _normalised(config, (levels if config.scale is None else levels * config.scale).astype(np.float32))
 
 
 def _normalised(config: Preprocessor, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(values - mean) / std of each channel, in float32."""
+    """Return (values - mean) / std of each channel, in float32."""
     if config.mean is None or config.std is None:
         return values
     mean, std = (np.array(each, np.float32).reshape(-1, *[1] * (values.ndim - 1)) for each in (config.mean, config.std))
@@ -118,7 +118,7 @@ def _channels_first(pixels: Pixels) -> Pixels:
 
 
 def _cropped(config: Preprocessor, pixels: Pixels) -> Pixels:
-    """The centre crop; of an odd rest, the extra row is below or right; black beyond the image."""
+    """Return the centre crop; of an odd rest, the extra row is below or right; black beyond the image."""
     if config.crop is None:
         return pixels
     for axis, target in ((1, config.crop[0]), (2, config.crop[1])):

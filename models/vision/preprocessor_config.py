@@ -140,7 +140,7 @@ def _named(data: Mapping[str, Any], default: str) -> str:
 
 
 def _patched(preprocessor: Preprocessor, name: str, row: Processor, data: Mapping[str, Any]) -> Preprocessor:
-    """The preprocessor with the values for flattened patches."""
+    """Return the preprocessor with the values for flattened patches."""
     if not row.defaults:
         return preprocessor
     sizes = {key: _count(data, key, default) for key, default in row.defaults.items()}
@@ -182,7 +182,7 @@ def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing,
 
 
 def _size(value: Any, row: Processor) -> dict[str, Any]:
-    """The size as an object; older files give one number, or [height, width]."""
+    """Return the size as an object; older files give one number, or [height, width]."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, list) and len(value) == 2:
@@ -193,7 +193,7 @@ def _size(value: Any, row: Processor) -> dict[str, Any]:
 
 
 def _pixels(size: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int, int]:
-    """Qwen's smallest and largest number of pixels, under their old names or as edges."""
+    """Return Qwen's smallest and largest number of pixels, under their old names or as edges."""
     named = (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge"))
     values = [data.get(old) if data.get(old) is not None else size.get(old, size.get(new)) for old, new in named]
     minimum, maximum = (_whole(old, value, 1 << 40) for (old, _), value in zip(named, values, strict=True))

@@ -169,7 +169,7 @@ def _moved_on(settings: Settings, checkpoint: str, source: str) -> str | None:
     repository_id, _, revision = identity.partition("@")
     repository = hub.Repository(repository_id, revision)
     try:
-        any(map(repository.has, ("config.json", "modules.json")))  # its answer names the commit
+        repository.files()  # names the commit
     except BadCheckpoint as error:
         say(settings, f"whether {checkpoint} has changed is not known, its export is served: {error}")
         return None

@@ -8,9 +8,9 @@ import asyncio
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -37,6 +37,8 @@ ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in 
     "int64": 8,
     "bool": 1,
 }
+Block = tuple[int, Callable[[], memoryview]]
+"""Some bytes of a file: the number of values behind them, and what computes them."""
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -68,7 +70,7 @@ class TypedOutput:
         """The number of rows computed at a time."""
         return max(1, BLOCK_VALUES // self.output.width)
 
-    def spans(self) -> Iterator[tuple[int, int]]:
+    def block_bounds(self) -> Iterator[tuple[int, int]]:
         """Yield the first row and the last row + 1 of each block of the grid."""
         for first in range(0, self.output.count, self.block_rows):
             yield first, min(first + self.block_rows, self.output.count)
@@ -97,11 +99,7 @@ def block_bytes(outputs: Iterable[TypedOutput]) -> int:
 
 
 def little_endian(rows: NDArray[Any]) -> memoryview:
-    """Return the little-endian bytes of C-contiguous rows, not copied."""
-    if sys.byteorder == "big":
-        rows = rows.byteswap()
-    if not rows.size:
-        return memoryview(b"")
+    """Return the bytes of C-contiguous rows, not copied; every processor that is supported is little-endian."""
     return rows.reshape(-1).view(np.uint8).data
 
 
@@ -117,11 +115,11 @@ class TableFile:
         """The bytes of the file."""
         return len(self.header) + sum(output.size for output in self.outputs)
 
-    def parts(self, start: int, stop: int) -> Iterator["Part"]:
+    def blocks(self, start: int, stop: int) -> Iterator[Block]:
         """Yield what computes the bytes [start, stop), in order."""
         if start < len(self.header):
             header = memoryview(self.header)[start:stop]
-            yield Part(0, lambda: header)
+            yield 0, lambda: header
         offset = len(self.header)
         for output in self.outputs:
             block_bytes = output.block_rows * output.row_bytes
@@ -131,16 +129,8 @@ class TableFile:
                 first = place // output.row_bytes
                 last = min(first + output.block_rows, output.output.count)
                 values = (last - first) * output.output.width
-                yield Part(values, partial(_bytes, output, first, last, within))
+                yield values, partial(_bytes, output, first, last, within)
             offset += output.size
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Some bytes of a file: the number of values behind them, and what computes them."""
-
-    values: int
-    compute: Callable[[], memoryview]
 
 
 def _bytes(output: TypedOutput, first: int, last: int, within: slice) -> memoryview:
@@ -166,7 +156,7 @@ class Tables:
         self._cache_bytes = cache_bytes
         self._max_table_bytes = max_table_bytes
         self._cache: OrderedDict[str, memoryview] = OrderedDict()
-        self._growing: dict[str, _GrowingBody] = {}
+        self._filling: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(max(1, available_cpus()), thread_name_prefix="tables")
 
     def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["TypedOutput", ...]:
@@ -202,7 +192,7 @@ class Tables:
         """Return the bytes [start, stop) of a file in order, cached or computed as they are taken.
 
         Args:
-            key: equal for equal bytes, as an ETag is. Callers of the whole file share one computation of it.
+            key: equal for equal bytes, as an ETag is.
             call: memory is reserved for it: all of a body that is or will be cached, since it outlives its place in the
                 cache if the client reads slowly; else, or if there is no room, that of a few blocks.
 
@@ -213,11 +203,11 @@ class Tables:
         body = self.cached(key)
         if body is not None and self._reserved(len(body), call):
             return _once(body[start:stop])
-        shared = body is None and stop - start == file.size and (key in self._growing or self._make_room(file.size))
-        if shared and self._reserved(file.size, call):
-            return self._share(key, file)
+        whole = body is None and stop - start == file.size and key not in self._filling
+        if whole and self._make_room(file.size) and self._reserved(file.size, call):
+            return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
-        return self._compute(file.parts(start, stop))
+        return self._compute(file.blocks(start, stop))
 
     def _reserved(self, size: int, call: Call) -> bool:
         try:
@@ -228,7 +218,7 @@ class Tables:
 
     async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
         """Yield the first row and the rows of each block of an output."""
-        for first, last in output.spans():
+        for first, last in output.block_bounds():
             yield first, await self.rows(output, first, last)
 
     async def rows(self, output: TypedOutput, first: int, last: int) -> NDArray[Any]:
@@ -237,12 +227,12 @@ class Tables:
             return output.rows(first, last)
         return await self.run(output.rows, first, last)
 
-    async def _compute(self, parts: Iterator[Part]) -> AsyncIterator[memoryview]:
-        """Yield the bytes of the parts; each is computed in a thread while the one before it is sent."""
+    async def _compute(self, blocks: Iterator[Block]) -> AsyncGenerator[memoryview, None]:
+        """Yield the bytes of blocks; each is computed in a thread while the one before it is sent."""
         ahead: Future[memoryview] | None = None
         try:
-            for part in parts:
-                due, ahead = ahead, self._begin(part)
+            for values, compute in blocks:
+                due, ahead = ahead, self._begin(values, compute)
                 if due:
                     yield await asyncio.wrap_future(due)
             if ahead:
@@ -251,16 +241,16 @@ class Tables:
             if ahead:
                 ahead.cancel()
 
-    def _begin(self, part: Part) -> Future[memoryview]:
-        if part.values > INLINE_VALUES:
-            return self._threads.submit(part.compute)
+    def _begin(self, values: int, compute: Callable[[], memoryview]) -> Future[memoryview]:
+        if values > INLINE_VALUES:
+            return self._threads.submit(compute)
         done: Future[memoryview] = Future()
-        done.set_result(part.compute())
+        done.set_result(compute())
         return done
 
     def _make_room(self, size: int) -> bool:
         """Drop the least recently used files until `size` more bytes fit; False: they cannot."""
-        taken = sum(growing.file.size for growing in self._growing.values())
+        taken = sum(self._filling.values())
         if size > self._cache_bytes // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._cache_bytes:
             return False
         taken += sum(map(len, self._cache.values()))
@@ -268,73 +258,20 @@ class Tables:
             taken -= len(self._cache.popitem(last=False)[1])
         return True
 
-    async def _share(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
-        """Yield the whole body as it grows; the last reader to leave stops the computation."""
-        growing = self._growing.get(key)
-        if growing is None:
-            growing = self._growing[key] = _GrowingBody(file)
-            growing.task = asyncio.create_task(self._fill(key, growing))
-        growing.readers += 1
-        sent = 0
+    async def _fill(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
+        """Yield a whole file and cache it; one whose client leaves is not cached."""
+        self._filling[key] = file.size
+        body, at = memoryview(bytearray(file.size)), 0
         try:
-            while sent < file.size:
-                if growing.filled == sent:
-                    await growing.wait()
-                sent, start = growing.filled, sent
-                yield growing.body[start:sent]
+            async with aclosing(self._compute(file.blocks(0, file.size))) as computed:
+                async for block in computed:
+                    body[at : at + len(block)] = block
+                    at += len(block)
+                    if at == file.size:
+                        self._cache[key] = body.toreadonly()
+                    yield block
         finally:
-            growing.readers -= 1
-            if not growing.readers and growing.task:
-                growing.task.cancel()
-                if self._growing.get(key) is growing:
-                    del self._growing[key]
-
-    async def _fill(self, key: str, growing: "_GrowingBody") -> None:
-        try:
-            async for block in self._compute(growing.file.parts(0, growing.file.size)):
-                growing.add(block)
-            self._cache[key] = growing.body
-        except Exception as fault:
-            growing.fail(fault)
-        finally:
-            if self._growing.get(key) is growing:
-                del self._growing[key]
-
-
-class _GrowingBody:
-    """The body of a file that is being computed, and the number of its readers."""
-
-    def __init__(self, file: TableFile) -> None:
-        self.file = file
-        self.filled = 0
-        self.readers = 0
-        self.task: asyncio.Task[None] | None = None
-        self._writable = memoryview(bytearray(file.size))
-        self.body = self._writable.toreadonly()
-        self._fault: Exception | None = None
-        self._change = asyncio.Event()
-
-    def add(self, block: memoryview) -> None:
-        """Append bytes and wake the readers."""
-        self._writable[self.filled : self.filled + len(block)] = block
-        self.filled += len(block)
-        self._wake()
-
-    def fail(self, fault: Exception) -> None:
-        """Make every reader raise this fault."""
-        self._fault = fault
-        self._wake()
-
-    def _wake(self) -> None:
-        self._change.set()
-        self._change = asyncio.Event()
-
-    async def wait(self) -> None:
-        """Wait for more bytes; raise the fault that stopped them."""
-        if self._fault is None:
-            await self._change.wait()
-        if self._fault is not None:
-            raise self._fault
+            self._filling.pop(key, None)
 
 
 async def _once(body: memoryview) -> AsyncIterator[memoryview]:
@@ -362,10 +299,6 @@ class TableCall:
         with as_bad_parameters():
             table = self.function(**self.arguments)
         return replace(table, facts={**self.facts, **table.facts})
-
-    def with_arguments(self, **arguments: Any) -> "TableCall":
-        """Return the same call with other arguments."""
-        return replace(self, arguments={**self.arguments, **arguments})
 
     def etag(self, *form: str) -> str:
         """Return a strong ETag, which differs where bytes differ.

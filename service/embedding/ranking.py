@@ -119,6 +119,13 @@ def label_activation(classifier: Classifier) -> ScoreActivation:
     return "sigmoid" if len(classifier.labels) == 1 or together else "softmax"
 
 
+def text_activation(card: Card) -> ScoreActivation | None:
+    """Return what makes scores of the logits that a model gives a text; None: it gives a text none."""
+    if card.classifier is None or not classifies(card):
+        return None
+    return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
+
+
 def not_a_classifier(card: Card) -> WrongModelKind:
     """Return the error for a model that gives a text no labels."""
     what = "labels of tokens" if card.classifier else "embeddings"

@@ -21,7 +21,8 @@ from service.error_status import retry_seconds
 from service.errors import InlayError, Malformed, Overloaded
 from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
-from service.grpc.methods import INLINE_BYTES, Handler, Method, Service
+from service.grpc.messages import decode
+from service.grpc.methods import Handler, Method, Service
 from service.grpc.streams import in_order
 from service.observability.metrics import Metrics
 from service.observability.tracing import Traced
@@ -167,7 +168,7 @@ class Call:
             if type(request) is bytes:
                 if len(request) > UNCOUNTED_BYTES:
                     shared.budget.reserve(DECODED_SIZE * len(request), context)
-                request = method.decode(request) if len(request) <= INLINE_BYTES else await method.read(request)
+                request = await decode(method.request, request)
             if method.admitted:
                 shared.admission.acquire()
                 admitted = True
@@ -318,7 +319,7 @@ class ClientStreamCall(Call):
 
 async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncIterator[Any]:
     async for data in requests:
-        yield await method.read(data)
+        yield await decode(method.request, data)
 
 
 class BidirectionalCall(Call):
@@ -363,7 +364,7 @@ class BidirectionalCall(Call):
         if method.error_answer is None or not isinstance(answer, InlayError):
             return answer, context
         try:
-            message = await method.read(request)
+            message = await decode(method.request, request)
         except InlayError:
             message = None
         return method.error_answer(message, answer), context

@@ -1,17 +1,12 @@
 """Declarations of gRPC services: a row declares one method, and the pipeline derives everything else from it."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from google.protobuf.message import DecodeError
-
 from service.error_status import STATUSES
-from service.errors import InlayError, Malformed
-from service.grpc.message_structure import check_structure
+from service.errors import InlayError
 
-INLINE_BYTES = 65536  # of a message that is parsed on the event loop
 Handler = Callable[..., Any]
 StatusOf = Callable[[InlayError], str]
 Metadata = Sequence[tuple[str, str]]
@@ -60,26 +55,6 @@ class Method:
     management: bool = False
     error_answer: Callable[[Any, InlayError], Any] | None = None
     initial_metadata: Callable[[Any], Metadata] | None = None
-
-    def decode(self, data: bytes) -> Any:
-        """Return the message of a request's bytes.
-
-        Raises:
-            TooLarge: it has more fields or numbers than this server reads.
-            Malformed: the bytes do not parse.
-        """
-        check_structure(data, self.request.DESCRIPTOR)
-        try:
-            return self.request.FromString(data)
-        except DecodeError:
-            name = self.request.DESCRIPTOR.full_name
-            raise Malformed(
-                f"the message's {len(data)} bytes are no {name}", remedy="serialize that message and send it whole"
-            ) from None
-
-    async def read(self, data: bytes) -> Any:
-        """Return the same, of large messages in a thread."""
-        return self.decode(data) if len(data) <= INLINE_BYTES else await asyncio.to_thread(self.decode, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

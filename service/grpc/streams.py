@@ -27,22 +27,11 @@ async def in_order(
         try:
             async for request in requests:
                 await places.acquire()
-                answers.put_nowait(begin(work(request)))
+                answers.put_nowait(_begin(work(request), tasks))
         finally:
             answers.put_nowait(None)
 
-    def begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        tasks.add(task)
-        task.add_done_callback(done)
-        return task
-
-    def done(task: asyncio.Task[Any]) -> None:
-        tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved: once the call has ended nothing awaits it, and asyncio would log it
-
-    reading = begin(read())
+    reading = _begin(read(), tasks)
     try:
         while (answer := await answers.get()) is not None:
             yield await answer
@@ -51,6 +40,21 @@ async def in_order(
     finally:
         for task in tasks:
             task.cancel()
+
+
+def _begin(work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[Any]:
+    """Run work in a task, which is one of `tasks` until it is done."""
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    task.add_done_callback(_retrieve)
+    return task
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Read the exception of a task: once the call has ended nothing awaits it, and asyncio would log it."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def until(stopping: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:

@@ -69,8 +69,8 @@ def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
     """Return where each chunk of an input lies: its tokens, and where it came as a text its characters."""
     tokens: list[list[int]] = chunks.tokens.tolist()
     if chunks.characters is None:
-        return [{"tokens": own} for own in tokens]
-    return [{"characters": own, "tokens": at} for own, at in zip(chunks.characters.tolist(), tokens, strict=True)]
+        return [{"tokens": place} for place in tokens]
+    return [{"characters": place, "tokens": at} for place, at in zip(chunks.characters.tolist(), tokens, strict=True)]
 
 
 def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:

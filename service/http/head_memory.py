@@ -1,6 +1,7 @@
 """Request heads that came before: a request with one of them is taken without the parser.
 
-With the headers of `requests` the parser and its callbacks take 12 µs, a look here 3 µs.
+Without it a request of 16 ids with the headers of `requests` takes 46 instead of 31 µs, beside its sockets, at 32
+connections.
 """
 
 import re

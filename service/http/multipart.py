@@ -16,7 +16,7 @@ LONGEST_BOUNDARY = 70  # RFC 2046
 logging.getLogger("python_multipart").setLevel(logging.ERROR)
 
 
-class Part(NamedTuple):
+class FormPart(NamedTuple):
     """A part: its field's name, whether it is a file, and its bytes."""
 
     name: str
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     data: bytes
 
 
-def parts_of(content_type: str, body: bytes) -> list[Part]:
+def parts_of(content_type: str, body: bytes) -> list[FormPart]:
     """Return every part, in order; raise Malformed for a body that its content type's boundary does not divide."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= LONGEST_BOUNDARY:
@@ -53,10 +53,10 @@ def parts_of(content_type: str, body: bytes) -> list[Part]:
     return [_part(headers, b"".join(data)) for headers, data in parts[1:]]
 
 
-def _part(headers: dict[bytes, bytes], data: bytes) -> Part:
+def _part(headers: dict[bytes, bytes], data: bytes) -> FormPart:
     disposition = headers.get(b"content-disposition", b"")
     if b"name" not in (options := parse_options_header(disposition)[1]):
         raise Malformed("a part has no name in its content-disposition")
     # `filename*=`, which RFC 7578 forbids and the library passes over, is how older clients send names beyond ASCII
     file = b"filename" in options or b"filename*=" in disposition
-    return Part(options[b"name"].decode("utf-8", "replace"), file, data)
+    return FormPart(options[b"name"].decode("utf-8", "replace"), file, data)

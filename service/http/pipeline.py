@@ -33,7 +33,7 @@ from service.security.api_keys import Keys
 
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
-SAME_TURN_SECONDS = 10e-6  # a request that follows the last answer sooner was readable before it: others are too
+SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
 log = logging.getLogger(__name__)
 
@@ -142,13 +142,11 @@ class Pipeline:
         batch, self._gathered = waiting[:count], waiting[count:]
         if self._gathered:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
-        first = batch[0][0].head.route
-        if all([request.head.route is first for request, _ in batch]):
-            self._answer_batch(first, batch)
-        else:
-            routes = {id(request.head.route): request.head.route for request, _ in batch}
-            for route in routes.values():
-                self._answer_batch(route, [entry for entry in batch if entry[0].head.route is route])
+        by_route: dict[int, list[tuple[Request, Connection]]] = {}
+        for entry in batch:
+            by_route.setdefault(id(entry[0].head.route), []).append(entry)
+        for entries in by_route.values():
+            self._answer_batch(entries[0][0].head.route, entries)
         self._single_caller = count == 1
         self._answered_at = perf_counter()
 

@@ -1,4 +1,4 @@
-"""Parses HTTP/1.1 requests with httptools; this server speaks no other protocol, so it ignores wishes to upgrade."""
+"""Parses HTTP/1.1 requests with httptools. An Upgrade header is ignored: this server speaks no other protocol."""
 
 import re
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ A row declares one route: dispatch, key gate, CORS, metrics, admission, limits a
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import unquote
@@ -238,7 +238,7 @@ class Answer:
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Route:
     """One row: a verb, a path, what answers it, and what is known of it.
 
@@ -268,6 +268,7 @@ class Route:
     name: str
     summary: str
     tag: str
+    _: KW_ONLY
     description: str = ""
     query: type[BaseModel] | Schema | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)

@@ -32,16 +32,16 @@ def exposition(snapshots: Sequence[Snapshot]) -> bytes:
 def _samples(family: Family, name: str, values: Key, numbers: Sequence[float]) -> Iterator[str]:
     names = family.labels or ("worker",) * len(values)
     labels = [f'{label}="{value.translate(_ESCAPES)}"' for label, value in zip(names, values, strict=True)]
-    own = f"{{{','.join(labels)}}}" if labels else ""
+    shown = f"{{{','.join(labels)}}}" if labels else ""
     if family.kind != "histogram":
-        yield f"{name}{own} {_number(numbers[0])}"
+        yield f"{name}{shown} {_number(numbers[0])}"
         return
     start = f"{name}_bucket{{{''.join(f'{label},' for label in labels)}le="
     total = 0.0
     for bound, total in zip((*family.bounds, math.inf), accumulate(numbers[:-1]), strict=True):
         yield f'{start}"{_number(bound)}"}} {_number(total)}'
-    yield f"{name}_count{own} {_number(total)}"
-    yield f"{name}_sum{own} {_number(numbers[-1])}"
+    yield f"{name}_count{shown} {_number(total)}"
+    yield f"{name}_sum{shown} {_number(numbers[-1])}"
 
 
 def _number(value: float) -> str:

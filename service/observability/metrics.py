@@ -21,12 +21,11 @@ from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
 from service.request_context import Pass, RequestContext, StageTimes
 
-__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics", "Stages"]
-
-MAX_PASSES = 64  # of one stream that become spans
+__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
 """The status that a scrape shows with 0 before the first request of a method."""
+MAX_PASSES = 64  # of one stream that become spans
 GATE = "gate"
 """The method of requests that are refused before their method is known."""
 
@@ -93,6 +92,7 @@ class Metrics:
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store or MetricStore()
         self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
+        self._stages: dict[str, list[Histogram]] = {}  # by model
         self._watched: dict[Key, Callable[[], float]] = {}
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))
@@ -152,10 +152,33 @@ class Metrics:
         self._store.counter(("inlay_vector_cache_hits", model))[0] += hits
         self._store.counter(("inlay_vector_cache_misses", model))[0] += misses
 
-    def stages(self, model: str) -> tuple[Histogram, Histogram, Histogram, Histogram]:
+    def passes(self, contexts: Sequence[RequestContext], model: str, tokens: int, times: StageTimes) -> None:
+        """Count passes through the embedding pipeline that end now, and keep their times for the spans of requests.
+
+        Args:
+            contexts: of the requests that ran together.
+            model: the model's name.
+            tokens: of all requests together.
+            times: of each request's stages.
+        """
+        tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
+        count, now = len(contexts), perf_counter()
+        if times.tokenization:
+            tokenize.observe(times.tokenization, count)
+        if times.queue:
+            queue.observe(times.queue, count)
+        if times.inference:  # not for vectors that were kept
+            run.observe(times.inference, count)
+        encoding = encode.observe, now
+        for context in contexts:
+            context.encoding = encoding
+            if context.passes is not None and len(context.passes) < MAX_PASSES:
+                context.passes.append(Pass(model, tokens, times, now))
+
+    def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of the times of a request in STAGES, in their order."""
-        tokenize, queue, run, encode = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
-        return tokenize, queue, run, encode
+        histograms = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
+        return self._stages.setdefault(model, histograms)
 
     def runs(self, model: str, graph: str) -> RunMetrics:
         """Return the histograms of the runs of one graph."""
@@ -173,7 +196,7 @@ class Metrics:
 
     def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
         """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
-        self.stages(model)
+        self._stage_histograms(model)
         self.truncated(model, 0)
         self.joined(model, 0)
         self.cache_lookups(model, 0, 0)
@@ -231,40 +254,6 @@ class Metrics:
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
         return Histogram(bounds, self._store.counter(key, len(bounds) + 2))
-
-
-class Stages:
-    """Counts the times of the stages of every pass by model, and keeps them for the spans of its requests."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._histograms: dict[str, tuple[Histogram, Histogram, Histogram, Histogram]] = {}
-
-    def observe(self, contexts: Sequence[RequestContext], model: str, tokens: int, times: StageTimes) -> None:
-        """Count passes that end now.
-
-        Args:
-            contexts: of the requests that ran together.
-            model: the model's name.
-            tokens: of all requests together.
-            times: of each request's stages.
-        """
-        histograms = self._histograms.get(model)
-        if histograms is None:
-            histograms = self._histograms[model] = self._metrics.stages(model)
-        tokenize, queue, run, encode = histograms
-        count, now = len(contexts), perf_counter()
-        if times.tokenization:
-            tokenize.observe(times.tokenization, count)
-        if times.queue:
-            queue.observe(times.queue, count)
-        if times.inference:  # not for vectors that were kept
-            run.observe(times.inference, count)
-        encoding = encode.observe, now
-        for context in contexts:
-            context.encoding = encoding
-            if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(Pass(model, tokens, times, now))
 
 
 def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:

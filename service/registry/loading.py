@@ -23,6 +23,7 @@ from service.registry import store
 from service.registry.engine_choice import choose
 from service.runtime.engine import Choice, Engine
 from service.scheduling.batcher import Batcher
+from service.scheduling.fair_queue import FairQueue
 from service.settings import Settings, available_memory
 
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
@@ -129,17 +130,20 @@ def _batcher(
         inline = INLINE_VALUES // card.hidden_size if engine.device == "cpu" else 0
     return Batcher(
         run_of(engine, card, name, budget),
+        FairQueue(
+            settings.max_queue_tokens,
+            settings.max_queue_seconds,
+            budget,
+            max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
+        ),
         runs=runs,
         run_alone=run_of(engine.alone, card, name, budget, engine) if graph.attends and engine.alone else None,
         max_batch_cost=budget,
         max_inline_cost=inline,
-        max_queue_cost=settings.max_queue_tokens,
-        max_queue_seconds=settings.max_queue_seconds,
-        max_queue_requests=max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
         stuck_seconds=settings.stuck_seconds,
-        executor=ThreadPoolExecutor(runs, thread_name_prefix=f"{card.name}-{name}"),
+        new_executor=partial(ThreadPoolExecutor, runs, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
-        shared=attrgetter("shared") if graph.attends and graph.layout != "image" else None,
+        shared=attrgetter("shared") if graph.attends and graph.layout != "image" else lambda work: None,
     )

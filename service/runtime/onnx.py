@@ -26,7 +26,7 @@ CHUNK_ROWS = 128
 # Bytes of matrices up to which a session of a graph with attention packs its own copy of them. Beyond, it multiplies by
 # the mapped file, which workers share: a Qwen3 of 0.6 B parameters is loaded in 0.5 s instead of 6 and takes 0.06 GB
 # instead of 1.8, but 24 tokens take 1.45 times as long, 192 tokens 1.37 times and 512 as long.
-MOST_PACKED = 3 << 29
+MAX_PACKED = 3 << 29
 FEW_ROWS = 32  # for which one segment id for all rows saves less than it takes to find that it is one: 0.5 µs
 
 
@@ -148,20 +148,8 @@ def load(
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
     providers = _providers(device, gpu_memory_bytes)
     graphs, rows = card.every_graph, card.row_graphs.files if card.row_graphs else {}
-    packed = not card.encoder or _matrix_bytes(card) <= MOST_PACKED
-    names = {file: name for name, file in rows.items()}
-
-    def open_(threads: int, name: str) -> ort.InferenceSession:
-        graph = graphs[names.get(name, name)]
-        return _session(folder / (name if name in names else graph.file), graph, providers, threads, packed)
-
-    def opened(threads: int, chosen: Mapping[str, Graph]) -> Sessions:
-        """Open a session of each graph, of one that has a form for one row only that; few requests need the other."""
-        sessions = Sessions(partial(open_, threads))
-        for name in chosen:
-            sessions[rows.get(name, name)]
-        return sessions
-
+    packed = not card.encoder or _matrix_bytes(card) <= MAX_PACKED
+    opened = partial(_opened, folder, graphs, rows, providers, packed)
     sessions = opened(threads, graphs)
     devices = {"cuda" if session.get_providers()[0] == CUDA else "cpu" for session in sessions.values()}
     if device == "cuda" and devices != {"cuda"}:
@@ -178,6 +166,33 @@ def load(
     single.update({name: sessions.pop(name) for name in list(sessions) if name not in single})
     alone = OnnxEngine("cpu", sessions, attending, packed=packed, rows=rows)
     return OnnxEngine("cpu", single, graphs, threads, alone, packed, rows)
+
+
+def _opened(
+    folder: Path,
+    graphs: Mapping[str, Graph],
+    rows: Mapping[str, str],
+    providers: list[Any],
+    packed: bool,
+    threads: int,
+    chosen: Mapping[str, Graph],
+) -> Sessions:
+    """Open a session of each chosen graph; of one that has a form for one row only that: few requests need the other.
+
+    Args:
+        graphs: every graph of the card, by name.
+        rows: the files of the forms for one row, by the name of the graph.
+    """
+    names = {file: name for name, file in rows.items()}
+
+    def open_(name: str) -> ort.InferenceSession:
+        graph = graphs[names.get(name, name)]
+        return _session(folder / (name if name in names else graph.file), graph, providers, threads, packed)
+
+    sessions = Sessions(open_)
+    for name in chosen:
+        sessions[rows.get(name, name)]
+    return sessions
 
 
 def _matrix_bytes(card: Card) -> int:

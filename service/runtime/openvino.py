@@ -72,8 +72,8 @@ class OpenVinoEngine:
         """Return the outputs of a graph."""
         if graph != self._name:
             return self._rows.run(graph, feeds, outputs)
-        own = {name: feeds[name] for name in self._inputs}
-        (rows,) = self._rows.run(self._input_layer, own, (INPUT_ROWS,))
+        read = {name: feeds[name] for name in self._inputs}
+        (rows,) = self._rows.run(self._input_layer, read, (INPUT_ROWS,))
         try:
             request = self._requests.get_nowait()
         except Empty:
@@ -154,10 +154,9 @@ def _compiled(model: openvino.Model, precision: Precision, streams: int, threads
 def _weights(folder: Path, card: Card) -> dict[str, NDArray[Any]]:
     """Return the encoder's tensors, mapped: OpenVINO copies arrays that are not writable, so copy-on-write."""
     placed = safetensors.read_header(folder / (card.weights or ""))
-    own = {name: placed[name] for name in tensors(card.encoder)}
     return {
-        name: np.memmap(tensor.path, DTYPES[tensor.dtype], "c", tensor.offset, tuple(tensor.shape))
-        for name, tensor in own.items()
+        name: np.memmap(placed[name].path, DTYPES[placed[name].dtype], "c", placed[name].offset, placed[name].shape)
+        for name in tensors(card.encoder)
     }
 
 
@@ -177,8 +176,8 @@ def _encode(request: openvino.InferRequest, rows: Floats, mask: NDArray[np.bool_
     hidden = np.empty_like(rows)
     starts = np.cumsum(lengths) - lengths
     for size, members in _buckets(lengths):
-        own = lengths[members]
-        real = np.arange(size) < own[:, None]  # (B, S)
+        tokens = lengths[members]
+        real = np.arange(size) < tokens[:, None]  # (B, S)
         places = (starts[members][:, None] + np.arange(size))[real]  # (n,), rows of this bucket
         padded = np.zeros((*real.shape, rows.shape[1]), np.float32)
         padded[real] = rows[places]

@@ -31,20 +31,19 @@ class ReferenceEngine:
         self._card = card
         self._weights = weights
         self.widths: Mapping[str, int] = {}
+        self._modules = {
+            MODULES: card.modules,
+            CLASSIFIER: card.classifier and card.classifier.modules,
+            MULTI_VECTORS: card.multi_vector and card.multi_vector.modules,
+            SPARSE_LINEAR: card.sparse and card.sparse.lexical and card.sparse.lexical.modules,
+        }
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return what the graph gives, computed in float64, as float32."""
         if graph == HEAD and self._card.head:
             return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
-        if graph == MODULES and self._card.modules:
-            return [modules_reference.vectors(self._card.modules, self._weights, feeds["pooled"]).astype(np.float32)]
-        if graph == CLASSIFIER and self._card.classifier and (layers := self._card.classifier.modules):
-            return [modules_reference.vectors(layers, self._weights, feeds["pooled"]).astype(np.float32)]
-        if graph == MULTI_VECTORS and self._card.multi_vector:
-            modules = self._card.multi_vector.modules
+        if modules := self._modules.get(graph):
             return [modules_reference.vectors(modules, self._weights, feeds["pooled"]).astype(np.float32)]
-        if graph == SPARSE_LINEAR and self._card.sparse and (lexical := self._card.sparse.lexical):
-            return [modules_reference.vectors(lexical.modules, self._weights, feeds["pooled"]).astype(np.float32)]
         ropes = {table.graph: table.rope for table in self._card.encodings.ropes.values()}
         if self._card.static:
             named = static.outputs(self._card.static, self._weights, feeds)

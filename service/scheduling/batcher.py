@@ -8,7 +8,7 @@ a large one in a thread.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.caller_queue import Item, ItemTimes, QueuedItem, Result
-from service.scheduling.fair_queue import FairQueue
+from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
 from service.scheduling.shared_runs import SharedRun
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
@@ -42,21 +41,13 @@ class Observer(Protocol):
         ...
 
 
-def _ignore() -> None:
-    """Count nothing."""
-
-
-def _alone(item: object) -> None:
-    """Return the shared run of an item that shares none."""
-
-
 @dataclass(slots=True, eq=False)
 class _Run(Generic[Item, Result]):
-    """A run.
+    """A run of one batch.
 
     Args:
-        batch: its items, with who waits for them.
-        began: when it was handed to its thread.
+        batch: its items, with the futures that await them.
+        began: when the batch was taken.
         since: when it could have begun.
         together: the most runs that were under way with it, itself included.
     """
@@ -72,82 +63,68 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         run: returns one result for each item, in order; called again item by item if a batch of several fails.
+        queue: of the items that wait.
         max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
-        max_inline_cost: batches up to this cost run on the event loop, others in `executor`.
-        max_queue_cost: the cost that may be queued; `submit` refuses more.
-        executor: the threads of the runs, one for each that may be under way.
+        max_inline_cost: batches up to this cost run on the event loop, others in threads.
+        new_executor: makes the threads of the runs, one for each that may be under way; called again when a run is
+            given up, for the runs after it.
         observe: called after every run.
-        max_queue_seconds: how long others may delay a new request; None: any time.
-        max_queue_requests: the requests that may be queued; None: any number.
-        stuck_seconds: a run in `executor` that takes longer is given up.
+        stuck_seconds: a run in a thread that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
-        shared: returns the run that an item shares with equal ones in flight, or None; None: items share no runs.
+        shared: returns the run that an item shares with equal ones in flight, or None.
         clock: seconds.
-        new_executor: makes the executor for the runs after one that is given up, from a prefix for its threads' names.
         runs: under way at a time at most, outside the event loop.
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
+
+    Attributes:
+        stuck: runs given up so far.
+        succeeded_at: when a run last gave results, on `clock`.
     """
+
+    stuck = 0
+    succeeded_at: float | None = None
 
     def __init__(
         self,
         run: Callable[[list[Item]], list[Result]],
+        queue: FairQueue[Item, Result],
         *,
         max_batch_cost: int,
         max_inline_cost: int,
-        max_queue_cost: int,
-        executor: Executor,
+        new_executor: Callable[[], Executor],
         observe: Observer,
-        max_queue_seconds: float | None = None,
-        max_queue_requests: int | None = None,
         stuck_seconds: float = 60.0,
-        count_failed: Callable[[], None] = _ignore,
-        count_stuck: Callable[[], None] = _ignore,
-        shared: Callable[[Item], SharedRun[Result] | None] | None = None,
+        count_failed: Callable[[], None] = lambda: None,
+        count_stuck: Callable[[], None] = lambda: None,
+        shared: Callable[[Item], SharedRun[Result] | None] = lambda item: None,
         clock: Callable[[], float] = perf_counter,
-        new_executor: Callable[[str], Executor] | None = None,
         runs: int = 1,
         run_alone: Callable[[list[Item]], list[Result]] | None = None,
     ) -> None:
-        self._run = run
-        self._max_batch_cost = max_batch_cost
-        self._max_inline_cost = max_inline_cost
-        self._run_alone = run_alone or run
-        self._executor, self._max_runs = executor, runs
-        self._new_executor = new_executor or (lambda name: ThreadPoolExecutor(runs, thread_name_prefix=name))
-        self._observe = observe
-        self._stuck_seconds = stuck_seconds
-        self._count_failed, self._count_stuck = count_failed, count_stuck
-        self._shared = shared or _alone
-        self._clock = clock
-        self.queue: FairQueue[Item, Result] = FairQueue(
-            max_queue_cost, max_queue_seconds, max_batch_cost, max_queue_requests
-        )
+        self._run, self._run_alone, self.queue = run, run_alone or run, queue
+        self._max_batch_cost, self._max_inline_cost, self._max_runs = max_batch_cost, max_inline_cost, runs
+        self._new_executor, self._executor = new_executor, new_executor()
+        self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
+        self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
-        self._gathering = False  # a batch is about to be taken
         self._under_way: dict[int, _Run[Item, Result]] = {}  # by number; a stuck run is given up by leaving it out
         self._single_item = True  # the last run was of one item
-        self._staggered = False  # a request of a protocol whose callers arrive over several turns joined since
+        self._gathering = False  # a batch is about to be taken,
+        self._staggered = False  # for which a request came whose protocol delivers calls over several turns
         self._run_number = 0  # of the newest run in a thread
         self._idle_until = 0.0  # when the next run could have begun
-        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time costs a system call (3.11)
-        self.stuck = 0  # runs given up so far
-        self.succeeded_at: float | None = None  # on `clock`: when a run last gave results
+        self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time is a system call (3.11)
 
     @property
     def waiting_cost(self) -> int:
-        """The cost that is queued, cancelled requests included until they are dropped."""
+        """The cost that is queued, cancelled requests included until their turn."""
         return self.queue.cost
 
     @property
     def waiting_items(self) -> int:
         """The number of queued items."""
         return self.queue.items
-
-    @property
-    def drain_rate(self) -> float | None:
-        """The cost a second of full batches; None before the first."""
-        return self.queue.rate
 
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
@@ -195,7 +172,11 @@ class Batcher(Generic[Item, Result]):
                 shared.join(future, times, now)
         for item, cost, future in compress(zip(items, costs, futures, strict=True), queued):
             self.queue.add(item, cost, future, now, times, deadline)
-        self._start(loop, now, staggered)
+        if staggered:
+            self._staggered = True
+        if not self._gathering and len(self._under_way) < self._max_runs:
+            self._idle_until = now
+            self._begin_gathering(SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS)
         return futures
 
     def run_now(self, run: Callable[[], Ran], cost: int, requests: int) -> tuple[Ran, float] | None:
@@ -222,20 +203,14 @@ class Batcher(Generic[Item, Result]):
         self._observe(requests, cost, 0.0, ended - started)
         return result, ended - started
 
-    def _start(self, loop: asyncio.AbstractEventLoop, now: float, staggered: bool) -> None:
-        """Start gathering a batch unless as many runs as may be are under way."""
-        if staggered:
-            self._staggered = True
-        if not self._gathering and len(self._under_way) < self._max_runs:
-            self._gathering = True
-            self._idle_until = now
-            turns = SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS
-            loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
-
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None or self._loop.is_closed():
             self._loop = asyncio.get_running_loop()
         return self._loop
+
+    def _begin_gathering(self, turns: int) -> None:
+        self._gathering = True
+        self._running_loop().call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
 
     def _gather(self, seen: int, turns: int) -> None:
         """Run once every request that is already readable has been submitted: a few idle turns, no timer."""
@@ -252,44 +227,37 @@ class Batcher(Generic[Item, Result]):
         self._gathering = self._staggered = False
         while self.queue.items and (free := self._max_runs - len(self._under_way)):
             began = self._clock()
-            batch = self._to_run(self.queue.take(self._share(free), began))
+            share = -(-self.queue.cost // free)  # what waits is divided among the runs that may begin
+            taken = self.queue.take(self._max_batch_cost if free == 1 else min(self._max_batch_cost, share), began)
+            # items that wait for the run of an equal one are answered by it
+            batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
             if not (batch and self._begin(batch, began)):
                 self._continue()
                 return
 
-    def _share(self, free: int) -> int:
-        """Return the cost of the next batch: what waits is divided among the runs that may begin."""
-        return self._max_batch_cost if free == 1 else min(self._max_batch_cost, -(-self.queue.cost // free))
-
-    def _to_run(self, batch: list[QueuedItem[Item, Result]]) -> list[QueuedItem[Item, Result]]:
-        """Return the items of a batch without those that wait for the run of an equal one."""
-        return [waiting for waiting in batch if (shared := self._shared(waiting.item)) is None or shared.begin()]
-
     def _begin(self, batch: list[QueuedItem[Item, Result]], began: float) -> bool:
         """Run a batch; return whether a thread does."""
-        items = [waiting.item for waiting in batch]
-        self._single_item = len(items) == 1
+        self._single_item = len(batch) == 1
         run = _Run(batch, began, self._idle_until)
         if sum([waiting.cost for waiting in batch]) > self._max_inline_cost:
             alone = self._single_item and not self._under_way and not self.queue.items
-            return self._run_in_thread(run, self._run_alone if alone else self._run, items)
+            return self._run_in_thread(run, self._run_alone if alone else self._run)
         try:
-            self._deliver(run, self._run_or_errors(self._run, items))
+            self._deliver(run, self._run_or_errors(self._run, [waiting.item for waiting in batch]))
         finally:  # so that the next batch runs whatever happens
             self._continue()
         return False
 
-    def _run_in_thread(
-        self, run: _Run[Item, Result], function: Callable[[list[Item]], list[Result]], items: list[Item]
-    ) -> bool:
+    def _run_in_thread(self, run: _Run[Item, Result], function: Callable[[list[Item]], list[Result]]) -> bool:
         """Run a batch in a thread; return False if none can be started."""
         loop = self._running_loop()
         self._run_number += 1
         number = self._run_number
         try:
+            items = [waiting.item for waiting in run.batch]
             future = self._executor.submit(partial(self._run_or_errors, function), items)
         except RuntimeError as error:
-            self._replace_threads(f"after-{number}")  # the work was queued before its thread failed to start (3.11)
+            self._replace_threads()  # the work was queued before its thread failed to start (3.11)
             refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
             self._deliver(run, [refusal] * len(run.batch))
             return False
@@ -301,10 +269,10 @@ class Batcher(Generic[Item, Result]):
         running.add_done_callback(partial(self._settled, number, run.began, watch), context=self._empty_context)
         return True
 
-    def _replace_threads(self, name: str) -> None:
+    def _replace_threads(self) -> None:
         """Give later runs threads of their own; cancel the runs queued for the present ones."""
         self._executor.shutdown(wait=False, cancel_futures=True)
-        self._executor = self._new_executor(name)
+        self._executor = self._new_executor()
 
     def _run_or_errors(
         self, run: Callable[[list[Item]], list[Result]], items: list[Item]
@@ -341,7 +309,7 @@ class Batcher(Generic[Item, Result]):
         self.stuck += 1
         self._count_stuck()
         abandoned.add(future)
-        self._replace_threads(f"after-stuck-{self.stuck}")
+        self._replace_threads()
         failure = RuntimeError(f"it ran for {self._stuck_seconds:g} s and was given up")
         self._settle(number, [failure] * len(run.batch))
 
@@ -377,5 +345,4 @@ class Batcher(Generic[Item, Result]):
 
     def _continue(self) -> None:
         if self.queue.items and not self._gathering:
-            self._gathering = True
-            self._running_loop().call_soon(self._gather, self.queue.items, GATHERING_TURNS, context=self._empty_context)
+            self._begin_gathering(GATHERING_TURNS)

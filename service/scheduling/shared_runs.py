@@ -9,7 +9,7 @@ queued at all. Of the others only those in the batch, whose turn had come, are c
 import asyncio
 from typing import Generic, NamedTuple
 
-from service.scheduling.caller_queue import ItemTimes, Result
+from service.scheduling.fair_queue import ItemTimes, Result
 
 
 class Waiter(NamedTuple, Generic[Result]):

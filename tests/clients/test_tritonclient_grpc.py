@@ -1,14 +1,13 @@
-"""Triton's gRPC client: raw tensors, compression, shared memory, streams, metadata, the model repository, asyncio."""
+"""Triton's gRPC client: raw tensors, compression, streams, metadata, the model repository, asyncio."""
 
 import queue
 from collections.abc import Iterator
 from contextlib import closing
 
-import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
-from tritonclient.utils import InferenceServerException, shared_memory
+from tritonclient.utils import InferenceServerException
 
 from tests.clients.conftest import SECONDS, Server, Start
 from tests.clients.judged import MODEL, TEXTS, WIDTH, assert_half, assert_rows, assert_vectors
@@ -118,32 +117,6 @@ def test_grpc_statistics_count_what_was_asked(client: triton.InferenceServerClie
     before = counted()
     client.infer(MODEL, inputs(triton, padded()))
     assert counted() == before + 1
-
-
-def test_grpc_system_shared_memory(start: Start) -> None:
-    ids, mask = padded().values()
-    size = len(TEXTS) * WIDTH * 4
-    with start(shared_memory="true") as server, closing(triton.InferenceServerClient(server.rpc)) as client:
-        input_region = shared_memory.create_shared_memory_region("asked", "/inlay_g_asked", ids.nbytes + mask.nbytes)
-        answer = shared_memory.create_shared_memory_region("answer", "/inlay_g_answer", size)
-        try:
-            shared_memory.set_shared_memory_region(input_region, [ids, mask])
-            client.register_system_shared_memory("asked", "/inlay_g_asked", ids.nbytes + mask.nbytes)
-            client.register_system_shared_memory("answer", "/inlay_g_answer", size)
-            assert set(client.get_system_shared_memory_status().regions) == {"asked", "answer"}
-            tensors = [triton.InferInput(name, list(ids.shape), "INT64") for name in padded()]
-            tensors[0].set_shared_memory("asked", ids.nbytes)
-            tensors[1].set_shared_memory("asked", mask.nbytes, offset=ids.nbytes)
-            requested = triton.InferRequestedOutput(POOLED)
-            requested.set_shared_memory("answer", size)
-            client.infer(MODEL, tensors, outputs=[requested])
-            got = shared_memory.get_contents_as_numpy(answer, np.float32, [len(TEXTS), WIDTH])
-            assert_vectors(got)
-            client.unregister_system_shared_memory()
-            assert set(client.get_system_shared_memory_status().regions) == set()
-        finally:
-            shared_memory.destroy_shared_memory_region(input_region)
-            shared_memory.destroy_shared_memory_region(answer)
 
 
 def test_grpc_models_are_listed_unloaded_and_loaded_again(start: Start) -> None:

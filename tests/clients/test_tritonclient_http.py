@@ -1,13 +1,12 @@
-"""Triton's HTTP client: binary tensors, JSON, compression, shared memory, metadata, the model repository, asyncio."""
+"""Triton's HTTP client: binary tensors, JSON, compression, metadata, the model repository, asyncio."""
 
 from collections.abc import Iterator
 from contextlib import closing
 
-import numpy as np
 import pytest
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
-from tritonclient.utils import InferenceServerException, shared_memory
+from tritonclient.utils import InferenceServerException
 
 from tests.clients.conftest import Server, Start
 from tests.clients.judged import MODEL, TEXTS, WIDTH, assert_half, assert_rows, assert_vectors
@@ -118,33 +117,7 @@ def test_http_statistics_count_what_was_asked(client: triton.InferenceServerClie
     assert counted() == before + 1
 
 
-def test_http_system_shared_memory(start: Start) -> None:
-    ids, mask = padded().values()
-    size = len(TEXTS) * WIDTH * 4
-    with start(shared_memory="true") as server, closing(triton.InferenceServerClient(server.host)) as client:
-        input_region = shared_memory.create_shared_memory_region("asked", "/inlay_h_asked", ids.nbytes + mask.nbytes)
-        answer = shared_memory.create_shared_memory_region("answer", "/inlay_h_answer", size)
-        try:
-            shared_memory.set_shared_memory_region(input_region, [ids, mask])
-            client.register_system_shared_memory("asked", "/inlay_h_asked", ids.nbytes + mask.nbytes)
-            client.register_system_shared_memory("answer", "/inlay_h_answer", size)
-            assert {region["name"] for region in client.get_system_shared_memory_status()} == {"asked", "answer"}
-            tensors = [triton.InferInput(name, list(ids.shape), "INT64") for name in padded()]
-            tensors[0].set_shared_memory("asked", ids.nbytes)
-            tensors[1].set_shared_memory("asked", mask.nbytes, offset=ids.nbytes)
-            requested = triton.InferRequestedOutput(POOLED)
-            requested.set_shared_memory("answer", size)
-            client.infer(MODEL, tensors, outputs=[requested])
-            got = shared_memory.get_contents_as_numpy(answer, np.float32, [len(TEXTS), WIDTH])
-            assert_vectors(got)
-            client.unregister_system_shared_memory()
-            assert client.get_system_shared_memory_status() == []
-        finally:
-            shared_memory.destroy_shared_memory_region(input_region)
-            shared_memory.destroy_shared_memory_region(answer)
-
-
-def test_http_shared_memory_is_off_unless_set(client: triton.InferenceServerClient) -> None:
+def test_http_shared_memory_is_refused(client: triton.InferenceServerClient) -> None:
     with pytest.raises(InferenceServerException):
         client.register_system_shared_memory("asked", "/inlay_h_asked", 8)
 

@@ -8,9 +8,7 @@ from pathlib import Path
 import grpc
 import httpx
 import numpy as np
-import pytest
 
-from models.artifacts.export import export
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from tests.deploy.test_manifests import of_kind
@@ -22,14 +20,11 @@ IDS = {"name": "input_ids", "shape": [1, 3], "datatype": "INT64", "data": [1, 2,
 OUTPUTS = [{"name": "sentence_embedding"}]
 
 
-@pytest.mark.parametrize("exported", [True, False])
-def test_serves_what_kserve_mounts_under_its_name(tmp_path: Path, exported: bool) -> None:
+def test_serves_what_kserve_mounts_under_its_name(tmp_path: Path) -> None:
+    """A checkpoint; tests/service/cli/test_checkpoints.py shows that an exported model is found there too."""
     mounted = tmp_path / "mnt/models"
-    if exported:
-        export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), mounted)
-    else:
-        mounted.parent.mkdir()
-        write_tiny_bert(mounted, pooling="mean")
+    mounted.parent.mkdir()
+    write_tiny_bert(mounted, pooling="mean")
     (runtime,) = of_kind("ClusterServingRuntime")
     words = [word.replace("{{.Name}}", NAME) for word in runtime["spec"]["containers"][0]["args"]]
     words = [re.sub("=/(mnt|tmp)", rf"={tmp_path}/\1", word) for word in words]

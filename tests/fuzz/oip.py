@@ -5,49 +5,49 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
 
 from proto import open_inference_pb2 as pb
-from service.protocols.oip import bodies, rpc_tensors
-from service.protocols.oip.infer import parameters_of
-from service.protocols.oip.shared_memory import Regions
-from service.protocols.oip.tensors import BYTES, DATATYPES, decode, encode, from_raw, width
+from service.protocols.oip import bodies
+from service.protocols.oip.messages import BYTES, DATATYPES, Answer, Inference, OutputTensor, from_raw
+from service.protocols.oip.rpc import inference_of, response
 from tests.fuzz.judging import Target
 from tests.oip_bodies import LENGTH, entry, listed, raw_bytes
 from tests.oip_bodies import binary as made
 
-OFF, LENT = Regions(enabled=False), Regions(enabled=True)
 NO_HEADER = 0xFFFF
 WORDS = (
     *[f'"{name}"'.encode() for name in ("inputs", "outputs", "parameters", "data", "shape", "datatype", "name", "id")],
     *[f'"{name}":'.encode() for name in ("binary_data_size", "binary_data", "binary_data_output", "classification")],
-    *[f'"{name}":'.encode() for name in ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")],
+    b'"shared_memory_region":',
     *[f'"{name}"'.encode() for name in DATATYPES],
     *(b"9223372036854775807", b"18446744073709551616", b"-1", b"1e400", b"null", b"[]", b"{}", b"\xff\xff\xff\xff"),
 )
 
 
-def _finished(reading: Coroutine[Any, Any, bodies.Inference]) -> bodies.Inference:
+def _finished(reading: Coroutine[Any, Any, Inference]) -> Inference:
     """Return what a coroutine returns without waiting: these bodies are small enough."""
     try:
         reading.send(None)
     except StopIteration as end:
-        inference: bodies.Inference = end.value
+        inference: Inference = end.value
         return inference
     raise AssertionError("it waits")
+
+
+def _answer(inference: Inference) -> Answer:
+    """Return an answer of the numbers that came."""
+    arrays = [OutputTensor(each.name, each.values) for each in inference.inputs if not isinstance(each.values, list)]
+    return Answer("m", inference, arrays, ())
 
 
 def _binary(data: bytes) -> None:
     """2 bytes: what the header claims (0xFFFF: it is not sent); then the body."""
     length = int.from_bytes(data[:2], "little")
     fields = {} if length == NO_HEADER else {bodies.JSON_BYTES_HEADER: b"%d" % length}
-    fields |= {b"content-type": b"text/plain"} if len(data) % 2 else {}
-    inference = _finished(bodies.read(data[2:], fields, LENT if len(data) % 3 else OFF))
-    parameters_of(inference.parameters)
-    outputs = [tensor for tensor in inference.inputs if tensor.datatype not in ("FP16", "BF16", BYTES)]
+    inference = _finished(bodies.read(data[2:], fields))
     with suppress(StopIteration):  # small enough to be answered without waiting
-        bodies.respond("m", inference._replace(outputs=[]), outputs, OFF, lambda size: None).send(None)
+        bodies.respond(_answer(inference), lambda size: None).send(None)
 
 
 def _binary_seeds() -> list[bytes]:
@@ -60,37 +60,35 @@ def _binary_seeds() -> list[bytes]:
         made([("text", "BYTES", [b"hello", b"", "grün".encode()])], outputs=[{"name": "lengths"}]),
         made([("x", "FP32", [0.5, -1.0])], outputs=[{"name": "y", "parameters": {"binary_data": False}}]),
     ]
-    place = {"shared_memory_region": "r", "shared_memory_offset": 8, "shared_memory_byte_size": 16}
-    lent = [entry("input_ids", "INT64", [2], parameters=place)]
+    lent = [entry("input_ids", "INT64", [2], parameters={"shared_memory_region": "r"})]
     plain = [{"inputs": lent}, {"inputs": [listed("input_ids", [[1, 2], [3, 4]])]}]
     seeds = [int(headers[LENGTH]).to_bytes(2, "little") + body for body, headers in bodies]
     seeds += [NO_HEADER.to_bytes(2, "little") + json.dumps(each).encode() for each in plain]
-    return [*seeds, bytes(2) + np.arange(3).tobytes(), bytes(2) + b"a text."]
+    return seeds
 
 
 def _tensor(data: bytes) -> None:
-    """1 byte of datatype, 1 of dimensions, as many each, then raw bytes. What is taken is written as it came."""
+    """1 byte of datatype, 1 of dimensions, as many each, then raw bytes. Numbers that are taken are those that came."""
     kind, count, rest = data[:1] or b"\0", (data[1:2] or b"\0")[0] % 10, data[2:]
-    datatype, shape, raw = DATATYPES[kind[0] % len(DATATYPES)], list(rest[:count]), rest[count:]
-    tensor = from_raw("t", datatype, shape, raw)
-    assert bytes(encode(datatype, tensor.data)) == raw
-    values = decode(datatype, raw)
-    size = width(datatype)
-    assert len(values) == (len(raw) // size if size else len(values))
+    datatype, shape, raw = list(DATATYPES)[kind[0] % len(DATATYPES)], list(rest[:count]), rest[count:]
+    values = from_raw("t", datatype, shape, raw).values
+    if not isinstance(values, list):
+        assert values.astype(DATATYPES[datatype].dtype).tobytes() == raw
 
 
 def _tensor_seeds() -> list[bytes]:
     texts = raw_bytes([b"ab", b"", b"\xff"], BYTES)
-    rows = [(BYTES, [3], texts), ("INT64", [1, 2], bytes(16)), ("BOOL", [2], b"\0\1"), ("BF16", [2, 1], b"\0\x7f\0\0")]
-    return [bytes([DATATYPES.index(kind), len(shape), *shape]) + raw for kind, shape, raw in rows]
+    rows = [
+        (BYTES, [3], texts),
+        ("INT64", [1, 2], bytes(16)),
+        ("BOOL", [2], b"\0\1"),
+        ("UINT16", [2, 1], b"\0\x7f\0\0"),
+    ]
+    return [bytes([list(DATATYPES).index(kind), len(shape), *shape]) + raw for kind, shape, raw in rows]
 
 
 def _message(data: bytes) -> None:
-    message = pb.ModelInferRequest.FromString(data)
-    for regions in (OFF, LENT):
-        rpc_tensors.input_tensors(message, regions)
-        rpc_tensors.requested_outputs(message, regions)
-    parameters_of(rpc_tensors.values_of(message.parameters))
+    response(_answer(inference_of(pb.ModelInferRequest.FromString(data))))
 
 
 def _message_seeds() -> list[bytes]:
@@ -101,7 +99,6 @@ def _message_seeds() -> list[bytes]:
     small = tensor(name="mask", datatype="UINT8", shape=[1], contents=contents(uint_contents=[1]))
     lent = tensor(name="x", datatype="FP32", shape=[1])
     lent.parameters["shared_memory_region"].string_param = "r"
-    lent.parameters["shared_memory_byte_size"].int64_param = 4
     output = pb.ModelInferRequest.InferRequestedOutputTensor(name="y")
     output.parameters["classification"].int64_param = 0
     parameters = {"normalize": pb.InferParameter(bool_param=True), "dimensions": pb.InferParameter(int64_param=4)}

@@ -24,7 +24,7 @@ from proto import tei_pb2 as tei_pb
 from service.app import Application, create_app
 from service.errors import InlayError
 from service.grpc.calls import Shared
-from service.grpc.pipeline import Pipeline
+from service.grpc.server import Pipeline
 from service.http.response import Response
 from service.http.routes import Head, Request
 from service.protocols.inlay import rpc as inlay_rpc

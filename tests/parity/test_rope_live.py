@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from transformers import CONFIG_MAPPING
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from models.positions.arithmetic import Frequencies
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.config import LayerRope, read
 from models.positions.rope.conventions import CONVENTIONS
-from models.positions.rope.frequencies import Frequencies, frequencies
+from models.positions.rope.frequencies import frequencies
 from models.positions.rope.presets import PRESETS
 from models.positions.rope.scalings import SCALINGS
 from tests.models.positions.rope.test_config import WITHOUT_DEFAULTS

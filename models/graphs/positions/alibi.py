@@ -13,7 +13,7 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.positions.alibi import MAX_BIAS, checked_form, slopes
-from models.positions.table import Arithmetic
+from models.positions.arithmetic import Arithmetic
 
 _KEYS = ("INT64", ("batch", "keys"))
 
@@ -56,7 +56,7 @@ def alibi(
 
 
 def _key_numbers(builder: GraphBuilder, form: str, masked: bool) -> str:
-    """The numbers by which a key-only form multiplies its slopes: int64 [batch, keys]."""
+    """Emit the numbers by which a key-only form multiplies its slopes: int64 [batch, keys]."""
     if masked:
         counted = builder.op("CumSum", "attention_mask", builder.scalar(1, np.int64))
         return builder.op("Mul", builder.op("Sub", counted, builder.scalar(1, np.int64)), "attention_mask")
@@ -76,5 +76,5 @@ def _product(builder: GraphBuilder, number: str, slopes: Any, through_bfloat16: 
 
 
 def _bfloat16(builder: GraphBuilder, value: str) -> str:
-    """float32 rounded to bfloat16. ONNX Runtime has no bfloat16 Mul on CPU; the float32 product of two is exact."""
+    """Emit float32 rounded to bfloat16. ONNX Runtime has no bfloat16 Mul on CPU; a float32 product is exact."""
     return builder.cast(builder.cast(value, "BFLOAT16"), "FLOAT")

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.graphs.builder import GraphBuilder
+from models.positions.arithmetic import Arithmetic
 from models.positions.buckets import deberta_bucket, span_of, t5_bucket
-from models.positions.table import MAX_WIDTH, Arithmetic, checked_count
+from models.positions.table import MAX_WIDTH, checked_count
 
 Int64s = NDArray[np.int64]
 
@@ -97,7 +98,7 @@ def deberta(
 
 
 def _lookup(builder: GraphBuilder, bucket_of_distance: Int64s, left: str, right: str) -> str:
-    """The bucket of left - right, [queries, keys]; index 0 is the middle of the list, its ends hold beyond them."""
+    """Emit the bucket of left - right, [queries, keys]; 0 is the middle of the list, its ends hold beyond them."""
     limit = len(bucket_of_distance) // 2
     axes = {"query_positions": 1, "key_positions": 0}
     sides = [builder.op("Unsqueeze", name, builder.constant(np.array([axes[name]]))) for name in (left, right)]

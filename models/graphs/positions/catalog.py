@@ -4,14 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.errors import BadEncoding
-from models.graphs.positions import (
-    alibi,
-    buckets,
-    masks,
-    multi_axis,
-    rope,
-    sinusoidal,
-)
+from models.graphs.positions import alibi, buckets, masks, multi_axis, rope, sinusoidal
 from models.positions.rope.frequencies import frequencies
 
 Arguments = Mapping[str, Any]

@@ -81,19 +81,19 @@ def _within_window(builder: GraphBuilder, query: str, key: str, window: int, cau
 
 
 def _as_keys(builder: GraphBuilder, rows: str) -> str:
-    """[batch, keys] → [batch, 1, 1, keys]"""
+    """Emit [batch, keys] as [batch, 1, 1, keys]."""
     return builder.op("Unsqueeze", rows, builder.constant(np.array([1, 2])))
 
 
 def _same(builder: GraphBuilder, rows: str) -> str:
-    """Whether query and key have the same number in int64 [batch, keys]: bool [batch, 1, queries, keys]."""
+    """Emit whether query and key have the same number in int64 [batch, keys]: bool [batch, 1, queries, keys]."""
     queries = builder.op("Gather", rows, "query_positions", axis=1)  # [batch, queries]
     queries = builder.op("Unsqueeze", queries, builder.constant(np.array([1, 3])))
     return builder.op("Equal", queries, _as_keys(builder, rows))
 
 
 def _sequences(builder: GraphBuilder) -> str:
-    """The number of the packed sequence each key belongs to, int64 [batch, keys]."""
+    """Emit the number of the packed sequence that each key belongs to, int64 [batch, keys]."""
     ends = [builder.constant(np.array(bound)) for bound in ([0], [1], [-1], [2**62])]
     axis = builder.constant(np.array([1]))
     first = builder.op("Slice", "position_ids", ends[0], ends[1], axis)
@@ -106,7 +106,10 @@ def _sequences(builder: GraphBuilder) -> str:
 
 
 def _same_chunk(builder: GraphBuilder, query: str, key: str, chunk: int, padding: bool, packed: bool) -> str:
-    """Whether query and key lie in one chunk. Mod rounds down; Div would round towards 0, which is wrong for pads."""
+    """Emit whether query and key lie in one chunk.
+
+    Mod rounds down; Div would round towards 0, which is wrong for pads.
+    """
     size = builder.scalar(chunk, np.int64)
     if packed:
         return _same(builder, builder.op("Sub", "position_ids", builder.op("Mod", "position_ids", size)))
@@ -118,7 +121,7 @@ def _same_chunk(builder: GraphBuilder, query: str, key: str, chunk: int, padding
 
 
 def _left(builder: GraphBuilder) -> str:
-    """Pads before the first real key, int64 [batch, 1, 1, 1]."""
+    """Emit the number of pads before the first real key, int64 [batch, 1, 1, 1]."""
     counted = builder.op("CumSum", "attention_mask", builder.scalar(1, np.int64))
     before = builder.cast(builder.op("Equal", counted, builder.scalar(0, np.int64)), "INT64")
     total = builder.op("ReduceSum", before, builder.constant(np.array([1])), keepdims=1)

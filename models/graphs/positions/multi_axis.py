@@ -12,10 +12,9 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions.rope import cos_sin
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.axial import Axial, axial_named, axial_parts
-from models.positions.rope.frequencies import Frequencies
-from models.positions.rope.multi_axis import Int64s, Part, mrope_parts
-from models.positions.table import Arithmetic
+from models.positions.rope.multi_axis import AxisColumns, Int64s, mrope_parts
 
 
 def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
@@ -55,8 +54,8 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     return _model(builder, "axial", inputs, values, len(axis))
 
 
-def _joined(parts: Sequence[Part]) -> tuple[Frequencies, Int64s]:
-    """The frequency and the axis of every column."""
+def _joined(parts: Sequence[AxisColumns]) -> tuple[Frequencies, Int64s]:
+    """Return the frequency and the axis of every column."""
     columns = np.concatenate([part.columns for part in parts])
     order = np.argsort(columns)
     inverse_frequency, residue = (
@@ -73,7 +72,7 @@ def _shifted(builder: GraphBuilder, row: Axial, positions: str) -> str:
 
 
 def _centred_angles(builder: GraphBuilder, freqs: Frequencies, index: str, count: str) -> str:
-    """2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
+    """Emit 2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
     if freqs.arithmetic == "parity":
         middle = builder.op("Add", builder.cast(index, "FLOAT"), builder.scalar(0.5))
         share = builder.op("Div", middle, builder.cast(count, "FLOAT"))

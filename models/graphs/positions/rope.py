@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from models.graphs.builder import GraphBuilder
+from models.positions.arithmetic import Frequencies
 from models.positions.rope.angles import turns
-from models.positions.rope.frequencies import Frequencies
 
 POSITIONS = ("INT64", ("tokens",))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import rope
+from models.positions.arithmetic import Arithmetic
 from models.positions.sinusoidal import (
     GRID_AXIS,
     THETA,
@@ -20,7 +21,6 @@ from models.positions.sinusoidal import (
     frequencies,
     powers,
 )
-from models.positions.table import Arithmetic
 
 
 def sinusoid(
@@ -88,7 +88,7 @@ def _model(builder: GraphBuilder, name: str, inputs: Any, table: str, dim: int) 
 
 
 def _rows(builder: GraphBuilder, row: Sinusoid, dim: int, theta: float, arithmetic: Arithmetic, column: str) -> str:
-    """float32 [tokens, dim] of int64 positions [tokens, 1]."""
+    """Emit float32 [tokens, dim] of int64 positions [tokens, 1]."""
     if arithmetic == "parity" and row.steps in ("float64_quotient", "float64_product"):
         sine, cosine = _double_waves(builder, row, dim, theta, column)
     else:
@@ -107,7 +107,7 @@ def _double_waves(builder: GraphBuilder, row: Sinusoid, dim: int, theta: float, 
 
 
 def _arranged(builder: GraphBuilder, row: Sinusoid, dim: int, sine: str, cosine: str) -> str:
-    """Sines, cosines and, where needed, a zero, in the order of the row's columns."""
+    """Emit sines, cosines and, where needed, a zero, in the order of the row's columns."""
     place = columns(row, dim)
     joined, width = builder.op("Concat", sine, cosine, axis=-1), 2 * place.sines
     order = np.full(dim, width)  # the zero column, behind sines and cosines

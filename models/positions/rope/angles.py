@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.positions.arithmetic import DIGITS, PI
-from models.positions.rope.frequencies import Frequencies
+from models.positions.arithmetic import DIGITS, PI, Frequencies
 from models.positions.table import Positions, Rows, slice_positions
 
 Float64s = NDArray[np.float64]
@@ -145,7 +144,7 @@ def _far_values(freqs: Frequencies, steps: NDArray[np.int64]) -> tuple[Float64s,
 
 @lru_cache(maxsize=32)
 def _far_block(freqs: Frequencies, block_index: int, steps: int) -> tuple[Float64s, Float64s]:
-    """`_far_values` of consecutive steps, cached because neighbouring blocks of rows share them."""
+    """Return `_far_values` of consecutive steps, cached because neighbouring blocks of rows share them."""
     return _far_values(freqs, np.arange(block_index * steps, (block_index + 1) * steps))
 
 

@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies
-from models.positions.rope.multi_axis import Part, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
-from models.positions.rope.table import Width
-from models.positions.table import Arithmetic, Table, checked_positions
+from models.positions.arithmetic import Arithmetic, Frequencies
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.multi_axis import AxisColumns, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
+from models.positions.rope.rotation import Width
+from models.positions.table import Table, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]
@@ -111,7 +112,9 @@ def axial_named(kind: str) -> Axial:
     return AXIAL[kind]
 
 
-def axial_parts(row: Axial, head_dim: int, theta: float | None, arithmetic: Arithmetic) -> tuple[Part, Part]:
+def axial_parts(
+    row: Axial, head_dim: int, theta: float | None, arithmetic: Arithmetic
+) -> tuple[AxisColumns, AxisColumns]:
     """Return the columns that turn with the patch's row (axis 0) and with its column (axis 1), in table order.
 
     Args:
@@ -131,8 +134,8 @@ def axial_parts(row: Axial, head_dim: int, theta: float | None, arithmetic: Arit
     every = np.arange(head_dim // 4)
     first, second = (subset(freqs, 2 * every + slot) if shared else freqs for slot in (0, 1))
     return (
-        Part("hw".index(row.axes[0]), every, first),
-        Part("hw".index(row.axes[1]), every + len(every), second),
+        AxisColumns("hw".index(row.axes[0]), every, first),
+        AxisColumns("hw".index(row.axes[1]), every + len(every), second),
     )
 
 
@@ -197,7 +200,7 @@ def _formula(row: Axial) -> str:
 def _patches(
     kind: str, row: Axial, grid: tuple[int, int] | None, positions: Int64s | None, merge: int | None
 ) -> tuple[Callable[[int, int], Int64s], int, Grid | None]:
-    """A function for row and column of patches start to stop, [2, ...]; the number of patches; the grid, if known."""
+    """Return a function for row and column of patches start to stop, [2, ...]; their number; the grid, if known."""
     known_grid = None if grid is None else _grid(grid, row.merge if merge is None else merge)
     if positions is None:
         if known_grid is None:
@@ -227,7 +230,7 @@ def _grid(grid: tuple[int, int], merge: int) -> Grid:
     return Grid(height, width, merge)
 
 
-def centred_cos_sin(parts: Sequence[Part], patches: Int64s, grid: Grid) -> tuple[Array, Array]:
+def centred_cos_sin(parts: Sequence[AxisColumns], patches: Int64s, grid: Grid) -> tuple[Array, Array]:
     """Return cos and sin of 2 pi times each patch's centre (-1 to 1) times a frequency, [N, head_dim/2] each."""
     angles = [_centred_angles(patches[part.axis], (grid.height, grid.width)[part.axis], part.freqs) for part in parts]
     joined = np.concatenate(angles, axis=-1)

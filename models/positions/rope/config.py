@@ -11,9 +11,10 @@ from typing import Any
 from models.errors import BadEncoding, BadScaling
 from models.positions.rope.config_keys import Source, head_dim, source_of
 from models.positions.rope.config_tables import READING_TRAINED, Parameters, rope_type_of, tables_of
-from models.positions.rope.frequencies import Rope, finite, frequencies, positive
-from models.positions.rope.layers import ALL, layers_of
-from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.conventions import ALL
+from models.positions.rope.frequencies import Rope, frequencies
+from models.positions.rope.layers import layers_of
+from models.positions.rope.scaling_parameters import TRAINED, finite, positive
 
 _NOT_SCALING = (
     "rope_type",
@@ -138,7 +139,7 @@ def _rotary_dim(source: Source, parameters: Parameters, rope_type: str, width: i
 
 
 def _scaling_parameters(source: Source, parameters: Parameters, rope_type: str, notes: list[str]) -> Parameters:
-    """The scaling's own parameters, without those that this family's code ignores."""
+    """Return the scaling's own parameters, without those that this family's code ignores."""
     not_scaling = set(_NOT_SCALING)
     if rope_type != "proportional":
         not_scaling.add("partial_rotary_factor")
@@ -160,7 +161,7 @@ def _scaling_parameters(source: Source, parameters: Parameters, rope_type: str, 
 
 
 def _plain(key: str, value: Any) -> Any:
-    """A parameter that is a number, true or false, a text, or a list of numbers; the scaling checks which."""
+    """Return a parameter that is a number, true or false, a text, or a list of numbers; the scaling checks which."""
     items = value if isinstance(value, list) else [value]
     if not all(isinstance(item, int | float | str) for item in items):
         raise BadScaling(f"{key} is {str(value)[:60]}; it must be a number, true or false, or a list of numbers")
@@ -176,7 +177,7 @@ def _note_null_head(source: Source, rope_type: str, notes: list[str]) -> None:
 
 
 def _sections(source: Source, parameters: Parameters, rotary: int) -> tuple[tuple[int, ...] | None, str | None]:
-    """mrope_section and how the axes share the frequencies."""
+    """Return mrope_section and how the axes share the frequencies."""
     row, sections_given = source.convention, parameters.get("mrope_section")
     if source.known and row.axes is None:
         return None, None
@@ -194,7 +195,7 @@ def _sections(source: Source, parameters: Parameters, rotary: int) -> tuple[tupl
 
 
 def _softmax_scale(source: Source, parameters: Parameters, rope: Rope, notes: list[str]) -> float:
-    """DeepSeek's m(factor, mscale_all_dim)^2, which its attention multiplies the scores by."""
+    """Return DeepSeek's m(factor, mscale_all_dim)^2, which its attention multiplies the scores by."""
     mscale = parameters.get("mscale_all_dim")
     if not source.convention.softmax or rope.rope_type == "default" or not mscale:
         return 1.0

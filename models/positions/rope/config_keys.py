@@ -180,7 +180,7 @@ def head_dim(source: Source, layer_type: str | None = None) -> int:
     if head_rule == "joined":
         return _rotary_slice(source) + (source.count("qk_nope_head_dim") or source.assume("qk_nope_head_dim", 64))
     if layer_type and layer_type in source.convention.heads:
-        own_head_dim = _own_head_dim(source, layer_type)
+        own_head_dim = _layer_head_dim(source, layer_type)
         if own_head_dim is not None:
             return own_head_dim
     if head_rule == "given":
@@ -197,8 +197,8 @@ def _rotary_slice(source: Source) -> int:
     return value if value is not None else int(source.assume("qk_rope_head_dim", source.convention.rotary_dim))
 
 
-def _own_head_dim(source: Source, layer_type: str) -> int | None:
-    """Transformers 5.23 writes the layers that differ as per_layer_config; published files say global_head_dim."""
+def _layer_head_dim(source: Source, layer_type: str) -> int | None:
+    """Return the head of layers that differ, by per_layer_config (transformers 5.23) or global_head_dim (older)."""
     key, default = source.convention.heads[layer_type]
     layers = source.data.get("per_layer_config")
     if layers is None:

@@ -9,9 +9,8 @@ from typing import Any
 
 from models.errors import BadScaling
 from models.positions.rope.config_keys import Source
-from models.positions.rope.frequencies import finite
-from models.positions.rope.layers import ALL
-from models.positions.rope.scaling_parameters import TRAINED
+from models.positions.rope.conventions import ALL
+from models.positions.rope.scaling_parameters import TRAINED, finite
 from models.positions.rope.scalings import SCALINGS
 
 Parameters = dict[str, Any]
@@ -49,7 +48,7 @@ def _object(source: Source, key: str) -> Parameters:
 
 
 def _nested(parameters: Parameters) -> bool:
-    """Whether there is one object per layer type. An object as a parameter's value is an error of the scaling."""
+    """Return whether there is one object per layer type; an object as a parameter's value is the scaling's error."""
     return any(isinstance(value, Mapping) and name not in _PARAMETERS for name, value in parameters.items())
 
 
@@ -117,7 +116,7 @@ def _one_type(source: Source, name: str, current: Parameters, legacy: Parameters
 
 
 def _merged(source: Source, name: str, parameters: Parameters, legacy: Parameters) -> Parameters:
-    """An older file's rope_scaling merged into a layer type, where transformers reads `rope_type` but not `type`."""
+    """Return a layer type with an older file's rope_scaling, of which transformers reads `rope_type` but not `type`."""
     if "type" in legacy and "rope_type" not in legacy and source.model_type != "deepseek_v4":
         source.note(
             f"rope_scaling says type {legacy['type']!r}; for {name} of {source.model_type} transformers 5.23 reads "

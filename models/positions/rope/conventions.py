@@ -15,6 +15,7 @@ from typing import Any, Literal
 Head = Literal["given", "derived", "doubled", "mla", "joined"]
 Parameters = Mapping[str, Any]
 Sizes = tuple[int, int, int, int | None]
+ALL = "all"  # the layer type of the only table
 NOT_ATTENTION = ("linear_attention", "conv", "mamba", "mamba2", "recurrent", "moe", "mlp")
 
 
@@ -104,7 +105,7 @@ class Convention:
 
 
 def _mla(sizes: Sizes | None, rotary_dim: int = 64, **rest: Any) -> Convention:
-    """DeepSeek's latent attention: only a slice of each head rotates, and it is stored interleaved."""
+    """Return a row of DeepSeek's latent attention: only a slice of each head rotates, and it is stored interleaved."""
     return Convention(
         sizes, head="mla", rotary_dim=rotary_dim, softmax=True, **{"layout": "interleave_in_half_out"} | rest
     )
@@ -133,7 +134,7 @@ def _yarn(factor: float, trained: int, **rest: Any) -> Parameters:
 
 
 def _two_tables(full: float, sliding: float, **rest: Any) -> dict[str, Any]:
-    """Full and sliding layers with a theta each; older files may have them at the top level."""
+    """Return the tables of full and sliding layers with a theta each; older files may have them at the top level."""
     return {
         "tables": {"full_attention": {"rope_theta": full}, "sliding_attention": {"rope_theta": sliding}},
         "scaled": ("full_attention",),

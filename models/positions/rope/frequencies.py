@@ -3,7 +3,6 @@
 The angle of position m in channel pair i is m * inverse_frequency[i]. scalings.py has the formulas.
 """
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
@@ -15,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadScaling
-from models.positions.arithmetic import DIGITS, NUMBERS
-from models.positions.rope.scaling_parameters import PARAMETERS, POSITIVE, TRAINED, Bounds
+from models.positions.arithmetic import DIGITS, NUMBERS, Arithmetic, Frequencies
+from models.positions.rope.scaling_parameters import TRAINED, checked, positive, shorten
 from models.positions.rope.scalings import SCALINGS, Scaling, Unscaled
-from models.positions.table import MAX_POSITION, Arithmetic
+from models.positions.table import MAX_POSITION
 
-Float64s = NDArray[np.float64]
 MAX_ROTARY_DIM = 8192
 BY_LENGTH = ("dynamic", "longrope")  # rope types whose frequencies depend on the sequence's length
 
@@ -70,24 +68,7 @@ def _hashable(name: str, value: Any) -> Any:
         return tuple(_hashable(name, item) for item in value)
     if isinstance(value, str | int | float):
         return value
-    raise BadScaling(f"{name} is {_shorten(value)}; it must be a number, true or false, or a list of numbers")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Frequencies:
-    """The numbers from which every cos and sin of a table are computed.
-
-    Attributes:
-        inverse_frequency: float64 (r/2,), radians per position, fastest first; parity: float32 values, widened.
-        residue: float64 (r/2,): the exact frequency minus its float64 value (exact); zeros (parity).
-        attention_factor: cos and sin are multiplied by it, so attention scores by its square.
-        arithmetic: exact or parity.
-    """
-
-    inverse_frequency: Float64s
-    residue: Float64s
-    attention_factor: float
-    arithmetic: Arithmetic
+    raise BadScaling(f"{name} is {shorten(value)}; it must be a number, true or false, or a list of numbers")
 
 
 @lru_cache(maxsize=64)  # of up to 64 KiB, and their ropes with lists as long
@@ -121,7 +102,7 @@ def frequencies(rope: Rope, arithmetic: Arithmetic = "exact", seq_len: int | Non
         except BadScaling as error:
             raise BadScaling(f"{rope.rope_type} RoPE {error}") from None
         except (ArithmeticError, ValueError):
-            shown = _shorten({"theta": rope.theta, **dict(rope.parameters)})
+            shown = shorten({"theta": rope.theta, **dict(rope.parameters)})
             raise BadScaling(f"{rope.rope_type} RoPE has no {arithmetic} frequencies for {shown}") from None
         return _split(inverse_frequency, float(factor), arithmetic)
 
@@ -138,6 +119,21 @@ def remarks(rope: Rope) -> tuple[str, ...]:
         BadScaling: an unknown rope_type, or a parameter that is missing, unknown or impossible.
     """
     return tuple(_scaling_row(rope).remarks(_checked_parameters(rope)))
+
+
+def facts_of(rope: Rope, freqs: Frequencies) -> dict[str, Any]:
+    """Return, JSON-ready, the frequencies and how they were computed."""
+    return {
+        "rope_type": rope.rope_type,
+        "formula": SCALINGS[rope.rope_type].formula,
+        "theta": rope.theta,
+        "rotary_dim": rope.rotary_dim,
+        "head_dim": rope.head_dim or rope.rotary_dim,
+        "max_position_embeddings": rope.max_position_embeddings,
+        "parameters": dict(rope.parameters),
+        "attention_factor": freqs.attention_factor,
+        "inverse_frequency": freqs.inverse_frequency.tolist(),
+    }
 
 
 def _split(inverse_frequency: NDArray[Any], attention_factor: float, arithmetic: Arithmetic) -> Frequencies:
@@ -182,54 +178,4 @@ def _checked_parameters(rope: Rope) -> dict[str, Any]:
         raise BadScaling(
             f"{name} RoPE: {', '.join(missing)} {'is' if one else 'are'} missing; give {'it' if one else 'them'}"
         )
-    return {parameter: _checked(parameter, value) for parameter, value in parameters.items()}
-
-
-def _checked(name: str, value: Any) -> Any:
-    """Return the value of a scaling's parameter as its row of PARAMETERS has it."""
-    row = PARAMETERS[name]
-    if row.kind == "boolean":
-        return _flag(name, value)
-    if row.kind == "number":
-        return _within(row.bounds, name, value)
-    if not isinstance(value, tuple):
-        raise BadScaling(f"{name} is {_shorten(value)}; it must be a list of numbers {row.bounds}")
-    return tuple(_within(row.bounds, f"{name}[{index}]", item) for index, item in enumerate(value))
-
-
-def positive(name: str, value: Any) -> float:
-    """Return the value as a float.
-
-    Raises:
-        BadScaling: it is not a finite number above 0.
-    """
-    return _within(POSITIVE, name, value)
-
-
-def _within(bounds: Bounds, name: str, value: Any) -> float:
-    number = finite(name, value)
-    if not bounds.contain(number):
-        raise BadScaling(f"{name} is {value!r}; it must be {bounds}")
-    return number
-
-
-def finite(name: str, value: Any) -> float:
-    """Return the value as a float.
-
-    Raises:
-        BadScaling: it is not a finite number.
-    """
-    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
-        raise BadScaling(f"{name} is {_shorten(value)}; it must be a number")
-    return float(value)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise BadScaling(f"{name} is {_shorten(value)}; it must be true or false")
-    return value
+    return {parameter: checked(parameter, value) for parameter, value in parameters.items()}

@@ -5,9 +5,7 @@ from typing import Any
 
 from models.errors import BadEncoding
 from models.positions.rope.config_keys import Source
-from models.positions.rope.conventions import NOT_ATTENTION, Pattern
-
-ALL = "all"
+from models.positions.rope.conventions import ALL, NOT_ATTENTION, Pattern
 
 
 def layers_of(source: Source, tables: Mapping[str, Any]) -> tuple[str | None, ...]:
@@ -39,7 +37,7 @@ def layers_of(source: Source, tables: Mapping[str, Any]) -> tuple[str | None, ..
 
 
 def _typed(source: Source) -> tuple[int | None, tuple[str, ...]]:
-    """The number of layers, and their types where config.json or the family's pattern gives them."""
+    """Return the number of layers, and their types where config.json or the family's pattern gives them."""
     count = source.count("num_hidden_layers")
     if count is None and source.nested:
         count = source.size("num_hidden_layers")
@@ -82,7 +80,7 @@ def _table(source: Source, tables: Mapping[str, Any], layer_type: str | None, un
 
 
 def _rotating(source: Source, count: int) -> list[bool]:
-    """Whether each layer rotates, by the lists and intervals that some families have."""
+    """Return whether each layer rotates, by the lists and intervals that some families have."""
     row = source.convention
     if row.listed and (numbers := _numbers(source, *row.listed[::2])) is not None:
         return [(layer in numbers) == row.listed[1] for layer in range(count)]

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.angles import cos_sin
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies, remarks
-from models.positions.rope.rotation import duplicate
-from models.positions.rope.table import WIDTHS, Width, facts_of
-from models.positions.table import Arithmetic, Output, Table, checked_positions
+from models.positions.rope.frequencies import Rope, facts_of, frequencies, remarks
+from models.positions.rope.rotation import WIDTHS, Width, duplicate
+from models.positions.table import Output, Table, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]
@@ -71,7 +71,7 @@ AXES: dict[str, Axes] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class AxisColumns:
     """The columns of a table that turn with one axis.
 
     Attributes:
@@ -85,7 +85,7 @@ class Part:
     freqs: Frequencies
 
 
-def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[Part, ...]:
+def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -> tuple[AxisColumns, ...]:
     """Return the columns of an M-RoPE table by axis.
 
     Args:
@@ -106,7 +106,7 @@ def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -
         )
     owners = row.owners(sections)
     return tuple(
-        Part(axis, columns, subset(freqs, columns))
+        AxisColumns(axis, columns, subset(freqs, columns))
         for axis in range(3)
         if len(columns := np.flatnonzero(owners == axis))
     )
@@ -130,7 +130,7 @@ def subset(freqs: Frequencies, columns: Int64s) -> Frequencies:
     )
 
 
-def multi_axis_cos_sin(parts: Sequence[Part], positions: Int64s) -> tuple[Array, Array]:
+def multi_axis_cos_sin(parts: Sequence[AxisColumns], positions: Int64s) -> tuple[Array, Array]:
     """Return cos and sin of positions with several axes.
 
     Args:
@@ -197,7 +197,7 @@ def tabulate_mrope(
     return Table("mrope", arithmetic, outputs, facts, (*_shortfalls(parts, facts["sections"], row), *remarks(rope)))
 
 
-def _shortfalls(parts: Sequence[Part], sections: Sequence[int], row: Axes) -> tuple[str, ...]:
+def _shortfalls(parts: Sequence[AxisColumns], sections: Sequence[int], row: Axes) -> tuple[str, ...]:
     columns = {part.axis: len(part.columns) for part in parts}
     return tuple(
         f"sections name {count} frequencies for {NAMES[axis]}; the pattern gives it {columns.get(axis, 0)}, as in "
@@ -207,7 +207,7 @@ def _shortfalls(parts: Sequence[Part], sections: Sequence[int], row: Axes) -> tu
     )
 
 
-def column_facts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, Any]:
+def column_facts(parts: Sequence[AxisColumns], names: Sequence[str]) -> dict[str, Any]:
     """Return, JSON-ready, the frequency and the axis of each column of a single-width table."""
     width = sum(len(part.columns) for part in parts)
     inverse_frequency, axis = np.empty(width), np.empty(width, np.int64)
@@ -221,7 +221,7 @@ def column_facts(parts: Sequence[Part], names: Sequence[str]) -> dict[str, Any]:
 
 
 def cos_sin_outputs(
-    cos_sin_rows: Columns, shape: Sequence[int], parts: Sequence[Part], layout: str, table: Width
+    cos_sin_rows: Columns, shape: Sequence[int], parts: Sequence[AxisColumns], layout: str, table: Width
 ) -> dict[str, Output]:
     """Return the outputs `cos` and `sin` of a table.
 

@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, Arithmetic, rounded
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, rounded
 
 Pairing = Literal["half", "adjacent"]
 Pair = tuple[slice, slice]
+Width = Literal["single", "duplicated"]  # of a table: a value per pair, or per channel
+WIDTHS = ("single", "duplicated")
 Array = NDArray[Any]
 
 
@@ -137,25 +140,24 @@ def rotate(
     if inverse:
         cos, sin = (values * inverse_scale(attention_factor) for values in (cos, sin))
     read, written = (row.written, row.read) if inverse else (row.read, row.written)
-    source = x[..., skip:, :].astype(working, copy=False)
-    turned = source.copy()
-    blocks = zip(
-        pairs(row, read, head_dim, rotary_dim),
-        pairs(row, written, head_dim, rotary_dim),
-        np.split(cos, row.blocks, axis=-1),
-        np.split(sin, row.blocks, axis=-1),
-        strict=True,
-    )
-    for (first, second), (to_first, to_second), c, s in blocks:
-        u, v = source[..., first], source[..., second]
-        turned[..., to_first] = u * c - v * s
-        turned[..., to_second] = v * c + u * s
-    turned = rounded(turned, x.dtype.name)
+    places = [pairs(row, pairing, head_dim, rotary_dim) for pairing in (read, written)]
+    turned = rounded(_turned(x[..., skip:, :].astype(working, copy=False), cos, sin, *places), x.dtype.name)
     return np.concatenate([x[..., :skip, :], turned], axis=-2) if skip else turned
 
 
+def _turned(source: Array, cos: Array, sin: Array, read: list[Pair], written: list[Pair]) -> Array:
+    """Return a copy of the source [..., S, D] with the pairs of each block turned."""
+    turned = source.copy()
+    angles = (np.split(values, len(read), axis=-1) for values in (cos, sin))
+    for (first, second), (to_first, to_second), c, s in zip(read, written, *angles, strict=True):
+        u, v = source[..., first], source[..., second]
+        turned[..., to_first] = u * c - v * s
+        turned[..., to_second] = v * c + u * s
+    return turned
+
+
 def _over_heads(values: Array, dims: int) -> Array:
-    """[B.., S, r/2] with as many axes as x, those between B.. and S of size 1; [S, r/2] broadcasts as it is."""
+    """Return [B.., S, r/2] with as many axes as x, those between B.. and S of size 1; [S, r/2] broadcasts as it is."""
     heads = (1,) * (dims - values.ndim) if values.ndim > 2 else ()
     return values.reshape(*values.shape[:-2], *heads, *values.shape[-2:])
 
@@ -215,11 +217,6 @@ def duplicate(values: Array, layout: str) -> Array:
     return wide
 
 
-def sin_cos(cos: Array, sin: Array) -> Array:
-    """Return [sin | cos] as one table of width r, as GPT-J, CodeGen (parity) and RoFormer (exact) keep it."""
-    return np.concatenate([sin, cos], axis=-1)
-
-
 def convert_rows(weight: Array, head_dim: int, rotary_dim: int, source: str, target: str) -> Array:
     """Return a q or k projection trained for one layout with its rows reordered for another; scores stay the same.
 
@@ -258,7 +255,7 @@ def permutation(head_dim: int, rotary_dim: int, source: str, target: str) -> NDA
 
 
 def _channels(layout: Layout, head_dim: int, rotary_dim: int) -> NDArray[np.int64]:
-    """First channels of the pairs, then second ones, then those that do not rotate.
+    """Return the first channels of the pairs, then the second ones, then those that do not rotate.
 
     A pair that turns backwards equals one that turns forwards with its channels swapped.
     """

@@ -1,9 +1,12 @@
-"""PARAMETERS: kind, range and meaning of each parameter of a RoPE scaling.
+"""PARAMETERS: kind, range and meaning of each parameter of a RoPE scaling, and the checks of values.
 
-`frequencies` checks values by these rows, and the API's schemas and documentation are made from them.
+Values are checked by these rows, and the API's schemas and documentation are made from them.
 """
 
-from typing import Literal, NamedTuple
+import sys
+from typing import Any, Literal, NamedTuple
+
+from models.errors import BadScaling
 
 TRAINED = "original_max_position_embeddings"
 
@@ -30,7 +33,7 @@ class Bounds(NamedTuple):
         )
 
     def __str__(self) -> str:
-        """The range in words."""
+        """Return the range in words."""
         lower = f"above {self.above:g}" if self.above is not None else f"{self.minimum:g} or more"
         return lower if self.maximum is None else f"{lower}, up to {self.maximum:g}"
 
@@ -144,3 +147,54 @@ PARAMETERS: dict[str, ScalingParameter] = {
     ),
 }
 """Every parameter of a row of scalings.SCALINGS, by its name in config.json."""
+
+
+def checked(name: str, value: Any) -> Any:
+    """Return the value of a scaling's parameter, checked by its row of PARAMETERS; BadScaling if it breaks it."""
+    row = PARAMETERS[name]
+    if row.kind == "boolean":
+        return _flag(name, value)
+    if row.kind == "number":
+        return _within(row.bounds, name, value)
+    if not isinstance(value, tuple):
+        raise BadScaling(f"{name} is {shorten(value)}; it must be a list of numbers {row.bounds}")
+    return tuple(_within(row.bounds, f"{name}[{index}]", item) for index, item in enumerate(value))
+
+
+def positive(name: str, value: Any) -> float:
+    """Return the value as a float.
+
+    Raises:
+        BadScaling: it is not a finite number above 0.
+    """
+    return _within(POSITIVE, name, value)
+
+
+def _within(bounds: Bounds, name: str, value: Any) -> float:
+    number = finite(name, value)
+    if not bounds.contain(number):
+        raise BadScaling(f"{name} is {value!r}; it must be {bounds}")
+    return number
+
+
+def finite(name: str, value: Any) -> float:
+    """Return the value as a float.
+
+    Raises:
+        BadScaling: it is not a finite number.
+    """
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= sys.float_info.max:
+        raise BadScaling(f"{name} is {shorten(value)}; it must be a number")
+    return float(value)
+
+
+def shorten(value: Any) -> str:
+    """Return a value as messages show it, in 60 characters at most."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise BadScaling(f"{name} is {shorten(value)}; it must be true or false")
+    return value

@@ -137,7 +137,7 @@ def dynamic(rope: Unscaled, factor: Any) -> Scaled:
 
 
 def _theta_in_single_steps(rope: Unscaled, factor: float, length: int, trained: int) -> float:
-    """theta grown as transformers 5.23 grows it once seq_len is a tensor: every step rounded to float32."""
+    """Return theta grown as transformers 5.23 grows it once seq_len is a tensor: in float32 steps."""
     single = np.float32
     grown = single(factor) * single(length) / single(trained) - single(factor - 1)
     power = single(float(grown) ** (rope.rotary_dim / (rope.rotary_dim - 2)))
@@ -237,23 +237,12 @@ def yarn(
 
     Source: Peng et al. 2023, arXiv:2309.00071; transformers 5.23 `yarn`.
     """
-    numbers, dim = rope.numbers, rope.rotary_dim
+    numbers = rope.numbers
     factor = rope.ratio(original_max_position_embeddings) if factor is None else factor
-
-    def channel(turns: Any) -> Any:
-        trained = original_max_position_embeddings / (turns * 2 * numbers.pi)
-        return numbers.scalar(dim) * numbers.log(trained) / (2 * numbers.log(numbers.scalar(rope.theta)))
-
-    low = channel(numbers.scalar(32) if beta_fast is None else beta_fast)
-    high = channel(numbers.scalar(1) if beta_slow is None else beta_slow)
-    if truncate:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(low, 0), min(high, dim - 1)
-    if low == high:
-        high += numbers.scalar(0.001)
+    fast = numbers.scalar(32) if beta_fast is None else beta_fast
+    slow = numbers.scalar(1) if beta_slow is None else beta_slow
+    left = 1 - _squeezed(rope, original_max_position_embeddings, fast, slow, truncate)
     powers = rope.powers()
-    squeezed = np.clip((numbers.array(range(dim // 2)) - low) / (high - low), 0, 1)
-    left = 1 - squeezed
     scaled = numbers.divide(1, factor * powers) * (1 - left) + numbers.divide(1, powers) * left
     if attention_factor is None:
         upper, lower = (mscale, mscale_all_dim) if mscale and mscale_all_dim else (numbers.scalar(1), None)
@@ -261,6 +250,23 @@ def yarn(
         if lower is not None:
             attention_factor /= _magnitude(numbers, factor, lower)
     return scaled, attention_factor
+
+
+def _squeezed(rope: Unscaled, trained: Any, beta_fast: Any, beta_slow: Any, truncate: bool) -> Any:
+    """Return how much of `factor` each pair is divided by: 0 for the fast ones, 1 for the slow ones."""
+    numbers, dim = rope.numbers, rope.rotary_dim
+
+    def channel(turns: Any) -> Any:
+        length = trained / (turns * 2 * numbers.pi)
+        return numbers.scalar(dim) * numbers.log(length) / (2 * numbers.log(numbers.scalar(rope.theta)))
+
+    low, high = channel(beta_fast), channel(beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, dim - 1)
+    if low == high:
+        high += numbers.scalar(0.001)
+    return np.clip((numbers.array(range(dim // 2)) - low) / (high - low), 0, 1)
 
 
 def _magnitude(numbers: Numbers, factor: Any, scale: Any) -> Any:

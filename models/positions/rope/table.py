@@ -1,19 +1,16 @@
 """The cos and sin table of one rope, as a Table."""
 
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope import angles
 from models.positions.rope.angles import Function
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies, remarks
-from models.positions.rope.rotation import duplicate, layout_named
-from models.positions.rope.scalings import SCALINGS
-from models.positions.table import Arithmetic, Output, Positions, Rows, Table, checked_positions
-
-Width = Literal["single", "duplicated"]
-WIDTHS = ("single", "duplicated")
+from models.positions.rope.frequencies import Rope, facts_of, frequencies, remarks
+from models.positions.rope.rotation import WIDTHS, Width, duplicate, layout_named
+from models.positions.table import Output, Positions, Rows, Table, checked_positions
 
 
 def tabulate(
@@ -57,21 +54,6 @@ def tabulate(
     }
     facts = facts_of(rope, freqs) | {"seq_len": seq_len, "table": table, "layout": layout}
     return Table("rope", arithmetic, outputs, facts, notes + remarks(rope))
-
-
-def facts_of(rope: Rope, freqs: Frequencies) -> dict[str, Any]:
-    """Return, JSON-ready, the frequencies and how they were computed."""
-    return {
-        "rope_type": rope.rope_type,
-        "formula": SCALINGS[rope.rope_type].formula,
-        "theta": rope.theta,
-        "rotary_dim": rope.rotary_dim,
-        "head_dim": rope.head_dim or rope.rotary_dim,
-        "max_position_embeddings": rope.max_position_embeddings,
-        "parameters": dict(rope.parameters),
-        "attention_factor": freqs.attention_factor,
-        "inverse_frequency": freqs.inverse_frequency.tolist(),
-    }
 
 
 def _rows(freqs: Frequencies, positions: Positions, function: Function, table: Width, layout: str) -> Rows:

@@ -66,6 +66,8 @@ class Job:
         ids: of each input as it is read; what stands for a text before it is tokenized has no ids.
         texts: the numbers of the inputs that are still to be tokenized.
         characters: of the texts.
+        tokenizing: seconds that it took.
+        keys: of the inputs in the vector cache; empty: it keeps none of them.
         kept: what the vector cache has of an input, by its number.
         prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
         located: where the tokens of a text lie, by its number; of a plan that `locates` alone.
@@ -82,6 +84,8 @@ class Job:
     ids: list[Ids]
     texts: list[int]
     characters: int = 0
+    tokenizing: float = 0.0
+    keys: Sequence[bytes] = ()
     kept: Mapping[int, Kept] = field(default_factory=dict)
     prompts: Mapping[int, int] = field(default_factory=dict)
     located: Mapping[int, OwnTokens] = field(default_factory=dict)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD
-from models.positions.table import Arithmetic, Output, Table
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import Output, Table
 from models.recipes.heads import OutputHead
 from models.tables.row_blocks import Check, never_cancel
 from service.embedding.model import Model

@@ -139,6 +139,13 @@ class CohereEmbeddings(BaseModel):
     response_type: Literal["embeddings_by_type", "embeddings_floats"]
 
 
+ANSWER = Answer(
+    description="The vectors, in the order of the inputs.",
+    content={JSON: CohereEmbeddings},
+    headers=truncation.HEADERS | ignored_fields.HEADERS,
+)
+
+
 class Source(NamedTuple):
     """What is embedded: texts, or images."""
 
@@ -148,31 +155,15 @@ class Source(NamedTuple):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's routes for vectors."""
-    rows = [
-        _route(context, "/v1/embed", CohereEmbedBody, "cohere_embed_v1", "1"),
-        _route(context, "/v2/embed", CohereV2EmbedBody, "cohere_embed_v2", "2"),
-    ]
+    bodies: dict[str, type[CohereEmbedBody]] = {"1": CohereEmbedBody, "2": CohereV2EmbedBody}
+    rows = [_route(context, version, body) for version, body in bodies.items()]
     return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
 
 
-def _route(context: ServiceContext, path: str, body: type[CohereEmbedBody], name: str, version: str) -> Route:
-    return Route(
-        verb="POST",
-        path=path,
-        handler=_handler(context, body, version),
-        name=name,
-        summary=f"Embed as Cohere's v{version} does",
-        tag=EMBED,
-        body=RequestBody(model=body, examples=EXAMPLES),
-        answers={
-            200: Answer(
-                description="The vectors, in the order of the inputs.",
-                content={JSON: CohereEmbeddings},
-                headers=truncation.HEADERS | ignored_fields.HEADERS,
-            )
-        },
-        vectors=True,
-    )
+def _route(context: ServiceContext, version: str, model: type[CohereEmbedBody]) -> Route:
+    path, name, about = f"/v{version}/embed", f"cohere_embed_v{version}", f"Embed as Cohere's v{version} does"
+    handler, body = _handler(context, model, version), RequestBody(model=model, examples=EXAMPLES)
+    return Route("POST", path, handler, name, about, EMBED, body=body, answers={200: ANSWER}, vectors=True)
 
 
 def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], version: str) -> Handler:

@@ -139,20 +139,13 @@ class Ranking(NamedTuple):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's routes for ranking."""
-    handler = RerankHandler(context)
+    handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=EXAMPLES)
     rows = [
-        Route(
-            verb="POST",
-            path=f"/v{version}/rerank",
-            handler=handler,
-            name=f"cohere_rerank_v{version}",
-            summary=f"Rank documents as Cohere's v{version} does",
-            tag=RERANK,
-            description=ABOUT,
-            body=RequestBody(model=CohereRerankBody, examples=EXAMPLES),
-            answers={200: ANSWER},
+        Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
+        for path, name, about in (
+            ("/v1/rerank", "cohere_rerank_v1", "Rank documents as Cohere's v1 does"),
+            ("/v2/rerank", "cohere_rerank_v2", "Rank documents as Cohere's v2 does"),
         )
-        for version in (1, 2)
     ]
     return RouteGroup(rows, render_rerank_error, PREFIXES, (CohereError, JSON))
 

@@ -4,7 +4,7 @@ spectrum=false leaves out the singular values, which take the longest. Results a
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -152,16 +152,6 @@ def routes(context: ServiceContext) -> list[Route]:
         table = word_table(context.registry.get(request.parameters["name"]))
         return json_response(await analysed(context, table, from_query(AnalysisQuery, request).spectrum))
 
-    return [
-        Route(
-            verb="GET",
-            path="/models/{name}/analysis",
-            handler=analyse,
-            name="model_analysis",
-            summary="What the word table looks like, and what each step costs",
-            tag=MODELS,
-            query=AnalysisQuery,
-            need=needs.TABLE,
-            answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})},
-        )
-    ]
+    path, about = "/models/{name}/analysis", "What the word table looks like, and what each step costs"
+    row = Route("GET", path, analyse, "model_analysis", about, MODELS, query=AnalysisQuery, need=needs.TABLE)
+    return [replace(row, answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})})]

@@ -1,5 +1,7 @@
 """Probes and metrics."""
 
+from typing import Any
+
 from pydantic import BaseModel
 
 from service.context import ServiceContext
@@ -12,6 +14,7 @@ from service.protocols.inlay.tags import OPERATION
 from service.scheduling.batcher import abandoned_runs
 
 EMPTY = Answer(description="Ready; no body.")
+PROBE: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True, "management": True}
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
 
 
@@ -60,16 +63,5 @@ def routes(context: ServiceContext) -> list[Route]:
 
 
 def _probe(path: str, handler: Handler, summary: str, answer: Answer) -> Route:
-    return Route(
-        verb="GET",
-        path=path,
-        handler=handler,
-        name=path.rpartition("/")[2],
-        summary=summary,
-        tag=OPERATION,
-        answers={200: answer},
-        needs_key=False,
-        admitted=False,
-        probe=True,
-        management=True,
-    )
+    name = path.rpartition("/")[2]
+    return Route("GET", path, handler, name, summary, OPERATION, answers={200: answer}, **PROBE)

@@ -390,15 +390,6 @@ def routes(context: ServiceContext) -> list[Route]:
         ("/models/{name}", get_model, "get_model", "One model", ModelSummary),
     )
     return [
-        Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=about,
-            tag=MODELS,
-            answers={200: Answer(content={JSON: answer})},
-            admitted=False,
-        )
+        Route("GET", path, handler, name, about, MODELS, answers={200: Answer(content={JSON: answer})}, admitted=False)
         for path, handler, name, about, answer in rows
     ]

@@ -1,9 +1,11 @@
-"""What operations need that not every model has, for the OpenAPI document."""
+"""What models are and give, as protocols ask; and what operations need of one, for the OpenAPI document."""
 
 from dataclasses import replace
 
+from models.artifacts.card import MULTI_VECTOR, Card
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
+from service.embedding.outputs.kind import POOLED
 from service.embedding.ranking import classifies
 from service.embedding.word_table import has_word_table
 from service.http.routes import Need
@@ -14,9 +16,37 @@ def reads_images(model: Model) -> bool:
     return model.card.image is not None
 
 
+def kind_of(model: Model) -> str:
+    """Return what a model makes of a text: embedding, classifier or reranker, as text-embeddings-inference says."""
+    classifier = model.card.classifier
+    if classifier is None or not classifies(model.card):
+        return "embedding"
+    return "reranker" if classifier.ranks else "classifier"
+
+
+def labels_of(model: Model) -> tuple[str, ...]:
+    """Return the names of the labels that a model gives a text; none of a model that gives vectors."""
+    return model.card.classifier.labels if model.card.classifier and classifies(model.card) else ()
+
+
+def compares_tokens(model: Model) -> bool:
+    """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
+    return model.card.multi_vector is not None and POOLED not in model.card.outputs
+
+
 def is_sparse(output: str) -> bool:
     """Return whether an output holds sparse vectors."""
     return output == SPARSE_VECTOR
+
+
+def sparse_output(card: Card) -> str | None:
+    """Return the name of the output that holds a sparse vector per text; None: the model has none."""
+    return next(filter(is_sparse, card.outputs), None)
+
+
+def has_row_per_token(output: str) -> bool:
+    """Return whether an output that is not pooled has one row for each token that is read."""
+    return output != MULTI_VECTOR
 
 
 def _reads_pictures(model: Model) -> bool:

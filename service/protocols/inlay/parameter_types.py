@@ -6,6 +6,7 @@ In a query string lists have commas, lists of lists semicolons between them; a c
 import re
 from base64 import b64encode
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
-from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic, Positions
+from models.positions.arithmetic import Arithmetic
+from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
 from service.http.json_structure import check_structure
 from service.http.tensors import tensor
 
@@ -146,10 +148,6 @@ def _array(value: list[Any]) -> NDArray[Any]:
         raise ValueError("the lists are of different lengths") from None
 
 
-def _integer_rows(value: Any) -> Int64s:
-    return integers(value, 2)
-
-
 def _triple(value: Any) -> tuple[int, int, int]:
     items = integers(value, 1)
     if len(items) != 3:
@@ -175,7 +173,7 @@ POSITIONS = {"anyOf": [{"type": "string", "examples": ["0,5,100-110"]}, INTEGERS
 ROWS = {"anyOf": [{"type": "string", "examples": ["1,1,1,0;1,1,0,0"]}, INTEGER_ROWS]}
 GRID = {"anyOf": [{"type": "string", "examples": ["14x14"]}, INTEGERS | {"minItems": 2, "maxItems": 2}]}
 PositionList = Annotated[Positions, PlainValidator(read_positions), WithJsonSchema(POSITIONS)]
-IntegerRows = Annotated[Int64s, PlainValidator(_integer_rows), WithJsonSchema(ROWS)]
+IntegerRows = Annotated[Int64s, PlainValidator(partial(integers, axes=2)), WithJsonSchema(ROWS)]
 Triple = Annotated[tuple[int, int, int], PlainValidator(_triple), WithJsonSchema(INTEGERS)]
 Grid = Annotated[tuple[int, int], PlainValidator(_grid), WithJsonSchema(GRID)]
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from proto import embed_pb2 as pb
@@ -14,10 +15,11 @@ from service.embedding.row_lookup import RowLookup
 from service.errors import InlayError
 from service.grpc.calls import retry_milliseconds
 from service.grpc.methods import Method, Service, serialize
-from service.protocols.inlay import prompt_embeds, rpc_messages
+from service.protocols.inlay import prompt_embeds
 from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
 from service.protocols.inlay.rpc_images import Images
+from service.protocols.inlay.rpc_messages import embed_response, stream_response
 from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.rpc_requests import decode
 from service.protocols.inlay.rpc_vocabulary import Vocabulary
@@ -33,19 +35,11 @@ def service(context: ServiceContext) -> Service:
     embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
     vocabulary = Vocabulary(context, positions)
 
-    async def presets(request: Any, call: RequestContext) -> pb.ListPresetsResponse:
-        return positions.presets()
-
+    admitted: Any = partial(Method, admitted=True)
     return Service(
         name="inlay.v1.Embedder",
         methods=(
-            Method(
-                name="Embed",
-                request=pb.EmbedRequest,
-                handler=embed,
-                serialize=rpc_messages.embed_response,
-                admitted=True,
-            ),
+            admitted(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=embed_response),
             Method(
                 name="EmbedStream",
                 request=pb.EmbedRequest,
@@ -55,34 +49,16 @@ def service(context: ServiceContext) -> Service:
                 admitted=True,
                 error_answer=_stream_error,
             ),
-            Method(name="Rope", request=pb.RopeRequest, handler=positions.rope, kind="server_stream", admitted=True),
-            Method(
-                name="Positions",
-                request=pb.PositionsRequest,
-                handler=positions.table,
-                kind="server_stream",
-                admitted=True,
-            ),
-            Method(name="Rotate", request=pb.RotateRequest, handler=positions.rotate, admitted=True),
-            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=presets),
+            admitted(name="Rope", request=pb.RopeRequest, handler=positions.rope, kind="server_stream"),
+            admitted(name="Positions", request=pb.PositionsRequest, handler=positions.table, kind="server_stream"),
+            admitted(name="Rotate", request=pb.RotateRequest, handler=positions.rotate),
+            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=positions.presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),
-            Method(
-                name="Images",
-                request=pb.ImagesRequest,
-                handler=Images(context),
-                serialize=rpc_messages.embed_response,
-                admitted=True,
-            ),
-            Method(
-                name="Logits",
-                request=pb.LogitsRequest,
-                handler=vocabulary.logits,
-                kind="server_stream",
-                admitted=True,
-            ),
-            Method(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar, admitted=True),
-            Method(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis, admitted=True),
+            admitted(name="Images", request=pb.ImagesRequest, handler=Images(context), serialize=embed_response),
+            admitted(name="Logits", request=pb.LogitsRequest, handler=vocabulary.logits, kind="server_stream"),
+            admitted(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar),
+            admitted(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis),
         ),
     )
 
@@ -151,7 +127,7 @@ class EmbedHandler:
 
 
 def _stream_answer(answer: Embedded | pb.EmbedStreamResponse) -> bytes:
-    return serialize(answer) if isinstance(answer, pb.EmbedStreamResponse) else rpc_messages.stream_response(answer)
+    return serialize(answer) if isinstance(answer, pb.EmbedStreamResponse) else stream_response(answer)
 
 
 def _stream_error(request: object, error: InlayError) -> pb.EmbedStreamResponse:

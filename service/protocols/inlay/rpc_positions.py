@@ -105,7 +105,7 @@ class Positions:
                 tensors = {name: tensor_of(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
                 yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
-    def presets(self) -> pb.ListPresetsResponse:
+    async def presets(self, request: pb.ListPresetsRequest, call: RequestContext) -> pb.ListPresetsResponse:
         """Return every preset."""
         return pb.ListPresetsResponse(
             presets=[
@@ -119,12 +119,12 @@ def parameters_of(request: Any) -> dict[str, Any]:
     """Return the struct, the tensors and the dtype as one set of parameters."""
     values = {name: _value(value) for name, value in request.parameters.fields.items()}
     tensors = {name: array_of(tensor, (name,)) for name, tensor in request.tensors.items()}
-    own = {"dtype": float_dtype(request.dtype)} if request.dtype else {}
-    for name in (tensors | own).keys() & values.keys():
+    beside = tensors | ({"dtype": float_dtype(request.dtype)} if request.dtype else {})
+    for name in beside.keys() & values.keys():
         raise ConflictingFields(
             "came in parameters and beside them", field=(name,), remedy="send it once", verbatim=True
         )
-    return values | tensors | own
+    return values | beside
 
 
 def _value(value: Any) -> Any:

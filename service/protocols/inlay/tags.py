@@ -14,7 +14,6 @@ MODEL_FIGURES = "positions of a model: figures as JSON"
 MODEL_GRAPHS = "positions of a model: ONNX graphs"
 TEI = "text-embeddings-inference"
 OIP = "Open Inference Protocol"
-OIP_MEMORY = "Open Inference Protocol: shared memory"
 OIP_REPOSITORY = "Open Inference Protocol: model repository"
 OPERATION = "operation"
 
@@ -33,7 +32,6 @@ TAGS = {
     MODEL_GRAPHS: "A loaded model's own positional encodings, as ONNX graphs.",
     TEI: "The rest of text-embeddings-inference's contract; /embed is its superset.",
     OIP: "The Open Inference Protocol v2, as Triton and KServe have it: health, metadata, statistics, inference.",
-    OIP_MEMORY: "Tensors in shared memory, Triton's extension. Off unless INLAY_SHARED_MEMORY is set.",
     OIP_REPOSITORY: "Triton's model repository extension: list, load and unload models.",
     OPERATION: "Probes and metrics.",
 }

@@ -2,9 +2,12 @@
 
 from functools import lru_cache
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from service.embedding.requests import EmbedResult
-from service.registry.registry import ModelRegistry
+
+if TYPE_CHECKING:
+    from service.registry.registry import ModelRegistry
 
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
 UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
@@ -24,7 +27,7 @@ Values = tuple[bytes, int, int, int, int, int, int, int]
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(HEADERS)[1:]])
 
 
-def lines(result: EmbedResult, registry: ModelRegistry, started: float) -> bytes:
+def lines(result: EmbedResult, registry: "ModelRegistry", started: float) -> bytes:
     """Return the headers as lines for `Response.lines`.
 
     Args:
@@ -38,13 +41,13 @@ def _lines(values: Values) -> bytes:
     return _LINES % values
 
 
-def metadata(result: EmbedResult, registry: ModelRegistry, started: float) -> tuple[tuple[str, str], ...]:
+def metadata(result: EmbedResult, registry: "ModelRegistry", started: float) -> tuple[tuple[str, str], ...]:
     """Return the headers as gRPC metadata."""
     device, *numbers = _values(result, registry, started)
     return tuple(zip(HEADERS, (device.decode(), *map(str, numbers)), strict=True))
 
 
-def _values(result: EmbedResult, registry: ModelRegistry, started: float) -> Values:
+def _values(result: EmbedResult, registry: "ModelRegistry", started: float) -> Values:
     total = int((perf_counter() - started) * 1e3)
     tokenization, queue, inference = result.times
     model = registry.models.get(result.model)

@@ -1,70 +1,55 @@
-"""The protocol's operations, shared by REST and gRPC: inference, readiness, statistics, the model repository."""
+"""The protocol's operations, shared by REST and gRPC: inference, metadata, statistics, the model repository."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from time import perf_counter, time
 from typing import Any
 
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.errors import InlayError, NotFound, Unsupported
-from service.protocols.oip.infer import outputs_of, padded_bytes, parameters_of, request_of
-from service.protocols.oip.shared_memory import Regions
-from service.protocols.oip.tensors import SHOWN_CHARACTERS, Tensor
+from service.protocols.oip import metadata
+from service.protocols.oip.infer import outputs_of, padded_bytes, request_of
+from service.protocols.oip.messages import SHOWN_CHARACTERS, Answer, Inference
+from service.protocols.oip.metadata import VERSION
 from service.request_context import RequestContext, StageTimes
 from service.scheduling import deadlines
 
-VERSION = "1"  # of every model
+DURATIONS = "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"
 DEPENDENTS = "unload_dependents"  # no model here has any
+EXPORTED = "models are served as they were exported to the store"
 
 
 class DataPlane:
     """The state of the protocol in one process, and its operations.
 
+    Where they take a model's name and version, "" is the default model and its one version.
+
     Attributes:
         context: the service.
-        regions: shared memory that clients have registered.
     """
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
-        self.regions = Regions(enabled=context.settings.shared_memory)
-        self._counts: dict[str, Counts] = {}
+        self._statistics: dict[str, Statistics] = {}
 
-    async def infer(
-        self,
-        name: str,
-        version: str,
-        inputs: Sequence[Tensor],
-        parameters: Mapping[str, Any],
-        outputs: Sequence[str],
-        call: RequestContext,
-    ) -> tuple[str, list[Tensor]]:
-        """Return the name of the model that answered, and its output tensors in the order of `outputs`.
-
-        Args:
-            name: "" for the default model.
-            version: "" for the one version.
-            parameters: of the request.
-            outputs: names; empty: the model's default output.
-        """
-        card = self.model(name, version).card
-        started = perf_counter()
+    async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
+        """Return the answer to a request, which is counted in the model's statistics."""
+        card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
+        statistics = self._statistics_of(card.name)
         try:
-            read = parameters_of(parameters)
-            prepared = request_of(card, inputs, read, outputs, self.context.settings)
-            if read.timeout:
-                call = call.within(started + read.timeout / 1e6)
+            request, places = request_of(card, inference, settings)
+            if inference.parameters.timeout:
+                call = call.within(started + inference.parameters.timeout / 1e6)
             async with deadlines.within(call.deadline):
-                result = await self.context.embedder.embed(prepared.request, call)
-            self.context.budget.reserve(padded_bytes(result, prepared), call)
-            tensors = outputs_of(result, prepared)
+                result = await self.context.embedder.embed(request, call)
+            self.context.budget.reserve(padded_bytes(result, places, settings.max_answer_bytes), call)
+            outputs = outputs_of(card, inference, result, places)
         except Exception:
-            self._counts_of(card.name).fail.add(perf_counter() - started)
+            statistics.add("fail", perf_counter() - started)
             raise
-        self._succeeded(card.name, len(prepared.request.inputs), perf_counter() - started, result.times)
-        return result.model, tensors
+        statistics.answered(len(request.inputs), perf_counter() - started, result.times)
+        return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
         """Return a loaded model; raise NotFound where there is none, or none of that version."""
@@ -74,32 +59,33 @@ class DataPlane:
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
         return model
 
-    async def is_ready(self) -> bool:
-        """Return whether new requests are served."""
+    async def why_not_ready(self) -> InlayError | None:
+        """Return the error that new requests would get; None: they are served."""
         try:
             await self.context.check_ready()
-        except InlayError:
-            return False
-        return True
+        except InlayError as error:
+            return error.without_frames()
+        return None
 
-    # ---- statistics, on the event loop's thread alone
+    def server(self, *_: str) -> dict[str, Any]:
+        """Return the server's metadata."""
+        return metadata.server(self.context.version, self.context.settings)
+
+    def metadata(self, name: str, version: str) -> dict[str, Any]:
+        """Return a model's metadata."""
+        return metadata.model_metadata(self.model(name, version))
+
+    def config(self, name: str, version: str) -> dict[str, Any]:
+        """Return a model's configuration in Triton's format."""
+        return metadata.model_config(self.model(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
         """Return Triton's `model_stats` of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
-        return [self._counts_of(model_name).document(model_name) for model_name in names]
+        return [{"name": model, "version": VERSION} | self._statistics_of(model).document() for model in names]
 
-    def _counts_of(self, model: str) -> "Counts":
-        return self._counts.setdefault(model, Counts())
-
-    def _succeeded(self, model: str, sequences: int, seconds: float, times: StageTimes) -> None:
-        counts = self._counts_of(model)
-        counts.sequences += sequences
-        counts.last_ms = int(time() * 1000)
-        counts.success.add(seconds)
-        counts.queue.add(times.queue)
-        counts.compute_input.add(times.tokenization)
-        counts.compute_infer.add(times.inference)
+    def _statistics_of(self, model: str) -> "Statistics":
+        return self._statistics.setdefault(model, Statistics())
 
     # ---- the model repository: names of the store's folders, and nothing else that could reach a file
 
@@ -124,13 +110,7 @@ class DataPlane:
         Raises:
             Unsupported: the operator has not allowed it, or parameters came.
         """
-        self._check_control(repository)
-        if parameters:
-            raise Unsupported(
-                f"parameter {next(iter(parameters))[:SHOWN_CHARACTERS]!r} of a load is not supported",
-                allowed="models are served as they were exported to the store",
-                remedy="leave it out",
-            )
+        self._check_change("a load", parameters, repository, EXPORTED)
         await self.context.registry.load(name)
 
     async def unload(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
@@ -139,68 +119,51 @@ class DataPlane:
         Raises:
             Unsupported: the operator has not allowed it, or parameters came.
         """
-        self._check_control(repository)
-        if others := parameters.keys() - {DEPENDENTS}:
-            shown = min(others)[:SHOWN_CHARACTERS]
-            raise Unsupported(f"parameter {shown!r} of an unload is not supported", remedy="leave it out")
+        self._check_change("an unload", parameters.keys() - {DEPENDENTS}, repository)
         await self.context.registry.unload(name)
 
-    def _check_control(self, repository: str) -> None:
+    def _check_change(self, change: str, parameters: Iterable[str], repository: str, allowed: str = "") -> None:
         _check_repository(repository)
         if self.context.settings.model_control != "explicit":
-            raise Unsupported(
-                "loading and unloading is off", remedy="the operator switches it on with INLAY_MODEL_CONTROL=explicit"
-            )
+            remedy = "the operator switches it on with INLAY_MODEL_CONTROL=explicit"
+            raise Unsupported("loading and unloading is off", remedy=remedy)
+        if name := min(parameters, default=None):
+            received = f"parameter {name[:SHOWN_CHARACTERS]!r} of {change} is not supported"
+            raise Unsupported(received, allowed=allowed, remedy="leave it out")
+
+
+class Statistics:
+    """What one model answered over this protocol since the process began, counted on the event loop's thread alone."""
+
+    def __init__(self) -> None:
+        self._sequences = self._last_ms = 0
+        self._durations = {name: {"count": 0, "ns": 0} for name in DURATIONS}
+
+    def add(self, duration: str, seconds: float) -> None:
+        """Count one of DURATIONS."""
+        self._durations[duration]["count"] += 1
+        self._durations[duration]["ns"] += int(seconds * 1e9)
+
+    def answered(self, sequences: int, seconds: float, times: StageTimes) -> None:
+        """Count a request that was answered."""
+        self._sequences += sequences
+        self._last_ms = int(time() * 1000)
+        self.add("success", seconds)
+        self.add("queue", times.queue)
+        self.add("compute_input", times.tokenization)
+        self.add("compute_infer", times.inference)
+
+    def document(self) -> dict[str, Any]:
+        """Return what Triton's `model_stats` say of a model: inference_count is sequences, execution_count requests."""
+        return {
+            "last_inference": self._last_ms,
+            "inference_count": self._sequences,
+            "execution_count": self._durations["success"]["count"],
+            "inference_stats": self._durations,
+        }
 
 
 def _check_repository(name: str) -> None:
     if name:
         shown = name[:SHOWN_CHARACTERS]
         raise Unsupported(f"repository_name is {shown!r}", allowed="this server has one store", remedy="leave it out")
-
-
-@dataclass(slots=True)
-class Duration:
-    """How many times something happened, and how long that took together."""
-
-    count: int = 0
-    ns: int = 0
-
-    def add(self, seconds: float) -> None:
-        """Count one."""
-        self.count += 1
-        self.ns += int(seconds * 1e9)
-
-
-@dataclass(slots=True)
-class Counts:
-    """What one model answered over this protocol since the process began."""
-
-    sequences: int = 0
-    last_ms: int = 0
-    success: Duration = field(default_factory=Duration)
-    fail: Duration = field(default_factory=Duration)
-    queue: Duration = field(default_factory=Duration)
-    compute_input: Duration = field(default_factory=Duration)
-    compute_infer: Duration = field(default_factory=Duration)
-
-    def document(self, model: str) -> dict[str, Any]:
-        """Return one entry of Triton's `model_stats`: inference_count is sequences, execution_count requests.
-
-        Batches are shared by all protocols, so none are counted here.
-        """
-        names = ("success", "fail", "queue", "compute_input", "compute_infer")
-        durations = {name: getattr(self, name) for name in names}
-        durations |= dict.fromkeys(("compute_output", "cache_hit", "cache_miss"), Duration())
-        return {
-            "name": model,
-            "version": VERSION,
-            "last_inference": self.last_ms,
-            "inference_count": self.sequences,
-            "execution_count": self.success.count,
-            "inference_stats": {
-                name: {"count": duration.count, "ns": duration.ns} for name, duration in durations.items()
-            },
-            "batch_stats": [],
-            "memory_usage": [],
-        }

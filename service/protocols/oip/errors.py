@@ -2,38 +2,16 @@
 
 from pydantic import BaseModel
 
-from service.error_status import retry_headers
+from service import error_status
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling
 from service.http.response import Response, json_response
 
 SPELLING = Spelling(remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send the parameter "truncate": true'})
-BAD_REQUEST = 400
-STATUSES = {
-    "error": 500,
-    "unsupported": 501,
-    "unauthorized": 403,
-    "not_found": 404,
-    "unknown_model": 404,
-    "method_not_allowed": 405,
-    "unsupported_media": 415,
-    "overloaded": 503,
-    "key_limited": 503,
-    "deadline_exceeded": 503,
-    "unavailable": 503,
-    "engine_failure": 500,
-}
-"""HTTP status by code; other codes are BAD_REQUEST."""
-GRPC_STATUSES = {
-    400: "INVALID_ARGUMENT",
-    403: "UNAUTHENTICATED",
-    404: "NOT_FOUND",
-    405: "UNIMPLEMENTED",
-    415: "INVALID_ARGUMENT",
-    500: "INTERNAL",
-    501: "UNIMPLEMENTED",
-    503: "UNAVAILABLE",
-}
-"""gRPC status by HTTP status."""
+STATUSES = {"unauthorized": 403, "overloaded": 503, "key_limited": 503, "deadline_exceeded": 503, "engine_failure": 500}
+"""HTTP status by code, where Triton's is another than Inlay's."""
+SHARED_STATUSES = (404, 405, 415, 500, 501, 503)  # of Triton and Inlay; where Inlay has others, Triton's is 400
+GRPC_STATUSES = {400: "INVALID_ARGUMENT", 503: "UNAVAILABLE"}
+"""gRPC status by HTTP status, where Triton's may be another than Inlay's."""
 
 
 class OipError(BaseModel):
@@ -44,12 +22,13 @@ class OipError(BaseModel):
 
 def http_status(error: InlayError) -> int:
     """Return the HTTP status of an error."""
-    return STATUSES.get(error.code, BAD_REQUEST)
+    status = STATUSES.get(error.code, error_status.STATUSES[error.code].http)
+    return status if status in SHARED_STATUSES or error.code in STATUSES else 400
 
 
 def grpc_status(error: InlayError) -> str:
     """Return the name of the gRPC status of an error."""
-    return GRPC_STATUSES[http_status(error)]
+    return GRPC_STATUSES.get(http_status(error), error_status.STATUSES[error.code].grpc)
 
 
 def message_of(error: InlayError) -> str:
@@ -59,4 +38,5 @@ def message_of(error: InlayError) -> str:
 
 def render_error(error: InlayError) -> Response:
     """Return an error as {"error": message}."""
-    return json_response({"error": message_of(error)}, http_status(error), tuple(retry_headers(error)))
+    headers = tuple(error_status.retry_headers(error))
+    return json_response({"error": message_of(error)}, http_status(error), headers)

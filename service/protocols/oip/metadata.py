@@ -2,107 +2,85 @@
 
 from typing import Any
 
-from models.artifacts.card import CLASS_LOGITS, IMAGE_VECTOR, MULTI_VECTOR, SPARSE, Card
+from models.artifacts.card import Card
 from service.embedding.model import Model
-from service.protocols.oip.data_plane import VERSION
-from service.protocols.oip.infer import (
-    IDS,
-    MASK,
-    POSITIONS,
-    QUERY,
-    SCORES,
-    SPARSE_INDICES,
-    SPARSE_LENGTHS,
-    TYPES,
-    score_activation,
-    text_names,
-)
-from service.protocols.oip.padding import LENGTHS
-from service.protocols.oip.tensors import BYTES
+from service.embedding.ranking import reads_pairs, text_activation
+from service.embedding.requests import EmbedOptions
+from service.protocols.inlay.needs import is_sparse, reads_images
 from service.settings import Settings
 
 NAME = "inlay"
+VERSION = "1"  # of every model
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
+ONE_TEXT, PAIRS = {"text": [-1]}, {"text_pair": [-1], "query": [1], "documents": [-1]}
+TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+Tensors = list[dict[str, Any]]
 
 
 def server(version: str, settings: Settings) -> dict[str, Any]:
     """Return the server's metadata, with the extensions that are on."""
-    optional = {
-        "model_repository": settings.model_control == "explicit",
-        "system_shared_memory": settings.shared_memory,
-    }
-    extensions = [*EXTENSIONS, *[name for name, on in optional.items() if on]]
-    return {"name": NAME, "version": version, "extensions": extensions}
+    repository = ["model_repository"] if settings.model_control == "explicit" else []
+    return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}
 
 
 def model_metadata(model: Model) -> dict[str, Any]:
     """Return a model's metadata; -1 is any size. Padded ids are [B, T]; flat ones, [N] with `lengths`, give [N, d]."""
-    return {
-        "name": model.card.name,
-        "versions": [VERSION],
-        "platform": NAME,
-        "inputs": inputs(model.card),
-        "outputs": outputs(model.card),
-    }
-
-
-def inputs(card: Card) -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each tensor that a model takes."""
-    if card.image:
-        return []
-    tokens = [(name, "INT64", [-1, -1]) for name in (IDS, MASK, TYPES, POSITIONS)]
-    extras = [
-        (extra.name, "INT64", [-1, -1] if extra.columns == 1 else [-1, -1, extra.columns])
-        for extra in card.extras
-        if extra.sent
-    ]
-    texts = [(name, BYTES, [1 if name == QUERY else -1]) for name in text_names(card)]
-    return [_tensor(*description) for description in (*texts, *tokens, *extras, (LENGTHS, "INT64", [-1]))]
-
-
-def outputs(card: Card) -> list[dict[str, Any]]:
-    """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
-    vectors = dict.fromkeys(("sentence_embedding", IMAGE_VECTOR), card.default_width)
-    widths = {"last_hidden_state": card.token_width, **vectors}  # of others unknown
-    if card.classifier and CLASS_LOGITS in card.outputs:
-        vectors[CLASS_LOGITS] = widths[CLASS_LOGITS] = len(card.classifier.labels)
-    if card.multi_vector:
-        widths[MULTI_VECTOR] = card.multi_vector.modules.width
-    tensors = []
-    for name in card.outputs:
-        if name == SPARSE:
-            tensors += [_tensor(name, "FP32", [-1]), _tensor(SPARSE_INDICES, "INT32", [-1])]
-            tensors.append(_tensor(SPARSE_LENGTHS, "INT64", [-1]))
-            continue
-        width = widths.get(name, -1)
-        tensors.append(_tensor(name, "FP32", [-1, width] if name in vectors else [-1, -1, width]))
-    if score_activation(card):
-        tensors.append(_tensor(SCORES, "FP32", [-1, widths[CLASS_LOGITS]]))
-    return [*tensors, _tensor(LENGTHS, "INT64", [-1])]
+    inputs = [] if reads_images(model) else input_tensors(model.card)
+    described = {"name": model.card.name, "versions": [VERSION], "platform": NAME}
+    return {**described, "inputs": inputs, "outputs": _output_tensors(model)}
 
 
 def model_config(model: Model) -> dict[str, Any]:
     """Return the part of Triton's model configuration that applies; batches form by load, so it has no batch sizes."""
-    card = model.card
-    required = [] if card.tokenizer else [IDS]
+    card, described = model.card, model_metadata(model)
     kind = "KIND_GPU" if model.engine.device == "cuda" else "KIND_CPU"
+    required = [] if card.tokenizer else ["input_ids"]
     return {
         "name": card.name,
         "platform": "",
         "backend": NAME,
         "max_batch_size": 0,
         "version_policy": {"latest": {"num_versions": 1}},
-        "input": [_configured(tensor) | {"optional": tensor["name"] not in required} for tensor in inputs(card)],
-        "output": [_configured(tensor) for tensor in outputs(card)],
+        "input": [_configured(tensor) | {"optional": tensor["name"] not in required} for tensor in described["inputs"]],
+        "output": [_configured(tensor) for tensor in described["outputs"]],
         "instance_group": [{"name": card.name, "kind": kind, "count": 1}],
     }
 
 
-def _tensor(name: str, datatype: str, shape: list[int]) -> dict[str, Any]:
-    return {"name": name, "datatype": datatype, "shape": shape}
+def input_tensors(card: Card) -> Tensors:
+    """Return name, datatype and shape of each tensor of texts or token ids that a model takes."""
+    texts = (ONE_TEXT | PAIRS if reads_pairs(card) else ONE_TEXT) if card.tokenizer else {}
+    tokens = {name: [-1, -1] for name in TOKENS}
+    for extra in card.extras:
+        if extra.sent:
+            tokens[extra.name] = [-1, -1] if extra.columns == 1 else [-1, -1, extra.columns]
+    return _tensors("BYTES", texts) + _tensors("INT64", tokens | {"lengths": [-1]})
+
+
+def _output_tensors(model: Model) -> Tensors:
+    """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
+    tensors, card = [], model.card
+    for name in card.outputs:
+        (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1
+        shape = [-1] if kind.sparse else [-1, width] if kind.pooled else [-1, -1, width]
+        tensors += _tensors("FP32", {name: shape})
+        if kind.sparse:
+            tensors += _tensors("INT32", {f"{name}_indices": [-1]}) + _tensors("INT64", {f"{name}_lengths": [-1]})
+    if text_activation(card):
+        tensors += _tensors("FP32", {"scores": [-1, card.known_width(card.classifier_output) or -1]})
+    return tensors + _tensors("INT64", {"lengths": [-1]})
+
+
+def sources(card: Card) -> dict[str, str]:
+    """Return the model's output that a tensor is made of, by the names of the tensors that are not outputs."""
+    parts = {f"{name}_{part}": name for name in card.outputs if is_sparse(name) for part in ("indices", "lengths")}
+    return parts | {"scores": card.classifier_output} if text_activation(card) else parts
+
+
+def _tensors(datatype: str, shapes: dict[str, list[int]]) -> Tensors:
+    return [{"name": name, "datatype": datatype, "shape": shape} for name, shape in shapes.items()]
 
 
 def _configured(tensor: dict[str, Any]) -> dict[str, Any]:
-    datatype = tensor["datatype"]
-    kind = "TYPE_STRING" if datatype == BYTES else f"TYPE_{datatype}"
-    return {"name": tensor["name"], "data_type": kind, "dims": tensor["shape"]}
+    kind = tensor["datatype"].replace("BYTES", "STRING")
+    return {"name": tensor["name"], "data_type": f"TYPE_{kind}", "dims": tensor["shape"]}

@@ -1,206 +1,202 @@
 """inference.GRPCInferenceService: the Open Inference Protocol over gRPC, with Triton's status codes."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
 from proto import open_inference_pb2 as pb
-from service.errors import InlayError, ModelRequired, Unsupported
+from service.embedding import truncation
+from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired, Unsupported
 from service.grpc.methods import Method, Service, serialize
-from service.protocols.oip import metadata
+from service.protocols.inlay.rpc_messages import varint
+from service.protocols.oip import messages
 from service.protocols.oip.data_plane import DataPlane
 from service.protocols.oip.errors import grpc_status, message_of
-from service.protocols.oip.rpc_tensors import (
-    Answer,
-    input_tensors,
-    requested_outputs,
-    response,
-    stream_response,
-    values_of,
-)
-from service.protocols.oip.shared_memory import no_cuda
-from service.protocols.oip.tensors import raw_of
+from service.protocols.oip.messages import Answer, Inference, InputTensor, OutputForm
+from service.protocols.oip.metadata import VERSION
 from service.request_context import RequestContext
 
-EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
+UNSUPPORTED = (
+    *[f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")],
+    "TraceSetting",
+    "LogSettings",
+)
+"""The methods of Triton that this server does not have."""
+RAW, STREAMED = b"\x32", b"\x12"  # field 6 of a response, 2 of a stream's
+Document = dict[str, Any]
 
 
 def service(plane: DataPlane) -> Service:
     """Return inference.GRPCInferenceService."""
-    own = Handlers(plane)
-    rows: tuple[tuple[str, Any, Any], ...] = (
-        ("ServerMetadata", pb.ServerMetadataRequest, own.server_metadata),
-        ("ModelMetadata", pb.ModelMetadataRequest, own.model_metadata),
-        ("ModelConfig", pb.ModelConfigRequest, own.model_config),
-        ("ModelStatistics", pb.ModelStatisticsRequest, own.model_statistics),
-        ("SystemSharedMemoryStatus", pb.SystemSharedMemoryStatusRequest, own.regions),
-        ("SystemSharedMemoryRegister", pb.SystemSharedMemoryRegisterRequest, own.register),
-        ("SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest, own.unregister),
-        ("CudaSharedMemoryStatus", pb.CudaSharedMemoryStatusRequest, own.cuda),
-        ("CudaSharedMemoryRegister", pb.CudaSharedMemoryRegisterRequest, own.cuda),
-        ("CudaSharedMemoryUnregister", pb.CudaSharedMemoryUnregisterRequest, own.cuda),
-        ("TraceSetting", pb.TraceSettingRequest, own.trace_setting),
-        ("LogSettings", pb.LogSettingsRequest, own.log_settings),
-    )
-    probes: tuple[tuple[str, Any, Any], ...] = (
-        ("ServerLive", pb.ServerLiveRequest, own.server_live),
-        ("ServerReady", pb.ServerReadyRequest, own.server_ready),
-        ("ModelReady", pb.ModelReadyRequest, own.model_ready),
-    )
-    infer: dict[str, Any] = {"request": pb.ModelInferRequest, "handler": own.infer, "admitted": True}
-    managed: dict[str, Any] = {"admitted": True, "management": True}
+
+    async def infer(request: pb.ModelInferRequest, call: RequestContext) -> Answer:
+        return await plane.infer(request.model_name, request.model_version, inference_of(request), call)
+
+    inferring: Document = {"request": pb.ModelInferRequest, "handler": infer, "admitted": True}
+    streaming: Document = {"kind": "bidirectional", "serialize": stream_response, "error_answer": _stream_error}
     return Service(
         name="inference.GRPCInferenceService",
         methods=(
-            *[Method(name=name, request=request, handler=handler) for name, request, handler in rows],
-            *[Method(name=name, request=request, handler=handler, probe=True) for name, request, handler in probes],
-            Method(name="RepositoryIndex", request=pb.RepositoryIndexRequest, handler=own.index, management=True),
-            Method(name="RepositoryModelLoad", request=pb.RepositoryModelLoadRequest, handler=own.load, **managed),
-            Method(
-                name="RepositoryModelUnload", request=pb.RepositoryModelUnloadRequest, handler=own.unload, **managed
-            ),
-            Method(name="ModelInfer", serialize=response, **infer),
-            Method(
-                name="ModelStreamInfer",
-                serialize=_stream_answer,
-                kind="bidirectional",
-                error_answer=_stream_error,
-                **infer,
-            ),
+            *_descriptions(plane),
+            *_repository(plane),
+            Method(name="ModelInfer", serialize=response, **inferring),
+            Method(name="ModelStreamInfer", **streaming, **inferring),
         ),
         status_of=grpc_status,
         message_of=message_of,
     )
 
 
-def _stream_answer(answer: Answer | bytes) -> bytes:
-    return answer if isinstance(answer, bytes) else stream_response(answer)
+def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]], **options: Any) -> Method:
+    """Return a method whose answer has the fields of a document.
+
+    Args:
+        document: returns it, for a request.
+        options: further fields of Method.
+    """
+    answer = getattr(pb, f"{name}Response")
+
+    async def handler(request: Any, call: RequestContext) -> Any:
+        made = document(request)
+        return answer(**(made if isinstance(made, dict) else await made))
+
+    return Method(name=name, request=getattr(pb, f"{name}Request"), handler=handler, **options)
 
 
-def _stream_error(request: pb.ModelInferRequest | None, error: InlayError) -> bytes:
-    """Return the answer to a request that failed: its message and, where it could be read, the request's id."""
-    named = pb.ModelInferResponse(id="" if request is None else request.id)
-    return serialize(pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=named))
+def _descriptions(plane: DataPlane) -> list[Method]:
+    async def ready(request: Any) -> Document:
+        return {"ready": await plane.why_not_ready() is None}
 
-
-class Handlers:
-    """The handlers of every method."""
-
-    def __init__(self, plane: DataPlane) -> None:
-        self._plane = plane
-
-    async def infer(self, request: pb.ModelInferRequest, call: RequestContext) -> Answer:
-        """Run a model; outputs go to shared memory where the request says so."""
-        regions = self._plane.regions
-        inputs, outputs = input_tensors(request, regions), requested_outputs(request, regions)
-        parameters = values_of(request.parameters) if request.parameters else {}
-        names = [output.name for output in outputs]
-        model, tensors = await self._plane.infer(
-            request.model_name, request.model_version, inputs, parameters, names, call
-        )
-        places = {
-            name: regions.write(place, raw_of(tensor))
-            for tensor, (name, place) in zip(tensors, outputs, strict=False)
-            if place
-        }
-        return Answer(model, request.id, tensors, places, parameters.get(EMPTY_FINAL_RESPONSE) is True, call.truncated)
-
-    async def server_live(self, request: Any, call: RequestContext) -> pb.ServerLiveResponse:
-        """Return that the process is alive."""
-        return pb.ServerLiveResponse(live=True)
-
-    async def server_ready(self, request: Any, call: RequestContext) -> pb.ServerReadyResponse:
-        """Return whether new requests are served."""
-        return pb.ServerReadyResponse(ready=await self._plane.is_ready())
-
-    async def model_ready(self, request: pb.ModelReadyRequest, call: RequestContext) -> pb.ModelReadyResponse:
-        """Return whether a model answers; False for one that is not loaded, as Triton does."""
+    async def model_ready(request: Any) -> Document:
         try:
-            self._plane.model(request.name, request.version)
-        except InlayError:
-            return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=await self._plane.is_ready())
+            plane.model(request.name, request.version)
+        except InlayError:  # False, as Triton says of a model that is not loaded
+            return {"ready": False}
+        return await ready(request)
 
-    async def server_metadata(self, request: Any, call: RequestContext) -> pb.ServerMetadataResponse:
-        """Return the server's name, version and extensions."""
-        context = self._plane.context
-        return pb.ServerMetadataResponse(**metadata.server(context.version, context.settings))
+    def unsupported(method: str) -> Method:
+        def refuse(request: Any) -> NoReturn:
+            raise Unsupported(f"{method} is not supported by this server")
 
-    async def model_metadata(self, request: pb.ModelMetadataRequest, call: RequestContext) -> pb.ModelMetadataResponse:
-        """Return the tensors that a model takes and gives."""
-        model = self._plane.model(request.name, request.version)
-        return pb.ModelMetadataResponse(**metadata.model_metadata(model))
+        return _method(method, refuse)
 
-    async def model_config(self, request: pb.ModelConfigRequest, call: RequestContext) -> pb.ModelConfigResponse:
-        """Return a model's configuration in Triton's format."""
-        return pb.ModelConfigResponse(config=metadata.model_config(self._plane.model(request.name, request.version)))
-
-    async def model_statistics(
-        self, request: pb.ModelStatisticsRequest, call: RequestContext
-    ) -> pb.ModelStatisticsResponse:
-        """Return Triton's statistics of the requests answered over this protocol, by model."""
-        known = pb.ModelStatistics.DESCRIPTOR.fields_by_name
-        statistics = self._plane.statistics(request.name, request.version)
-        return pb.ModelStatisticsResponse(
-            model_stats=[{name: value for name, value in model.items() if name in known} for model in statistics]
-        )
-
-    async def index(self, request: pb.RepositoryIndexRequest, call: RequestContext) -> pb.RepositoryIndexResponse:
-        """Return every model of the store."""
-        return pb.RepositoryIndexResponse(models=await self._plane.index(request.ready, request.repository_name))
-
-    async def load(
-        self, request: pb.RepositoryModelLoadRequest, call: RequestContext
-    ) -> pb.RepositoryModelLoadResponse:
-        """Serve the store's present version of a model."""
-        return pb.RepositoryModelLoadResponse(model_name=await _exchange(self._plane.load, request), isLoaded=True)
-
-    async def unload(
-        self, request: pb.RepositoryModelUnloadRequest, call: RequestContext
-    ) -> pb.RepositoryModelUnloadResponse:
-        """Stop serving a model."""
-        name = await _exchange(self._plane.unload, request)
-        return pb.RepositoryModelUnloadResponse(model_name=name, isUnloaded=True)
-
-    async def regions(
-        self, request: pb.SystemSharedMemoryStatusRequest, call: RequestContext
-    ) -> pb.SystemSharedMemoryStatusResponse:
-        """Return the registered regions."""
-        kind = pb.SystemSharedMemoryStatusResponse.RegionStatus
-        regions = self._plane.regions.status(request.name)
-        return pb.SystemSharedMemoryStatusResponse(regions={region["name"]: kind(**region) for region in regions})
-
-    async def register(
-        self, request: pb.SystemSharedMemoryRegisterRequest, call: RequestContext
-    ) -> pb.SystemSharedMemoryRegisterResponse:
-        """Open a region."""
-        self._plane.regions.register(request.name, request.key, request.offset, request.byte_size)
-        return pb.SystemSharedMemoryRegisterResponse()
-
-    async def unregister(
-        self, request: pb.SystemSharedMemoryUnregisterRequest, call: RequestContext
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
-        """Close a region, or all."""
-        self._plane.regions.unregister(request.name)
-        return pb.SystemSharedMemoryUnregisterResponse()
-
-    async def cuda(self, request: Any, call: RequestContext) -> NoReturn:
-        """Raise Unsupported."""
-        raise no_cuda()
-
-    async def trace_setting(self, request: Any, call: RequestContext) -> NoReturn:
-        """Raise Unsupported."""
-        raise Unsupported("this server writes no traces", remedy="GET /metrics tells what its requests took, by stage")
-
-    async def log_settings(self, request: Any, call: RequestContext) -> NoReturn:
-        """Raise Unsupported."""
-        remedy = "the operator sets INLAY_LOG_LEVEL"
-        raise Unsupported("what is logged is not changed over the protocol", remedy=remedy)
+    return [
+        _method("ServerLive", lambda request: {"live": True}, probe=True),
+        _method("ServerReady", ready, probe=True),
+        _method("ModelReady", model_ready, probe=True),
+        _method("ServerMetadata", lambda request: plane.server()),
+        _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
+        _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
+        _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
+        *[unsupported(name) for name in UNSUPPORTED],
+    ]
 
 
-async def _exchange(change: Callable[[str, dict[str, Any], str], Awaitable[None]], request: Any) -> str:
+def _repository(plane: DataPlane) -> list[Method]:
+    async def index(request: Any) -> Document:
+        return {"models": await plane.index(request.ready, request.repository_name)}
+
+    async def load(request: Any) -> Document:
+        return {"model_name": await _exchange(plane.load, request), "isLoaded": True}
+
+    async def unload(request: Any) -> Document:
+        return {"model_name": await _exchange(plane.unload, request), "isUnloaded": True}
+
+    return [
+        _method("RepositoryIndex", index, management=True),
+        _method("RepositoryModelLoad", load, management=True, admitted=True),
+        _method("RepositoryModelUnload", unload, management=True, admitted=True),
+    ]
+
+
+async def _exchange(change: Callable[[str, Document, str], Awaitable[None]], request: Any) -> str:
     """Load or unload the model of a request and return its name; KServe's clients send it as `model_name`."""
     name: str = request.model_name or request.repository_name  # Triton's clients send the model as the repository
     if not name:
         raise ModelRequired("is empty", field=("model_name",), remedy="send the name of one folder of the store")
     await change(name, values_of(request.parameters), request.repository_name if request.model_name else "")
     return name
+
+
+# ---- requests for inference, and answers as protobuf would write them, byte for byte
+
+
+def inference_of(message: pb.ModelInferRequest) -> Inference:
+    """Return the request of a message.
+
+    Raises:
+        BadRequest: raw and typed contents are mixed, or do not fit the tensor's datatype and shape.
+        TooLarge: there are more tensors than this server reads.
+        Unsupported: an input or output asks for what this server does not do.
+    """
+    messages.check_count("inputs", message.inputs)
+    messages.check_count("outputs", message.outputs)
+    raws = message.raw_input_contents
+    if raws and len(raws) != len(message.inputs):
+        received = f"raw_input_contents has {len(raws)} tensors for {len(message.inputs)} inputs"
+        raise BadRequest(received, remedy="send one each, in their order")
+    inputs = [_input(tensor, raws[index] if raws else None) for index, tensor in enumerate(message.inputs)]
+    for output in message.outputs:
+        messages.check_supported(values_of(output.parameters), "outputs", output.name)
+    outputs = [OutputForm(output.name) for output in message.outputs]
+    parameters = messages.parameters_of(values_of(message.parameters))
+    return Inference(inputs, outputs, parameters, message.id or None)
+
+
+def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> InputTensor:
+    name, datatype, shape = tensor.name, tensor.datatype, tuple(tensor.shape)
+    messages.check_supported(values_of(tensor.parameters), "inputs", name)
+    sent = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
+    if raw is not None:
+        if tensor.HasField("contents"):
+            received, remedy = "has contents beside raw_input_contents", "send every tensor raw, or every one typed"
+            raise ConflictingFields(received, field=messages.input_field(name), remedy=remedy)
+        return messages.from_raw(name, datatype, shape, raw)
+    field = messages.datatype_of(name, datatype).contents
+    if sent not in ([], [field]):
+        received = f"has datatype {datatype} and {', '.join(sent)}"
+        raise ConflictingFields(received, field=messages.input_field(name), remedy=f"send {field} alone")
+    return messages.from_values(name, datatype, shape, list(getattr(tensor.contents, field)))
+
+
+def values_of(parameters: Mapping[str, Any]) -> Document:
+    """Return a map of parameters as JSON has it; those that are not set are left out."""
+    chosen = {name: (parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in parameters.items()}
+    return {name: getattr(parameter, choice) for name, (parameter, choice) in chosen.items() if choice}
+
+
+def response(answer: Answer) -> bytes:
+    """Return a serialized ModelInferResponse."""
+    return b"".join(_parts(answer))
+
+
+def _parts(answer: Answer) -> list[bytes | memoryview]:
+    """Return the pieces of a ModelInferResponse: what protobuf writes, then the tensors, its last field.
+
+    In a `bytes` field a tensor of 1.5 MB takes protobuf 11 ms, which copies it three times; joined, 0.2 ms.
+    """
+    message = pb.ModelInferResponse(model_name=answer.model, model_version=VERSION, id=answer.inference.id or "")
+    if answer.inference.parameters.triton_enable_empty_final_response is True:
+        message.parameters["triton_final_response"].bool_param = True
+    if answer.truncated:
+        message.parameters[messages.TRUNCATED].string_param = truncation.shown(answer.truncated)
+    for tensor in answer.outputs:
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
+    parts: list[bytes | memoryview] = [serialize(message)]
+    for tensor in answer.outputs:
+        raw = tensor.raw()
+        parts += (RAW, varint(len(raw)), raw)
+    return parts
+
+
+def stream_response(answer: Answer | bytes) -> bytes:
+    """Return a serialized ModelStreamInferResponse that holds `infer_response`, or that of an error as it is."""
+    if isinstance(answer, bytes):
+        return answer
+    parts = _parts(answer)
+    return b"".join([STREAMED, varint(sum(map(len, parts))), *parts])
+
+
+def _stream_error(request: pb.ModelInferRequest | None, error: InlayError) -> bytes:
+    """Return the answer to a request that failed: its message and, where it could be read, the request's id."""
+    named = pb.ModelInferResponse(id="" if request is None else request.id)
+    return serialize(pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=named))

@@ -1,6 +1,7 @@
 """OpenAI's routes: /v1/embeddings, /embeddings, /v1/models, and vLLM's /pooling, /score and /classify."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from time import perf_counter, time
 from typing import Any, NamedTuple
@@ -33,13 +34,6 @@ from service.registry.store import created
 
 PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 TOKEN_EMBED = "token_embed"
-ABOUT: dict[type[BaseModel], tuple[str, type[BaseModel]]] = {
-    EmbeddingsBody: ("OpenAI's route, with vLLM's and infinity's fields. One vector an input.", schemas.EmbeddingList),
-    PoolingBody: (
-        "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them.",
-        schemas.PoolingList,
-    ),
-}
 EXAMPLES = schemas.EXAMPLES | {"image": Example(value=schemas.EXAMPLES["image"], need=needs.IMAGES_OF_OPENAI)}
 HEADERS = {
     "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
@@ -74,31 +68,28 @@ def routes(context: ServiceContext) -> RouteGroup:
 
 
 def _embedding_routes(context: ServiceContext) -> list[Route]:
-    def route(path: str, handler: Handler, name: str, summary: str, body: type[BaseModel]) -> Route:
-        about, answer = ABOUT[body]
-        content: Mapping[str, Any] = {JSON: answer, OCTETS: VECTOR_BYTES}
-        return Route(
-            verb="POST",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=summary,
-            tag=EMBED,
-            description=about,
-            body=RequestBody(model=body, examples=EXAMPLES),
-            answers={
-                200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)
-            },
-            vectors=True,
-        )
-
     embeddings = _embedding_handler(context, Decoder(EmbeddingsBody), EMBEDDING)
     pooling = _embedding_handler(context, Decoder(PoolingBody), POOLING)
-    return [
-        route("/v1/embeddings", embeddings, "openai_embeddings", "Embed as OpenAI does", EmbeddingsBody),
-        route("/embeddings", embeddings, "embeddings", "The same without /v1", EmbeddingsBody),
-        route("/pooling", pooling, "pooling", "Embed as vLLM's pooling does", PoolingBody),
-    ]
+    body, answers = RequestBody(model=EmbeddingsBody, examples=EXAMPLES), _vectors(schemas.EmbeddingList)
+    about, summary = "OpenAI's route, with vLLM's and infinity's fields. One vector an input.", "Embed as OpenAI does"
+    row = Route("POST", "/v1/embeddings", embeddings, "openai_embeddings", summary, EMBED, description=about)
+    row = replace(row, body=body, answers=answers, vectors=True)
+    pooling_row = replace(
+        row,
+        path="/pooling",
+        handler=pooling,
+        name="pooling",
+        summary="Embed as vLLM's pooling does",
+        description="vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them.",
+        body=RequestBody(model=PoolingBody, examples=EXAMPLES),
+        answers=_vectors(schemas.PoolingList),
+    )
+    return [row, replace(row, path="/embeddings", name="embeddings", summary="The same without /v1"), pooling_row]
+
+
+def _vectors(document: type[BaseModel]) -> dict[int, Answer]:
+    content: Mapping[str, Any] = {JSON: document, OCTETS: VECTOR_BYTES}
+    return {200: Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)}
 
 
 def _model_routes(context: ServiceContext) -> list[Route]:
@@ -117,16 +108,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
 
     def route(path: str, handler: Handler, name: str, summary: str, answer: type[BaseModel]) -> Route:
         answers = {200: Answer(description="What is loaded.", content={JSON: answer})}
-        return Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=name,
-            summary=summary,
-            tag=MODELS,
-            answers=answers,
-            admitted=False,
-        )
+        return Route("GET", path, handler, name, summary, MODELS, answers=answers, admitted=False)
 
     about = "Every loaded model, as OpenAI lists them"
     return [
@@ -168,6 +150,8 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
     _check_ids(request, card.name, card.vocab_size)
     _check_options(decoded, model)
     output = options.outputs[0] if options.outputs else card.default_output
+    if output == POOLED and rows != TOKEN_EMBED:
+        return request
     if needs.is_sparse(output) and rows != TOKEN_EMBED:
         raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
     if needs.reads_images(model) or options.outputs:
@@ -178,7 +162,7 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
             raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
         normalize = False if options.normalize is False else None
         return request._replace(options=options._replace(outputs=(HIDDEN,), normalize=normalize))
-    if (not shape.any_rows or rows == "embed") and output != POOLED:
+    if not shape.any_rows or rows == "embed":
         raise WrongModelKind(
             f"{card.name} gives one vector per token ({output}) and none per text",
             remedy="POST to /pooling or /embed, or export it with --pooling",

@@ -271,14 +271,7 @@ class Decoder:
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
         pooling = fields if isinstance(fields, PoolingBody) else None
         _check_numbers(fields)
-        form = AnswerForm(
-            "base64" if fields.embedding_type == "base64" else fields.encoding_format,
-            fields.embed_dtype,
-            fields.endianness,
-            pooling.task if pooling else None,
-            fields.modality == "image",
-            bool(fields.late_chunking),
-        )
+        form = _form(fields, pooling)
         if form.images:
             _check_image_fields(fields)
         precision, read = _precision(fields), _cut(fields)
@@ -299,6 +292,17 @@ class Decoder:
             input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
         )
         return None if fields.model == vllm_fields.NOT_SPECIFIED else fields.model, options, form
+
+
+def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:
+    return AnswerForm(
+        "base64" if fields.embedding_type == "base64" else fields.encoding_format,
+        fields.embed_dtype,
+        fields.endianness,
+        pooling.task if pooling else None,
+        fields.modality == "image",
+        bool(fields.late_chunking),
+    )
 
 
 def late_chunked(request: EmbedRequest) -> EmbedRequest:

@@ -34,6 +34,9 @@ SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), (
 Texts = Annotated[
     str | Annotated[list[str], Field(fail_fast=True)] | None, Field(description="a text or a list of texts")
 ]
+ABOUT_SCORES = (
+    "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
+)
 SCORE_EXAMPLES: dict[str, dict[str, Any]] = {
     "one_to_many": {"text_1": "What is a panda?", "text_2": ["A bear that eats bamboo.", "A city."]},
     "pairs": {"queries": ["panda", "Paris"], "documents": ["A bear.", "A city."]},
@@ -130,18 +133,9 @@ class ClassifyList(_Scored):
 def routes(context: ServiceContext) -> list[Route]:
     """Return vLLM's routes for scores and labels."""
     score, labels = _score_handler(context), _classify_handler(context)
-    about = "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
-    row = Route(
-        verb="POST",
-        path="/score",
-        handler=score,
-        name="score",
-        summary="Score pairs of texts as vLLM does",
-        tag=RERANK,
-        description=about,
-        body=RequestBody(model=ScoreBody, examples=SCORE_EXAMPLES),
-        answers=_answers(ScoreList),
-    )
+    about, summary = ABOUT_SCORES, "Score pairs of texts as vLLM does"
+    body, answers = RequestBody(model=ScoreBody, examples=SCORE_EXAMPLES), _answers(ScoreList)
+    row = Route("POST", "/score", score, "score", summary, RERANK, description=about, body=body, answers=answers)
     classify_row = replace(
         row,
         path="/classify",

@@ -22,15 +22,13 @@ from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import timing_headers
+from service.protocols.inlay import needs, timing_headers
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
 from service.protocols.tei.operations import (
     Operations,
-    compares_tokens,
-    kind_of,
     pooled_output,
     sparse_output,
     token_output,
@@ -61,7 +59,7 @@ class Handlers:
         text-embeddings-inference has one of these here, by the kind of its model; huggingface_hub sends all of them.
         """
         body, default = request.body, self._registry.default
-        classifies = default is not None and kind_of(default.card) != "embedding"
+        classifies = default is not None and needs.kind_of(default) != "embedding"
         if classifies or await inline_or_in_thread(len(body), _is_marked, body):
             return await (await read_json(request, self._handler))(request)
         return await self._embed(request)
@@ -77,7 +75,7 @@ class Handlers:
         if type(inputs) is dict and "source_sentence" in inputs:
             return self.similarity
         model = self._registry.models.get(name) if type(name) is str else self._registry.default
-        return self._embed if model is None or kind_of(model.card) == "embedding" else self.predict
+        return self._embed if model is None or needs.kind_of(model) == "embedding" else self.predict
 
     def _vectors_body(self, body: bytes, model: type[Vectors]) -> tuple[Vectors, list[Input]]:
         fields = _body_of(body, model)
@@ -112,7 +110,7 @@ class Handlers:
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
         options = options_of(body.parameters or schemas.ComparisonParameters())
         scores: NDArray[Any]
-        if compares_tokens(model.card):
+        if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
                 self._embedder,
                 model,

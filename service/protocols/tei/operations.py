@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from models.artifacts.card import SPARSE, Card
+from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import ranking
@@ -17,12 +17,13 @@ from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.ranking import Labelled, Ranks, classifies
+from service.embedding.ranking import Labelled, Ranks
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
 from service.embedding.tokenize.tokenizer import Token, Tokenizer
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
+from service.protocols.inlay import needs
 from service.registry.loading import BATCH_VALUES, encoder_tokens
 from service.request_context import RequestContext
 
@@ -130,7 +131,7 @@ class Operations:
             model_id=card.source if "/" in card.source else card.name,
             model_dtype=model.choice.precision if model.choice.engine == "openvino" else card.dtype,
             served_model_name=card.name,
-            model_type=_model_type(card),
+            model_type=_model_type(model),
             max_concurrent_requests=settings.max_concurrent_requests,
             max_input_length=min([length for length in lengths if length is not None]),
             max_batch_tokens=_batch_tokens(model, settings.max_batch_tokens),
@@ -166,28 +167,16 @@ def _batch_tokens(model: Model, setting: int) -> int:
     return setting or encoder_tokens(model.engine, model.choice)
 
 
-# ---- what a model is and gives
+# ---- what a model gives
 
 
-def kind_of(card: Card) -> str:
-    """Return what text-embeddings-inference calls a model: embedding, classifier or reranker."""
-    if card.classifier is None or not classifies(card):
-        return "embedding"
-    return "reranker" if card.classifier.ranks else "classifier"
-
-
-def _model_type(card: Card) -> dict[str, dict[str, Any]]:
-    kind = kind_of(card)
-    if kind == "embedding" or card.classifier is None:
-        pooling = card.pooling.mode if card.pooling else "splade" if card.sparse else "none"
+def _model_type(model: Model) -> dict[str, dict[str, Any]]:
+    kind, card = needs.kind_of(model), model.card
+    if kind == "embedding":
+        pooling = card.pooling.mode if card.pooling else "splade" if needs.sparse_output(card) else "none"
         return {kind: {"pooling": POOLING_NAMES.get(pooling, pooling)}}
-    labels = {str(number): label for number, label in enumerate(card.classifier.labels)}
+    labels = {str(number): label for number, label in enumerate(needs.labels_of(model))}
     return {kind: {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}}
-
-
-def compares_tokens(card: Card) -> bool:
-    """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
-    return card.multi_vector is not None and POOLED not in card.outputs
 
 
 def pooled_output(card: Card) -> str:
@@ -212,14 +201,13 @@ def token_output(card: Card) -> str:
     for name in (HIDDEN, INPUT_LAYER):
         if name in card.outputs:
             return name
-    raise WrongModelKind(
-        "Model has no token embeddings", allowed=f"{card.name} gives {', '.join(card.outputs)} alone, by /embed"
-    )
+    allowed = f"{card.name} gives {', '.join(card.outputs)} alone, by /embed"
+    raise WrongModelKind("Model has no token embeddings", allowed=allowed)
 
 
 def sparse_output(card: Card) -> str:
     """Return the name of the output that holds a sparse vector per text; raise WrongModelKind if there is none."""
-    if SPARSE in card.outputs:
-        return SPARSE
+    if name := needs.sparse_output(card):
+        return name
     dense = f"{card.name} gives {'dense vectors' if POOLED in card.outputs else ', '.join(card.outputs)}, by /embed"
     raise WrongModelKind("Model is not an embedding model with SPLADE pooling", remedy=dense)

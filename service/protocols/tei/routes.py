@@ -93,32 +93,15 @@ def _token_routes(handlers: Handlers) -> list[Route]:
 
 
 def _info_route(handlers: Handlers) -> Route:
-    return Route(
-        verb="GET",
-        path="/info",
-        handler=handlers.info,
-        name="tei_info",
-        summary="What is served, and its limits",
-        tag=TEI,
-        query=schemas.InfoQuery,
-        answers={200: Answer(content={JSON: operations.Info}), 401: UNAUTHORIZED},
-        admitted=False,
-    )
+    about, answers = "What is served, and its limits", {200: Answer(content={JSON: operations.Info}), 401: UNAUTHORIZED}
+    query = schemas.InfoQuery
+    return Route("GET", "/info", handlers.info, "tei_info", about, TEI, query=query, answers=answers, admitted=False)
 
 
 def _post(path: str, handler: Handler, summary: str, body: RequestBody, answer: Answer, **others: Any) -> Route:
     """Return a row; `others` are further fields of Route."""
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=f"tei_{path[1:] or 'root'}",
-        summary=summary,
-        tag=TEI,
-        body=body,
-        answers={200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND},
-        **others,
-    )
+    name, answers = f"tei_{path[1:] or 'root'}", {200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND}
+    return Route("POST", path, handler, name, summary, TEI, body=body, answers=answers, **others)
 
 
 def _in_every_format(schema: Schema) -> Answer:

@@ -19,12 +19,13 @@ from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
+from service.http import json_arrays
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.operations import (
     Operations,
-    kind_of,
     pooled_output,
     raw_or_sigmoid,
     sparse_output,
@@ -36,6 +37,7 @@ DIRECTIONS: dict[int, Direction] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "right",
     pb.TRUNCATION_DIRECTION_LEFT: "left",
 }
+MESSAGE_COST = 16  # of a sparse value in a message, to one in JSON
 VectorsRequest = pb.EmbedRequest | pb.EmbedAllRequest | pb.EmbedSparseRequest
 PredictRequest = pb.PredictRequest | pb.PredictPairRequest
 
@@ -65,7 +67,7 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
             default = registry.default
             if default is None or not kinds:
                 return default is not None
-            return not needs.reads_images(default) and kind_of(default.card) in kinds
+            return not needs.reads_images(default) and needs.kind_of(default) in kinds
 
         return serving
 
@@ -173,7 +175,9 @@ class Handlers:
         """Return the sparse vector of a text."""
         started = perf_counter()
         result = await self._embedded(request, _options(request), sparse_output, call)
-        return Timed(answers.sparse_message(result), result, perf_counter() - started)
+        cost = MESSAGE_COST * json_arrays.count(result)
+        message = await inline_or_in_thread(cost, answers.sparse_message, result)
+        return Timed(message, result, perf_counter() - started)
 
     async def _embedded(
         self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext

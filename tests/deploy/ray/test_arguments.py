@@ -36,7 +36,6 @@ def test_arguments_win_over_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"workers": 2}, "workers has no use behind Ray Serve"),
         ({"tls_cert": "/a", "tls_key": "/b"}, "tls_cert has no use"),
         ({"management_port": 9090}, "management_port has no use"),
-        ({"shared_memory": True}, "shared_memory has no use"),
         ({"model_control": "explicit"}, "model_control has no use"),
         ({"store": "models/store"}, "store is 'models/store', and replicas run"),
         ({"max_inputs": 0}, "max_inputs in args is 0; allowed: 1 or more"),

@@ -276,8 +276,7 @@ FAULTS: dict[str, tuple[str, str, str]] = {  # what the server does -> to which 
     "forbidden": ("forbidden", ".json", "status 403.*HF_TOKEN"),
     "unauthorised": ("unauthorised", ".json", "status 401.*HF_TOKEN"),
     "gone": ("gone", ".json", "status 410"),
-    "no config": ("no such file", "config.json", "has no config.json"),
-    "no weights": ("no such file", "model.safetensors", "holds neither model.safetensors nor"),
+    "a listed file that is gone": ("no such file", "config.json", "status 404"),
 }
 
 
@@ -295,6 +294,35 @@ def test_server_failure_is_one_line(name: str, tmp_path: Path, temporary: Path) 
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("config.json", f"^org/name@{COMMIT} has no config.json"),
+        ("model.safetensors", f"^org/name@{COMMIT} holds neither model.safetensors nor"),
+    ],
+)
+def test_repository_without_a_file_is_one_line(name: str, message: str, tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x")
+    (folder / name).unlink()
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match=message):
+        words(hub)
+
+
+def test_missing_shard_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with serving(folder) as hub, pytest.raises(BadCheckpoint, match=r"names the shard 'model-00002-of-00002\.safet"):
+        words(hub)
+
+
+def test_only_files_that_exist_are_asked_for(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    with serving(folder) as hub:
+        words(hub)
+    assert all((folder / name).is_file() for name, _ in hub.requests)
+
+
+@pytest.mark.parametrize(
     ("what", "message"),
     [
         ("org/other", "there is no such model, or it is private"),
@@ -309,7 +337,7 @@ def test_error_says_what_hub_does_not_have(what: str, message: str, tmp_path: Pa
 def test_no_network_is_one_line(tmp_path: Path) -> None:
     with serving(tmp_path) as hub:
         pass
-    with pytest.raises(BadCheckpoint, match=r"config\.json did not come from http.*is no folder here either"):
+    with pytest.raises(BadCheckpoint, match=r"the list of its files did not come from http.*is no folder here either"):
         words(hub)
 
 

@@ -87,6 +87,7 @@ LIES: dict[str, tuple[Any, bytes, str]] = {
     "a boolean dimension": ({"a": entry([True, 2])}, bytes(8), "shape"),
     "a shape that is a number": ({"a": entry(2)}, bytes(8), "shape"),
     "a shape whose product is beyond 2^63": ({"a": entry([1 << 40, 1 << 40])}, bytes(8), "data_offsets"),
+    "an offset of 10^30": ({"a": entry(begin=0, end=10**30)}, bytes(8), "data_offsets"),
     "a negative offset": ({"a": entry(begin=-8, end=0)}, bytes(8), "data_offsets"),
     "an end before its begin": ({"a": entry(begin=8, end=0)}, bytes(8), "data_offsets"),
     "more shape than bytes": ({"a": entry([3])}, bytes(8), "data_offsets"),

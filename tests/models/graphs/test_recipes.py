@@ -20,7 +20,6 @@ from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.recipes.extra_inputs import Extra
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, Scale
-from models.recipes.typed_json import from_json, to_json
 from models.reference import interpreter as reference
 from tests.golden_cases import Case, cases, write_checkpoint, write_folder, write_tiny_bert
 from tests.onnx_sessions import open_session
@@ -354,10 +353,3 @@ def test_interpreters_agree_for_unused_steps(steps: Recipe, tmp_path: Path) -> N
         by_hand = rms(by_hand) * gain if isinstance(step, RMSNorm) else by_hand
     if not any(isinstance(step, LayerNorm) for step in steps):
         np.testing.assert_allclose(expected["input_embeddings"], by_hand)
-
-
-@pytest.mark.parametrize("case", [*cases("input_layer"), *cases("encoder")], ids=str)
-def test_recipe_survives_json(case: Case, tmp_path: Path) -> None:
-    card = exported(case, tmp_path)
-    assert from_json(Recipe, to_json(Recipe, card.recipe)) == card.recipe
-    assert from_json(Recipe, to_json(Recipe, card.encoder)) == card.encoder

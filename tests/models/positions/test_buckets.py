@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from models.errors import BadEncoding
 from models.graphs.positions import buckets as graphs
+from models.positions.arithmetic import Arithmetic
 from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
-from models.positions.table import Arithmetic, Output
+from models.positions.table import Output
 from tests.golden_cases import Case, cases
 from tests.onnx_sessions import open_session
 

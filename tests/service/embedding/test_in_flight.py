@@ -16,7 +16,6 @@ from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.errors import DeadlineExceeded, EngineFailure
-from service.request_context import RequestContext
 from service.scheduling.deadlines import within
 from service.scheduling.shared_runs import SharedRun
 from service.settings import Settings
@@ -185,20 +184,6 @@ async def test_exchanged_model_shares_no_run_with_the_old_one(tmp_path: Path, mo
     new = await embed(service, TEXT)
     engine.let_go()
     assert numbers(await first) == numbers(old) != numbers(new)
-
-
-async def test_callers_with_keys_share_no_run(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    service = make()
-    engine = Watched(service.registry, monkeypatch)
-
-    async def of_key(name: str) -> EmbedResult:
-        call = RequestContext()
-        call.show_key(name)
-        return await service.pipeline.embed(embed_request((TEXT,)), call)
-
-    results = await asyncio.gather(*[of_key(name) for name in ("x", "y", "x")])
-    assert engine.sequences == 2
-    assert len({numbers(result)[0] for result in results}) == 1
 
 
 async def test_joined_request_needs_no_room_in_a_full_queue(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,23 +66,6 @@ async def test_key_opens_every_route(toy: Toy, handlers: Handlers, path: bytes) 
     assert handlers.names == ["main"] * 3
 
 
-@pytest.mark.parametrize("line", [b"POST /", b"POST /fast", b"GET /wait", b"GET /nowhere", b"DELETE /"])
-@pytest.mark.parametrize("header", [b"a: b", b"authorization: Bearer wrong", b"authorization: " + KEY.encode()])
-async def test_every_route_but_the_open_ones_needs_a_key(
-    toy: Toy, handlers: Handlers, line: bytes, header: bytes
-) -> None:
-    head, _, body = (await exchange(toy.port, request(line, header, LAST))).partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 401")
-    assert b"\r\nwww-authenticate: Bearer" in head
-    assert json.loads(body)["code"] == "unauthorized"
-    assert handlers.names == []
-    assert toy.counted() == {("gate", "401"): 1}
-
-
-async def test_open_routes_need_no_key(toy: Toy) -> None:
-    assert statuses(await exchange(toy.port, request(b"GET /open", LAST))) == [200]
-
-
 @pytest.mark.parametrize("headers", [[], [b"expect: 100-continue"]], ids=["plain", "expecting"])
 async def test_key_is_checked_before_the_body_is_read(toy: Toy, headers: list[bytes]) -> None:
     async with connected(toy.port) as client:
@@ -90,17 +73,6 @@ async def test_key_is_checked_before_the_body_is_read(toy: Toy, headers: list[by
         assert (await client.answer())[0] == 401
         assert await client.rest() == b""
     assert toy.intake.held == 0
-
-
-async def test_preflight_needs_no_key_and_errors_are_readable(toy: Toy) -> None:
-    preflight_headers = (b"origin: https://a", b"access-control-request-method: POST")
-    async with connected(toy.port) as client:
-        await client.send(request(b"OPTIONS /", *preflight_headers))
-        status, headers, _ = await client.answer()
-        assert (status, headers["access-control-allow-origin"]) == (200, "https://a")
-        await client.send(request(b"POST /", preflight_headers[0]))
-        status, headers, _ = await client.answer()
-        assert (status, headers["access-control-allow-origin"]) == (401, "https://a")
 
 
 async def leave_while_sending(client: Client, handlers: Handlers) -> None:

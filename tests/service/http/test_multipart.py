@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import Malformed
-from service.http.multipart import Part, parts_of
+from service.http.multipart import FormPart, parts_of
 
 
 def written(**files: tuple[str | None, bytes]) -> tuple[str, bytes]:
@@ -26,17 +26,17 @@ def test_keeps_every_byte(values: list[bytes]) -> None:
 
 def test_tells_files_from_fields() -> None:
     parts = parts_of(*written(image=('a b;"c".png', b"\r\n--x\r\n"), dtype=(None, b"float16")))
-    assert parts == [Part("image", True, b"\r\n--x\r\n"), Part("dtype", False, b"float16")]
+    assert parts == [FormPart("image", True, b"\r\n--x\r\n"), FormPart("dtype", False, b"float16")]
 
 
 def test_ignores_preamble_spaces_and_epilogue() -> None:
     body = b'before\r\n--b \r\nContent-Disposition: form-data; name="a"\r\n\r\n1\r\n--b--\r\nafter'
-    assert parts_of("multipart/form-data; boundary=b", body) == [Part("a", False, b"1")]
+    assert parts_of("multipart/form-data; boundary=b", body) == [FormPart("a", False, b"1")]
 
 
 def test_reads_a_quoted_boundary() -> None:
     body = b"--a b\r\ncontent-disposition: form-data; name=x\r\n\r\n\r\n--a b--"
-    assert parts_of('multipart/form-data; boundary="a b"', body) == [Part("x", False, b"")]
+    assert parts_of('multipart/form-data; boundary="a b"', body) == [FormPart("x", False, b"")]
 
 
 def test_reads_what_the_standard_library_writes() -> None:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.error_status import STATUSES
 from service.observability.metric_families import SECONDS, STAGES
 from service.observability.metric_store import MetricStore
-from service.observability.metrics import Metrics, Stages
+from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 
 
@@ -188,9 +188,8 @@ def test_start_time_is_that_of_the_oldest_worker(tmp_path: Path, monkeypatch: py
 def test_stages_of_a_request_are_counted_under_its_model():
     metrics = Metrics()
     metrics.loaded("m", 1)
-    stages = Stages(metrics)
     context = RequestContext()
-    stages.observe([context], "m", 3, StageTimes(0.002, 0.02, 0.2))
+    metrics.passes([context], "m", 3, StageTimes(0.002, 0.02, 0.2))
     context.written()
     context.written()  # a response is written once
     seen = shown(metrics, "inlay_stage_seconds")
@@ -201,7 +200,7 @@ def test_stages_of_a_request_are_counted_under_its_model():
 def test_token_ids_have_no_tokenize_stage():
     metrics = Metrics()
     metrics.loaded("m", 1)
-    Stages(metrics).observe([RequestContext()], "m", 3, StageTimes(0.0, 0.02, 0.2))
+    metrics.passes([RequestContext()], "m", 3, StageTimes(0.0, 0.02, 0.2))
     assert shown(metrics, "inlay_stage_seconds")[("_count", (("model", "m"), ("stage", "tokenize")))] == 0
 
 

@@ -1,7 +1,7 @@
 """No string of a request reaches the file system, a host or a program: every string of every route and every gRPC
 message, with names that would lead out of the store, while the interpreter's audit events are watched.
 
-Run with what an operator can switch on: model control and shared memory. What native libraries open is not audited, so
+Run with what an operator can switch on: model control. What native libraries open is not audited, so
 there are models to be found where the names lead: none may ever be served.
 """
 
@@ -108,7 +108,7 @@ def exposed(tiny_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     shutil.copytree(tiny_store, folder / "store")
     shutil.copytree(tiny_store / "bert", folder / MARK)
     shutil.copytree(tiny_store / "bert", folder / "store" / f".{MARK}")
-    with serving(folder / "store", default_model="bert", model_control="explicit", shared_memory=True) as service:
+    with serving(folder / "store", default_model="bert", model_control="explicit") as service:
         yield service
 
 

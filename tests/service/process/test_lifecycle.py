@@ -11,6 +11,7 @@ import pytest
 from models import VERSION
 from service.errors import EngineFailure
 from service.scheduling.batcher import Batcher, abandoned_runs
+from service.scheduling.fair_queue import FairQueue
 from tests.served import serving_here
 
 ROOT = Path(__file__).parents[3]
@@ -102,10 +103,10 @@ async def test_liveness_returns_once_stuck_runs_have_ended(tiny_store: Path) -> 
     async def gives_up() -> None:
         batcher: Batcher[bool, bool] = Batcher(
             lambda items: [gate.wait(20)] * len(items),
+            FairQueue(1, None),
             max_batch_cost=1,
             max_inline_cost=0,
-            max_queue_cost=1,
-            executor=ThreadPoolExecutor(1),
+            new_executor=lambda: ThreadPoolExecutor(1),
             observe=lambda *figures: None,
             stuck_seconds=0.01,
         )

@@ -20,7 +20,7 @@ def test_one_token_has_the_same_bits_by_mapped_weights(
 ) -> None:
     """A product of one row that is not packed takes a kernel of its own: the token is run twice, an expert's too."""
     card = export(write_whole(tmp_path / "x", family, **SIZES, **EXPERTS), tmp_path / "out", encoder=True)
-    monkeypatch.setattr(onnx, "MOST_PACKED", 0)
+    monkeypatch.setattr(onnx, "MAX_PACKED", 0)
     engine = onnx.load(tmp_path / "out", card, "cpu", 1)
 
     def rows(lengths: list[int]) -> NDArray[np.float32]:
@@ -39,7 +39,7 @@ def test_few_rows_of_an_expert_have_the_same_bits_by_mapped_weights(
 ) -> None:
     """Experts get one row, or two, of a short text, and more where others are batched beside it."""
     card = export(write_whole(tmp_path / "x", "qwen3_moe", **SIZES, **EXPERTS), tmp_path / "out", encoder=True)
-    monkeypatch.setattr(onnx, "MOST_PACKED", 0)
+    monkeypatch.setattr(onnx, "MAX_PACKED", 0)
     engine, random = onnx.load(tmp_path / "out", card, "cpu", 1), np.random.default_rng(5)
     texts = [random.integers(0, card.vocab_size, length) for length in (2, 3, 5, 9, 70)]
 

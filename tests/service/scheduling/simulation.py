@@ -22,9 +22,8 @@ from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
 from service.scheduling.admission import AdmissionController, reserved
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MOST_IDLE
+from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MAX_REMEMBERED, FairQueue, ItemTimes
 from tests.service.scheduling.virtual_time import Clock, run
 
 EVENTS = 16_000
@@ -209,7 +208,7 @@ class Graph:
 
     def __init__(self, world: "World", version: int, batcher_class: "type[Batcher[Work, Answer]]") -> None:
         self.world, self.version = world, version
-        self.executor = VirtualExecutor(self)
+        self.executor: VirtualExecutor | None = None
         self.runs: list[tuple[Future[Any], float]] = []  # in threads, and when they began
         self.waiting: dict[int, Waiting] = {}  # by the item's number
         self._dead_items = self._dead_cost = 0  # cancelled or late, and perhaps still in the queue
@@ -222,22 +221,19 @@ class Graph:
         limits = world.limits
         self.batcher = batcher_class(
             self._run,
+            FairQueue(limits.queue, limits.max_seconds, limits.batch, limits.max_requests),
             max_batch_cost=limits.batch,
             max_inline_cost=limits.inline,
-            max_queue_cost=limits.queue,
-            max_queue_seconds=limits.max_seconds,
-            max_queue_requests=limits.max_requests,
-            executor=self.executor,
             observe=lambda *_: None,
             stuck_seconds=limits.stuck_seconds,
             clock=world.clock,
-            new_executor=self._replacement,
+            new_executor=self._new_executor,
             runs=limits.runs,
             run_alone=self._run_alone,
         )
 
-    def _replacement(self, name: str) -> VirtualExecutor:
-        if not self.executor.replaced:
+    def _new_executor(self) -> VirtualExecutor:
+        if self.executor is not None and not self.executor.replaced:
             self.world.violated("an executor was replaced that goes on")
         self.executor = VirtualExecutor(self)
         return self.executor
@@ -346,7 +342,7 @@ class Graph:
             world.violated(f"{queue.requests} requests are counted and none waits")
         if queue.cost + queue.reserved > world.limits.most_queued:
             world.violated(f"a cost of {queue.cost + queue.reserved} is queued")
-        if queue.remembered > MOST_IDLE + world.limits.callers:
+        if queue.remembered > MAX_REMEMBERED + world.limits.callers:
             world.violated(f"{queue.remembered} callers are remembered")
 
     def check_idle(self) -> None:

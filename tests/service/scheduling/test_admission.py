@@ -1,6 +1,7 @@
 """Admission: requests are refused before any work, whole or not at all, and leave nothing behind."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -268,3 +269,13 @@ async def test_max_input_tokens_counts_like_the_models_limit(make: Make) -> None
         await service.pipeline.embed(embed_request([Text("hello world " * 9)], truncate=False))
     bare = make("llama", max_input_tokens=6)
     assert (await bare.pipeline.embed(embed_request([ids(*range(1, 20))]))).lengths == (6,)
+
+
+def test_design_page_names_every_source_of_a_429() -> None:
+    root = Path(__file__).parents[3]
+    _, _, table = (root / "docs/design/index.md").read_text().partition("Where does a 429 come from?")
+    raises = re.compile(r"(raise|abort\() ?(Overloaded|KeyLimited)\(")
+    sources = [path for path in (root / "service").rglob("*.py") if raises.search(path.read_text())]
+    named = {path.relative_to(root).as_posix() for path in sources}
+    assert len(named) > 5
+    assert named <= set(re.findall(r"`(service/[\w/]+\.py)`", table.partition("**Which")[0]))

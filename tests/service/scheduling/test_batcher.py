@@ -14,6 +14,7 @@ import pytest
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
 from service.scheduling.batcher import Batcher, abandoned_runs
+from service.scheduling.fair_queue import FairQueue
 
 CALLER = ContextVar("caller", default="nobody")
 
@@ -54,9 +55,15 @@ def make(recorder: Recorder) -> Iterator[Callable[..., Batcher[int, int]]]:
     def made(
         inline: int = 1000, batch: int = 1000, queue: int = 1000, stuck: float = 60.0, **changes: Any
     ) -> Batcher[int, int]:
-        options = {"run": recorder.run, "executor": executor, "observe": recorder.observe} | changes
+        executors = iter([changes.pop("executor", executor)])
+        options = {"run": recorder.run, "observe": recorder.observe} | changes
         return Batcher(
-            max_batch_cost=batch, max_inline_cost=inline, max_queue_cost=queue, stuck_seconds=stuck, **options
+            queue=FairQueue(queue, None, batch),
+            max_batch_cost=batch,
+            max_inline_cost=inline,
+            new_executor=lambda: next(executors, None) or ThreadPoolExecutor(2),
+            stuck_seconds=stuck,
+            **options,
         )
 
     yield made
@@ -157,10 +164,6 @@ async def test_full_queue_refuses_a_request_as_a_whole(make, recorder):
     assert recorder.batches == [[1], [2]]
 
 
-async def test_idle_queue_takes_a_request_larger_than_it(make):
-    assert await make(queue=10).submit([7], [50])[0] == 14
-
-
 async def test_observes_every_run_with_items_and_cost(make, recorder):
     await asyncio.gather(*make().submit([1, 2], [5, 6]))
     ((items, cost, waited, seconds),) = recorder.observed
@@ -245,14 +248,14 @@ async def test_failed_runs_do_not_change_the_drain_rate(make, recorder):
     batcher = make(inline=0, stuck=0.05)
     with pytest.raises(EngineFailure):
         await batcher.submit([-1], [1000])[0]
-    assert batcher.drain_rate is None
+    assert batcher.queue.rate is None
     recorder.gate.clear()
     with pytest.raises(EngineFailure):
         await batcher.submit([1], [1000])[0]
-    assert batcher.drain_rate is None
+    assert batcher.queue.rate is None
     recorder.gate.set()
     assert await batcher.submit([2], [1000])[0] == 4
-    assert batcher.drain_rate is not None
+    assert batcher.queue.rate is not None
     await held(0)
 
 
@@ -277,16 +280,7 @@ async def test_one_slow_run_refuses_no_deadlines_while_idle(make):
     batcher.queue.drained(512, 1000.0, full=True)
     answers = [await batcher.submit([number], [300], deadline=perf_counter() + 60)[0] for number in range(20)]
     assert answers == [2 * number for number in range(20)]
-    assert batcher.drain_rate > 300
-
-
-async def test_reservations_count_against_new_requests(make):
-    batcher = make(queue=10)
-    batcher.reserve(8)
-    with pytest.raises(Overloaded, match="8 tokens are waiting and this request brings 3; the queue holds 10"):
-        batcher.submit([1], [3])
-    batcher.release(8)
-    assert await batcher.submit([1], [3])[0] == 2
+    assert batcher.queue.rate > 300
 
 
 async def test_item_past_its_deadline_does_not_run(make, recorder):
@@ -509,4 +503,4 @@ async def test_drain_rate_counts_all_runs(make, gated):
     gated.end(1)
     gated.end(2)
     await asyncio.gather(*futures)
-    assert batcher.drain_rate == 100  # two runs of 100 in two seconds
+    assert batcher.queue.rate == 100  # two runs of 100 in two seconds

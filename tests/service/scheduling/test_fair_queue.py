@@ -11,9 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DeadlineExceeded, Overloaded
-from service.scheduling.caller_queue import ItemTimes
-from service.scheduling.fair_queue import HEADROOM, MOST_IDLE, SMALL_SHARE, FairQueue
-from service.scheduling.patience import CALM_FRACTION, HOLD_FRACTION, MOST_RETRY_SECONDS, OVERLOADED_FRACTION, SLOWDOWN
+from service.scheduling.fair_queue import (
+    CALM_FRACTION,
+    HEADROOM,
+    HOLD_FRACTION,
+    MAX_REMEMBERED,
+    MAX_RETRY_SECONDS,
+    OVERLOADED_FRACTION,
+    SLOWDOWN,
+    SMALL_SHARE,
+    FairQueue,
+    ItemTimes,
+)
 
 Queue = FairQueue[str, str]
 Future = asyncio.Future[str]
@@ -83,15 +92,6 @@ async def test_callers_get_equal_shares_whatever_they_send() -> None:
     assert max(served.values()) - min(served.values()) <= 200  # two batches
 
 
-async def test_requests_of_one_caller_share_what_it_gets() -> None:
-    queue = queue_of(10_000)
-    add(queue, "other", [10] * 100, of="other")
-    add(queue, "bulk", [10] * 100, of="mine")
-    taken(queue, 20)
-    add(queue, "lone", [10], of="mine")
-    assert "lone0" in taken(queue, 40)
-
-
 async def test_caller_of_long_texts_gains_nothing_by_coming_back() -> None:
     queue, served = queue_of(100_000), Counter[str]()
     add(queue, "b", [10] * 1000, of="b")
@@ -149,10 +149,10 @@ async def test_bounds_requests_with_room_for_callers_with_few() -> None:
 async def test_remembers_few_of_many_callers() -> None:
     queue = queue_of(max_cost=10**9)
     add(queue, "bulk", [10] * 10, of="bulk")
-    for number in range(2 * MOST_IDLE):
+    for number in range(2 * MAX_REMEMBERED):
         add(queue, "long", [100], of=f"{number}")
         taken(queue, 20)
-    assert queue.remembered <= MOST_IDLE + 3
+    assert queue.remembered <= MAX_REMEMBERED + 3
     while queue.items:
         taken(queue, 100)
     assert queue.remembered == 0
@@ -177,14 +177,6 @@ def test_takes_every_item_once_within_the_budget(callers: list[list[int]], most:
         assert sorted(seen) == sorted(costs)
 
     asyncio.run(drain())
-
-
-async def test_cancelled_item_is_dropped() -> None:
-    queue = queue_of()
-    gone, _ = add(queue, "a", [5, 5])
-    gone.cancel()
-    assert taken(queue, 100) == ["a1"]
-    assert queue.cost == 0
 
 
 async def test_refuses_a_request_that_others_would_delay_too_long() -> None:
@@ -280,7 +272,7 @@ async def test_retries_of_a_crowd_are_told_one_after_the_other() -> None:
         waits.append(refused.value.retry_after)
     apart = [later - earlier for earlier, later in itertools.pairwise(waits[:50])]
     assert apart == pytest.approx([0.1] * 49)  # the run time of one
-    assert waits[-1] == MOST_RETRY_SECONDS
+    assert waits[-1] == MAX_RETRY_SECONDS
 
 
 async def test_queue_always_holds_a_full_batch() -> None:
@@ -305,21 +297,16 @@ async def test_refuses_no_delay_before_a_full_batch_was_timed() -> None:
 
 async def test_reservations_count_as_queued() -> None:
     queue = queue_of(max_cost=100)
-    add(queue, "a", [10])
-    queue.reserve(60)
-    queue.check(30, 0.0, None)
-    with pytest.raises(Overloaded, match="70 tokens are waiting and this request brings 31; the queue holds 100"):
-        queue.check(31, 0.0, None)
-
-
-async def test_reservations_count_in_an_empty_queue() -> None:
-    queue = queue_of(max_cost=100)
+    queue.check(300, 0.0, None)  # nothing waits
     queue.reserve(60)
     queue.check(40, 0.0, None)
     with pytest.raises(Overloaded, match="60 tokens are waiting and this request brings 41; the queue holds 100"):
         queue.check(41, 0.0, None)
+    add(queue, "a", [10])
+    with pytest.raises(Overloaded, match="70 tokens are waiting and this request brings 31; the queue holds 100"):
+        queue.check(31, 0.0, None)
     queue.release(60)
-    queue.check(41, 0.0, None)
+    queue.check(90, 0.0, None)
 
 
 async def test_reservations_delay_a_request_like_queued_items() -> None:
@@ -350,7 +337,7 @@ async def test_refuses_and_drops_items_that_would_be_late() -> None:
     queue.check(10, 0.0, 2.0)
     with pytest.raises(DeadlineExceeded, match=r"1\.5 s are left and this needs about 2 s"):
         queue.check(10, 0.0, 1.5)
-    assert taken(queue, 100, now=0.9) == ["b0"]
+    assert taken(queue, 9, now=0.2) == ["b0"]  # a batch takes 0.9 s
     assert isinstance(late.exception(), DeadlineExceeded)
     assert in_time.done()
 
@@ -384,18 +371,6 @@ async def test_idle_queue_refuses_items_that_are_already_late() -> None:
     (late,) = add(queue, "a", [1], deadline=0.9)
     assert taken(queue, 10, now=1.0) == []
     assert isinstance(late.exception(), DeadlineExceeded)
-
-
-async def test_items_added_one_by_one_share_one_turn() -> None:
-    queue, times, loop = queue_of(), ItemTimes(), asyncio.get_running_loop()
-    for number in range(100):
-        queue.add(f"bulk{number}", 10, loop.create_future(), 0.0, times, None)
-    taken(queue, 20)
-    add(queue, "lone", [10])
-    assert "lone0" in taken(queue, 20)
-    assert queue.delay(10) == 0  # no rate
-    queue.drained(100, 1.0, full=True)
-    assert queue.delay(10) == pytest.approx(0.1)  # one caller is ahead
 
 
 class CountedFuture:

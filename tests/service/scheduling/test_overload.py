@@ -6,6 +6,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
 from statistics import mean, median
@@ -13,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from service.errors import Overloaded
+from service.errors import DeadlineExceeded, Overloaded
 from service.scheduling.admission import AdmissionController
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
+from service.scheduling.deadlines import within
+from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.settings import Settings
 from tests.service.scheduling.virtual_time import Clock, run
 from tests.sweeps import sampled
@@ -54,25 +56,30 @@ class Server:
         self.admission = AdmissionController(settings.max_concurrent_requests)
         self.batcher = Batcher[int, int](
             lambda items: items,
+            FairQueue(
+                settings.max_queue_tokens,
+                settings.max_queue_seconds,
+                BATCH,
+                3 * settings.max_concurrent_requests // 4,
+            ),
             max_batch_cost=BATCH,
             max_inline_cost=0,
-            max_queue_cost=settings.max_queue_tokens,
-            max_queue_seconds=settings.max_queue_seconds,
-            max_queue_requests=3 * settings.max_concurrent_requests // 4,
-            executor=Engine(self.speed),
+            new_executor=lambda: Engine(self.speed),
             observe=lambda *_: None,
             clock=self.clock,
         )
 
-    async def embed(self, lengths: Sequence[int], caller: str) -> float:
+    async def embed(self, lengths: Sequence[int], caller: str, timeout: float | None = None) -> float:
         """Return the seconds that a request of texts of these lengths took."""
         began = self.clock.now
+        deadline = None if timeout is None else began + timeout
         futures: list[asyncio.Future[int]] = []
         try:
             with self.admission.admitted():
-                futures = self.batcher.submit(lengths, lengths, ItemTimes(caller))
-                for future in futures:
-                    await future
+                async with within(deadline, self.clock):
+                    futures = self.batcher.submit(lengths, lengths, ItemTimes(caller), deadline)
+                    for future in futures:
+                        await future
         except Overloaded:
             self.refused += 1
             raise
@@ -188,6 +195,27 @@ def test_goodput_stays_under_overload(multiple: float, tokens: int) -> None:
 def test_goodput_stays_when_clients_give_up_early() -> None:
     outcome = arrivals(4.0, LONG, [1.0, 3.0, 10.0, 30.0])
     assert outcome.good >= 0.9
+
+
+@pytest.mark.parametrize(("tokens", "timeout"), [(SHORT, 1.0), (LONG, 0.3)])
+def test_goodput_stays_when_callers_state_deadlines(tokens: int, timeout: float) -> None:
+    server, random, answered = Server(5500.0), Random(1), list[float]()
+
+    async def client(number: int) -> None:
+        with suppress(DeadlineExceeded):
+            answered.append(await server.embed([tokens], f"127.0.0.{number % ADDRESSES}", timeout))
+
+    async def main() -> None:
+        async with asyncio.TaskGroup() as clients:
+            number = 0
+            while server.clock.now < SECONDS:
+                await asyncio.sleep(random.expovariate(2 * server.speed / tokens))
+                clients.create_task(client(number))
+                number += 1
+
+    server.run(main())
+    assert len(answered) * tokens >= 0.95 * SECONDS * server.speed
+    assert max(answered) <= timeout
 
 
 def test_goodput_stays_when_clients_retry_as_told() -> None:

@@ -14,8 +14,8 @@ import pytest
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
 from service.scheduling.deadlines import within
+from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.scheduling.shared_runs import SharedRun
 from tests.collector import collect
 from tests.service.scheduling.virtual_time import Clock, run
@@ -35,21 +35,21 @@ class Work(NamedTuple):
 class Engine(Executor):
     """A batcher of shared runs on a virtual clock; runs last as long as their cost, or until they are let go."""
 
-    def __init__(self, clock: Clock, **options: Any) -> None:
+    def __init__(self, clock: Clock, queue: int = 10_000, **options: Any) -> None:
         self.clock, self.held, self.repeated = clock, False, False
         self.runs: list[list[str]] = []
         self.running: list[list[str]] = []
         self.failing = False
         self._release: list[Callable[[], None]] = []
         self.shares: WeakValueDictionary[str, SharedRun[Answer]] = WeakValueDictionary()
-        limits = {"max_batch_cost": 100, "max_inline_cost": 0, "max_queue_cost": 10_000, "runs": 1} | options
+        limits = {"max_batch_cost": 100, "max_inline_cost": 0, "runs": 1} | options
         self.most = limits["runs"]
         self.batcher = Batcher(
             self._run,
-            executor=self,
+            FairQueue(queue, None, 100),
             observe=lambda *_: None,
             clock=clock,
-            new_executor=lambda name: self,
+            new_executor=lambda: self,
             shared=lambda work: work.shared,
             **limits,
         )
@@ -218,7 +218,7 @@ def test_item_does_not_wait_behind_the_queue_of_an_equal_one() -> None:
         assert (await single)[1] <= 2  # of eleven runs
         assert (await many[-1]) == await single
 
-    engine = virtually(test, max_queue_cost=100_000)
+    engine = virtually(test, queue=100_000)
     assert [text for texts in engine.runs for text in texts].count("a") == 1
 
 
@@ -234,7 +234,7 @@ def test_full_queue_counts_equal_items_and_lets_them_join_a_run() -> None:
         engine.let_go()
         assert {text for text, _ in await asyncio.gather(*running, *queued, *joined)} == {"a", "b", "c"}
 
-    virtually(test, max_queue_cost=20)
+    virtually(test, queue=20)
 
 
 def test_failed_run_fails_every_equal_item() -> None:
@@ -349,7 +349,7 @@ def test_each_caller_gets_its_own_end_whoever_else_leaves(seed: int, runs: int) 
     world = World(seed)
     batchers.log.disabled = True
     try:
-        engine = virtually(world.main, max_queue_cost=150, runs=runs)
+        engine = virtually(world.main, queue=150, runs=runs)
     finally:
         batchers.log.disabled = False
     assert world.outcomes["tuple"] > 20
@@ -361,7 +361,7 @@ def test_simulated_callers_end_in_every_way() -> None:
     batchers.log.disabled = True
     try:
         for world in worlds:
-            virtually(world.main, max_queue_cost=150)
+            virtually(world.main, queue=150)
     finally:
         batchers.log.disabled = False
     names = ("tuple", "CancelledError", "DeadlineExceeded", "EngineFailure", "Overloaded")

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from service.scheduling.batcher import Batcher
-from service.scheduling.caller_queue import ItemTimes
-from service.scheduling.fair_queue import FairQueue
+from service.scheduling.fair_queue import FairQueue, ItemTimes
 from tests.service.scheduling.simulation import Answer, Violation, Work, simulate
 from tests.sweeps import sampled
 

@@ -22,7 +22,6 @@ from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from proto.tei_pb2_grpc import EmbedStub
 from service.embedding.requests import EmbedRequest
 from service.observability import logs
-from service.request_context import CURRENT_CALL
 from tests.served import Here, Served, serving, serving_here
 
 KEY, OTHER = "correct-horse-battery", "staple.0123456789=="
@@ -367,22 +366,6 @@ async def test_log_lines_hold_the_name_of_a_key_and_not_the_key(
     assert len(faults) == 2
     assert all("key=one" in each.splitlines()[0] for each in faults)
     assert not any(KEY in each for each in lines)
-
-
-async def test_log_lines_name_the_key_of_their_own_request(limited: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
-    embed = limited.context.embedder.embed
-
-    async def noting(request: EmbedRequest, *call: Any) -> Any:
-        seen.append(CURRENT_CALL.get().key_name)
-        return await embed(request, *call)
-
-    monkeypatch.setattr(limited.context.embedder, "embed", noting)
-    url = "http://{}:{}".format(*limited.address)
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:  # one connection
-        for key in (KEY, OTHER, KEY):
-            await http.post("/embed", json=EMBED, headers={"authorization": f"Bearer {key}"})
-    assert seen == ["one", "other", "one"]
 
 
 def test_vectors_are_the_same_with_and_without_a_key(guarded: Served, served: Served) -> None:

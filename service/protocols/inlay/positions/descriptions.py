@@ -9,10 +9,11 @@ from typing import Any
 from pydantic.json_schema import JsonSchemaValue
 
 from models.plots import figures_of
+from models.plots.catalog import Figure
 from models.positions.rope import choice as rope_choice
 from models.positions.rope.config import LayerRope, read
+from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import BY_LENGTH
-from models.positions.rope.layers import ALL
 from models.positions.rope.presets import PRESETS, Preset
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
@@ -44,37 +45,39 @@ def scheme_list() -> list[Description]:
     return [_scheme(row) for row in SCHEMES.values()]
 
 
-def _scheme(row: Scheme[Any]) -> Description:
+def _scheme(row: Scheme) -> Description:
     schema = row.parameters.model_json_schema()
-    scales = issubclass(row.parameters, RopeSource)
+    scales, properties = issubclass(row.parameters, RopeSource), schema["properties"]
     figures = figures_of(figure_name(row.name))
-    pictured = bool(figures) and "GET" in row.methods
-    return {
+    described = {
         "name": row.name,
         "summary": row.summary,
         "methods": row.methods,
         "paths": [f"/positions/{row.name}"] + ([f"/models/{{name}}/{row.name}"] if row.name in MODEL_SCHEMES else []),
         "required": schema.get("required", []),
-        "parameters": {name: entry.get("description", "") for name, entry in schema["properties"].items()},
+        "parameters": {name: entry.get("description", "") for name, entry in properties.items()},
         "plots": {plot: figure.about for plot, figure in figures.items()},
-        "fields": {name: _field(row, name, entry) for name, entry in schema["properties"].items()},
+        "fields": {name: _field(row, name, entry) for name, entry in properties.items()},
         "model_fields": _model_fields(row.name),
         "exclusive": _exclusive(row),
         "example": row.example,
         "rope_types": [_rope_type(name) for name in SCALINGS] if scales else [],
-        "pictures": [f"/positions/{row.name}.{extension}" for extension in PICTURE_TYPES] if pictured else [],
+    }
+    return described | _pictured(row, figures if "GET" in row.methods else {})
+
+
+def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
+    """Return what a scheme's pictures show, and their options; those of none are empty."""
+    extensions = PICTURE_TYPES if figures else ()
+    options = PlotOptions.model_json_schema()["properties"] if figures else {}
+    return {
+        "pictures": [f"/positions/{row.name}.{extension}" for extension in extensions],
         "figures": [
-            {
-                "name": plot,
-                "about": figure.about,
-                "max_subjects": figure.max_subjects,
-                "distance_axis": figure.scales,
-            }
+            {"name": plot, "about": figure.about, "max_subjects": figure.max_subjects, "distance_axis": figure.scales}
             for plot, figure in figures.items()
-            if pictured
         ],
-        "picture_fields": _picture_fields() if pictured else {},
-        "picture_defaults": usual_lengths(row) if pictured else {},
+        "picture_fields": {name: _plain(entry) for name, entry in options.items() if name != "plot"},
+        "picture_defaults": usual_lengths(row) if figures else {},
     }
 
 
@@ -89,7 +92,7 @@ def _model_fields(scheme: str) -> dict[str, Any]:
 # ---- parameters
 
 
-def _field(row: Scheme[Any], name: str, entry: JsonSchemaValue) -> Description:
+def _field(row: Scheme, name: str, entry: JsonSchemaValue) -> Description:
     """Return the JSON schema of a parameter, with what it is for."""
     field = _plain(entry)
     if issubclass(row.parameters, RopeSource):
@@ -132,7 +135,7 @@ def _scalings_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in of_scaling.items() if value not in (None, [])}
 
 
-def _exclusive(row: Scheme[Any]) -> list[list[tuple[str, ...]]]:
+def _exclusive(row: Scheme) -> list[list[tuple[str, ...]]]:
     """Return groups of parameters of which a request takes one group only."""
     choices = []
     if issubclass(row.parameters, RopeSource):
@@ -154,12 +157,6 @@ def _rope_type(name: str) -> Description:
     by_length = ("seq_len",) if name in BY_LENGTH else ()
     optional = (*row.optional, *by_length)
     return {"name": name, "formula": row.formula, "required": required, "optional": optional, "example": example}
-
-
-def _picture_fields() -> Description:
-    """Return the options of a picture; which figures a scheme has is in `figures`."""
-    properties = PlotOptions.model_json_schema()["properties"]
-    return {name: _plain(entry) for name, entry in properties.items() if name != "plot"}
 
 
 # ---- presets

@@ -1,10 +1,10 @@
 """MODEL_SCHEMES: the positional encodings of a loaded model, with the parameters that its card does not decide."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Generic
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -20,6 +20,7 @@ from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import NotFound
 from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
+from service.protocols.inlay.parameter_types import TableOptions
 from service.protocols.inlay.positions.parameters import (
     Layer,
     ModelAlibiParameters,
@@ -31,7 +32,7 @@ from service.protocols.inlay.positions.parameters import (
     ModelSinusoidalParameters,
     ModelT5Parameters,
 )
-from service.protocols.inlay.positions.schemes import SCHEMES, P, Scheme, arguments, positions_of
+from service.protocols.inlay.positions.schemes import SCHEMES, Scheme, call_of, positions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,33 +52,13 @@ class CardAndWeights:
         return tensor
 
 
-@dataclass(frozen=True, slots=True)
-class ModelScheme(Generic[P]):
-    """A row of MODEL_SCHEMES.
-
-    Args:
-        parameters: the model that validates and describes the parameters.
-        call: returns the table that they stand for.
-        example: parameters of a small table, as of Scheme.
-        has: what a model with this encoding has, such as "rotary positions".
-    """
-
-    name: str
-    summary: str
-    parameters: type[P]
-    call: Callable[[CardAndWeights, P], TableCall]
-    example: Mapping[str, Any] = field(hash=False)
-    has: str
-    methods: tuple[str, ...] = ("GET", "POST")
-
-
 def _rope(model: CardAndWeights, parameters: ModelRopeParameters) -> TableCall:
     layer_type, table = model_rope(model, parameters)
-    own = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
-    own |= {"positions": positions_of(parameters, table.rope.max_position_embeddings)}
     facts = {"model": model.card.name, "softmax_scale": table.softmax_scale}
     facts |= {"layer_type": layer_type} if layer_type != "all" else {}
-    return TableCall(rope_table.tabulate, arguments(parameters, "seq_len", "table") | own, facts)
+    positions = positions_of(parameters, table.rope.max_position_embeddings)
+    rope: dict[str, Any] = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
+    return call_of(rope_table.tabulate, parameters, facts, positions=positions, **rope)
 
 
 def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
@@ -91,110 +72,100 @@ def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
 def _alibi(model: CardAndWeights, parameters: ModelAlibiParameters) -> TableCall:
     row = model.card.encodings.alibi
     assert row is not None  # checked
-    own = {"heads": row.heads, "form": row.form, "max_bias": row.max_bias}
-    return _call(model, alibi.tabulate, arguments(parameters, *_LENGTHS, "past", "attention_mask") | own)
+    return _call(model, alibi.tabulate, parameters, heads=row.heads, form=row.form, max_bias=row.max_bias)
 
 
 def _t5(model: CardAndWeights, parameters: ModelT5Parameters) -> TableCall:
     row = model.card.encodings.buckets
     assert row is not None  # checked
-    own: dict[str, Any] = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
-    own |= {"weights": model.tensor(row.table)}
-    return _call(model, buckets.tabulate_t5, arguments(parameters, *_LENGTHS, "past") | own)
+    sizes = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
+    return _call(model, buckets.tabulate_t5, parameters, weights=model.tensor(row.table), **sizes)
 
 
 def _deberta(model: CardAndWeights, parameters: ModelDebertaParameters) -> TableCall:
     row = model.card.encodings.buckets
     assert row is not None  # checked
-    own: dict[str, Any] = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
-    own |= {"weights": model.tensor(row.table)}
+    sizes: dict[str, Any] = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
     if row.norm:
         weight, bias, eps = row.norm
-        own |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
-    return _call(model, buckets.tabulate_deberta, arguments(parameters, *_LENGTHS) | own)
+        sizes |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
+    return _call(model, buckets.tabulate_deberta, parameters, weights=model.tensor(row.table), **sizes)
 
 
 def _mask(model: CardAndWeights, parameters: ModelMaskParameters) -> TableCall:
     with as_bad_parameters():
         _, mask = rope_choice.chosen(model.card.encodings.masks, (), parameters.layer_type, None)
-    names = ("past", "attention_mask", "position_ids", "form", "fill", "dtype")
-    return _call(model, masks.tabulate, arguments(parameters, *_LENGTHS, *names) | asdict(mask))
+    return _call(model, masks.tabulate, parameters, **asdict(mask))
 
 
 def _learned(model: CardAndWeights, parameters: ModelLearnedParameters) -> TableCall:
     step = next(step for step in model.card.recipe if isinstance(step, AddPosition))
-    own: dict[str, Any] = {"table": model.tensor(step.table), "length": parameters.stretch_to}
-    own |= {"positions": positions_of(parameters, model.card.position.rows)}
-    return _call(model, learned.tabulate, arguments(parameters, "beyond") | own)
+    table, positions = model.tensor(step.table), positions_of(parameters, model.card.position.rows)
+    return _call(model, learned.tabulate, parameters, table=table, length=parameters.stretch_to, positions=positions)
 
 
 def _sinusoidal(model: CardAndWeights, parameters: ModelSinusoidalParameters) -> TableCall:
     step = next(step for step in model.card.recipe if isinstance(step, AddSinusoid))
     positions = positions_of(parameters, model.card.position.rows)
-    own = {"kind": step.kind, "dim": step.dim, "positions": positions}
-    return _call(model, sinusoidal.tabulate, arguments(parameters) | own)
+    return _call(model, sinusoidal.tabulate, parameters, kind=step.kind, dim=step.dim, positions=positions)
 
 
 def _axial(model: CardAndWeights, parameters: ModelAxialParameters) -> TableCall:
-    assert model.card.image is not None  # checked
-    assert model.card.image.axial is not None
-    own = asdict(model.card.image.axial)
-    return _call(model, axial.tabulate_axial, arguments(parameters, "grid", "positions", "table") | own)
+    assert model.card.axial is not None  # checked
+    return _call(model, axial.tabulate_axial, parameters, **asdict(model.card.axial))
 
 
-def _call(model: CardAndWeights, function: Any, values: dict[str, Any]) -> TableCall:
-    return TableCall(function, values, {"model": model.card.name})
+def _call(model: CardAndWeights, function: Any, parameters: TableOptions, **others: Any) -> TableCall:
+    return call_of(function, parameters, {"model": model.card.name}, **others)
 
 
-_LENGTHS = ("query_length", "key_length")
 _SQUARE = {"query_length": 8}
-_ROWS: tuple[ModelScheme[Any], ...] = (
-    ModelScheme(
+_ROWS = (
+    Scheme(
         "rope", "Its rotary cos and sin", ModelRopeParameters, _rope, {"length": 8},
-        "rotary positions, such as a Llama, a Qwen or a ModernBERT",
+        has="rotary positions, such as a Llama, a Qwen or a ModernBERT",
     ),
-    ModelScheme(
+    Scheme(
         "sinusoidal", "Its sinusoidal positions", ModelSinusoidalParameters, _sinusoidal, {"length": 8},
-        "sinusoidal positions, such as a Marian or an M2M100",
+        has="sinusoidal positions, such as a Marian or an M2M100",
     ),
-    ModelScheme(
+    Scheme(
         "learned", "Its learned positions", ModelLearnedParameters, _learned, {"length": 8},
-        "learned positions, such as a BERT or a GPT-2",
+        has="learned positions, such as a BERT or a GPT-2",
     ),
-    ModelScheme("alibi", "Its ALiBi slopes and bias", ModelAlibiParameters, _alibi, _SQUARE, "ALiBi, such as a BLOOM"),
-    ModelScheme(
+    Scheme("alibi", "Its ALiBi slopes and bias", ModelAlibiParameters, _alibi, _SQUARE, has="ALiBi, such as a BLOOM"),
+    Scheme(
         "t5", "Its relative buckets and their bias", ModelT5Parameters, _t5, _SQUARE,
-        "T5's relative buckets, such as a T5",
+        has="T5's relative buckets, such as a T5",
     ),
-    ModelScheme(
+    Scheme(
         "deberta", "Its relative buckets and their vectors", ModelDebertaParameters, _deberta, _SQUARE,
-        "DeBERTa-v2's relative buckets",
+        has="DeBERTa-v2's relative buckets",
     ),
-    ModelScheme(
+    Scheme(
         "axial", "Rotary cos and sin of its patches", ModelAxialParameters, _axial, {"grid": "4x4"},
-        "rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
+        has="rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
     ),
-    ModelScheme("mask", "Its attention mask", ModelMaskParameters, _mask, _SQUARE, "attention masks"),
+    Scheme("mask", "Its attention mask", ModelMaskParameters, _mask, _SQUARE, has="attention masks"),
 )  # fmt: skip
-MODEL_SCHEMES: dict[str, ModelScheme[Any]] = {row.name: row for row in _ROWS}
-AnyScheme = Scheme[Any] | ModelScheme[Any]
+MODEL_SCHEMES = {row.name: row for row in _ROWS}
 
 
-def need_of(row: AnyScheme) -> Need | None:
+def need_of(row: Scheme) -> Need | None:
     """Return what the routes of a row need, for the OpenAPI document."""
-    if isinstance(row, Scheme):
+    if not row.of_model:
         return None
     return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
 
 
-def example_of(row: AnyScheme, card: Card | None) -> dict[str, Any]:
+def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
     """Return a row's example; of a model whose layers differ, with the first layer type.
 
     Args:
         card: of the model whose encoding it is; None: of none.
     """
     tables: Mapping[str, Any] = {}
-    if card is not None and isinstance(row, ModelScheme):
+    if card is not None and row.of_model:
         encodings: dict[str, Mapping[str, Any]] = {"rope": card.encodings.ropes, "mask": card.encodings.masks}
         tables = encodings.get(row.name, {})
     return {**row.example, **({"layer_type": next(iter(tables))} if len(tables) > 1 else {})}
@@ -211,7 +182,7 @@ def available(card: Card) -> tuple[str, ...]:
         "mask": bool(encodings.masks),
         "learned": AddPosition in steps and card.weights is not None,
         "sinusoidal": AddSinusoid in steps,
-        "axial": card.image is not None and card.image.axial is not None,
+        "axial": card.axial is not None,
     }
     return tuple(name for name, there in has.items() if there)
 
@@ -236,9 +207,9 @@ def find_model(context: ServiceContext, name: str | None, scheme: str = "rope") 
     return model
 
 
-def find_scheme(name: str, *, of_model: bool) -> AnyScheme:
+def find_scheme(name: str, *, of_model: bool) -> Scheme:
     """Return the row of SCHEMES, or of MODEL_SCHEMES; raise NotFound for an unknown name."""
-    rows: Mapping[str, AnyScheme] = MODEL_SCHEMES if of_model else SCHEMES
+    rows: Mapping[str, Scheme] = MODEL_SCHEMES if of_model else SCHEMES
     if name not in rows:
         near = get_close_matches(name, rows, 1) if len(name) <= LONGEST_COMPARED else []
         remedy = f"did you mean {near[0]}?" if near else ""
@@ -246,7 +217,7 @@ def find_scheme(name: str, *, of_model: bool) -> AnyScheme:
     return rows[name]
 
 
-def call_maker(context: ServiceContext, row: AnyScheme, model: str) -> Callable[[Any], TableCall]:
+def call_maker(context: ServiceContext, row: Scheme, model: str) -> Callable[[Any], TableCall]:
     """Return the function that turns the row's parameters into a call.
 
     Args:
@@ -255,4 +226,4 @@ def call_maker(context: ServiceContext, row: AnyScheme, model: str) -> Callable[
     Raises:
         NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.
     """
-    return row.call if isinstance(row, Scheme) else partial(row.call, find_model(context, model, row.name))
+    return partial(row.call, find_model(context, model, row.name)) if row.of_model else row.call

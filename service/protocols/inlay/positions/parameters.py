@@ -12,17 +12,17 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from models.positions import alibi, learned, masks, sinusoidal
+from models.positions.arithmetic import Arithmetic
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import multi_axis
-from models.positions.rope import table as rope_table
 from models.positions.rope.axial import AXIAL
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
-from models.positions.rope.rotation import LAYOUTS
+from models.positions.rope.rotation import LAYOUTS, WIDTHS
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scaling_parameters import ScalingParameter
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
-from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Arithmetic
+from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
 from service.errors import WrongType
 from service.http.validation_errors import quoted, unknown_field
 from service.protocols.inlay.parameter_types import (
@@ -108,9 +108,7 @@ class BeyondTable(Parameters):
 class TableWidth(Parameters):
     """The width of a rotary table."""
 
-    table: str = one_of(
-        rope_table.WIDTHS, "single: a value a pair of channels. duplicated: a value a channel", "single"
-    )
+    table: str = one_of(WIDTHS, "single: a value a pair of channels. duplicated: a value a channel", "single")
 
 
 class SequenceLength(Parameters):

@@ -8,7 +8,7 @@ compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearne
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 from urllib.parse import parse_qsl
@@ -38,7 +38,7 @@ from service.protocols.inlay.parameter_types import (
     whole,
 )
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES, AnyScheme
+from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
 from service.protocols.inlay.positions.responses import REVALIDATE
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
@@ -79,14 +79,6 @@ FIGURE_DOCUMENT: JsonSchemaValue = {
 }
 
 
-class PictureSize(Parameters):
-    """Size and colours of a picture."""
-
-    width: int = whole(*WIDTHS, "pixels", 800)
-    height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
-    dark: bool = switch("light lines on a dark ground", False)
-
-
 class FigureOptions(Parameters):
     """The options of a figure: what it shows."""
 
@@ -98,8 +90,12 @@ class FigureOptions(Parameters):
     label: str | None = text("the table's name in the picture; a compared one has its own; left out: described", None)
 
 
-class PlotOptions(PictureSize, FigureOptions):
+class PlotOptions(FigureOptions):
     """The options of a picture: what it shows, and how it looks."""
+
+    width: int = whole(*WIDTHS, "pixels", 800)
+    height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
+    dark: bool = switch("light lines on a dark ground", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class Shown:
     of_model: bool = False
 
 
-CallFinder = Callable[[AnyScheme, str], Callable[[Any], TableCall]]
+CallFinder = Callable[[Scheme, str], Callable[[Any], TableCall]]
 
 
 def figure_name(scheme: str) -> str:
@@ -128,7 +124,7 @@ def is_drawable(scheme: str) -> bool:
 
 
 @cache
-def source_schema(row: AnyScheme) -> JsonSchemaValue:
+def source_schema(row: Scheme) -> JsonSchemaValue:
     """Return the JSON schema of a scheme's parameters without those of the form of a response."""
     schema: JsonSchemaValue = row.parameters.model_json_schema()
     usual = usual_lengths(row)
@@ -141,7 +137,7 @@ def source_schema(row: AnyScheme) -> JsonSchemaValue:
 
 
 @cache
-def plot_schema(row: AnyScheme, extension: str = "png") -> JsonSchemaValue:
+def plot_schema(row: Scheme, extension: str = "png") -> JsonSchemaValue:
     """Return the JSON schema of the query string of a picture, or of a figure's document."""
     plots = list(figures_of(figure_name(row.name)))
     looks = _options_model(extension).model_json_schema()["properties"]
@@ -158,7 +154,7 @@ def _plot_description(plots: list[str]) -> str:
     return f"one of {', '.join(plots)} (what to draw; left out: the first of these)"
 
 
-def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
+def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
     """Return a scheme's parameters of a query string, without those of the form of a response."""
     names = source_schema(row)["properties"]
     for name in values:
@@ -169,17 +165,17 @@ def parse_source(row: AnyScheme, values: Mapping[str, str]) -> TableOptions:
     return parameters
 
 
-def usual_lengths(row: AnyScheme) -> dict[str, int]:
+def usual_lengths(row: Scheme) -> dict[str, int]:
     """Return the lengths that a scheme's pictures and graphs take where none is sent."""
     model: type[BaseModel] = row.parameters
     names = parameter_names(model)
-    of_model = not isinstance(row, Scheme)  # where a missing length is that of the model
-    return {
-        name: length for name, length in USUAL_LENGTHS.items() if name in names and not (name == "length" and of_model)
-    }
+    usual = {name: length for name, length in USUAL_LENGTHS.items() if name in names}
+    if row.of_model:  # a missing length is that of the model
+        usual.pop("length", None)
+    return usual
 
 
-def _parse_plot(row: AnyScheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
+def _parse_plot(row: Scheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
     """Return the parameters of a picture's own table, and how it looks."""
     model = _options_model(extension)
     looks = {name: value for name, value in values.items() if name in model.model_fields}
@@ -211,7 +207,7 @@ class Plots:
     async def respond(
         self,
         request: Request,
-        row: AnyScheme,
+        row: Scheme,
         make_call: Callable[[Any], TableCall],
         extension: str,
         cache_control: str,
@@ -223,8 +219,8 @@ class Plots:
             extension: of FIGURE_TYPES.
         """
         parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
-        own = Shown(make_call(parameters), options.label or _preset_name(parameters))
-        shown = [own, *_compared(request, Comparison(row, make_call, self._model_calls))]
+        first = Shown(make_call(parameters), options.label or _preset_name(parameters))
+        shown = [first, *_compared(request, Comparison(row, make_call, self._model_calls))]
         looks = options.model_dump(exclude={"compare"})
         etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
         if extension == DOCUMENT or any(table.of_model for table in shown):
@@ -308,7 +304,8 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
     call = shown.call
     table, twin = call.table(), None
     if plot == "error":
-        twin = call.with_arguments(arithmetic="exact" if table.arithmetic == "parity" else "parity").table()
+        other = "exact" if table.arithmetic == "parity" else "parity"
+        twin = replace(call, arguments={**call.arguments, "arithmetic": other}).table()
     positions = call.arguments.get("positions") if table.scheme in ONE_AXIS else None
     return Subject(table, shown.name, positions, twin)
 
@@ -320,7 +317,7 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 class Comparison:
     """What the `compare` of a picture may refer to: the picture's own scheme, and models by name."""
 
-    row: AnyScheme
+    row: Scheme
     make_call: Callable[[Any], TableCall]
     model_calls: CallFinder
 
@@ -328,14 +325,14 @@ class Comparison:
 def _compared(request: Request, comparison: Comparison) -> Iterator[Shown]:
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
-    own = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
+    sent = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
     for value in [value for name, value in pairs if name == "compare"]:
         if "=" in value:
-            yield _other(comparison, own, value)
+            yield _other(comparison, sent, value)
             continue
         for preset in value.split(","):
-            replaced = {name for name in own if name in (*SIZES, *SOURCES) or name in _scaling_names()}
-            kept = {name: value for name, value in own.items() if name not in replaced}
+            replaced = {name for name in sent if name in (*SIZES, *SOURCES) or name in _scaling_names()}
+            kept = {name: value for name, value in sent.items() if name not in replaced}
             parameters = parse_source(comparison.row, {**kept, "preset": preset.strip()})
             yield Shown(comparison.make_call(parameters), preset.strip())
 
@@ -345,19 +342,19 @@ def _scaling_names() -> frozenset[str]:
     return frozenset(parameter_names(RopeSource)) - frozenset(RopeSource.model_fields)
 
 
-def _other(comparison: Comparison, own: Mapping[str, str], compare: str) -> Shown:
+def _other(comparison: Comparison, sent: Mapping[str, str], compare: str) -> Shown:
     values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=MAX_COMPARED_FIELDS))
     label = values.pop("label", "")[:MAX_TEXT]
     if "scheme" not in values and "model" not in values:
-        return Shown(comparison.make_call(parse_source(comparison.row, {**own, **values})), label)
+        return Shown(comparison.make_call(parse_source(comparison.row, {**sent, **values})), label)
     scheme, model = values.pop("scheme", comparison.row.name), values.pop("model", None)
-    rows: Mapping[str, AnyScheme] = SCHEMES if model is None else MODEL_SCHEMES
+    rows = SCHEMES if model is None else MODEL_SCHEMES
     if scheme not in rows or not is_drawable(scheme):
         allowed = f"allowed: {', '.join(filter(is_drawable, rows))}"
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
     row = rows[scheme]
     names = row.parameters.model_fields
-    shared = {name: own[name] for name in ("start", "length") if name in own and name in names}
+    shared = {name: sent[name] for name in ("start", "length") if name in sent and name in names}
     make_call = comparison.model_calls(row, model or "")
     return Shown(
         make_call(parse_source(row, ({} if "positions" in values else shared) | values)), label, model is not None

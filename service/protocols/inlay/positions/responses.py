@@ -89,11 +89,10 @@ async def table_response(
         tables.streaming.reserve(call.held_bytes, request.context)
     if form.media_type == JSON:
         return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
-    file = _file(table, outputs, form)
     headers = (*headers, *_table_headers(table, outputs, form))
     if cache_control:
-        return _ranged(request, tables, etag, file, headers)
-    return _part(request, tables, etag, file, headers, (0, file.size), 200)
+        headers = (*headers, (b"accept-ranges", b"bytes"))
+    return _file_response(request, tables, etag, _file(table, outputs, form), headers)
 
 
 def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
@@ -148,32 +147,18 @@ def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableFo
     return (*headers, (b"inlay-shape", shape), (b"inlay-dtype", outputs[0].dtype.encode()))
 
 
-def _ranged(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
-    """Return the file, or the byte range that the request asks for (RFC 9110, 14)."""
-    headers = (*headers, (b"accept-ranges", b"bytes"))
-    span = None
+def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
+    """Return a file, or of a GET the byte range that it asks for (RFC 9110, 14)."""
+    span, status = (0, file.size), 200
     if request.verb == "GET" and byte_ranges.is_current(request.headers.get(b"if-range"), etag):
         try:
-            span = byte_ranges.requested(request.header(b"range"), file.size)
+            asked = byte_ranges.requested(request.header(b"range"), file.size)
         except RangeNotSatisfiable as error:
             problem = render_problem(error)
             return problem._replace(headers=(*problem.headers, (b"content-range", b"bytes */%d" % error.size)))
-    if span is None:
-        return _part(request, tables, etag, file, headers, (0, file.size), 200)
-    start, stop = span
-    headers = (*headers, (b"content-range", b"bytes %d-%d/%d" % (start, stop - 1, file.size)))
-    return _part(request, tables, etag, file, headers, span, 206)
-
-
-def _part(
-    request: Request,
-    tables: Tables,
-    etag: str,
-    file: TableFile,
-    headers: Headers,
-    span: tuple[int, int],
-    status: int,
-) -> Response:
+        if asked is not None:
+            span, status = asked, 206
+            headers = (*headers, (b"content-range", b"bytes %d-%d/%d" % (asked[0], asked[1] - 1, file.size)))
     start, stop = span
     headers = (*headers, (b"content-length", b"%d" % (stop - start)))
     if request.verb == "HEAD":

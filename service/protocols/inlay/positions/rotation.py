@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from models.errors import BadEncoding
 from models.positions.rope import rotation
 from models.positions.rope.angles import cos_sin
-from models.positions.rope.frequencies import Rope, frequencies
-from models.positions.rope.table import facts_of
+from models.positions.rope.frequencies import Rope, facts_of, frequencies
 from models.positions.table import Output, Positions, Table, checked_positions, rounded, slice_positions
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
@@ -30,15 +29,16 @@ LISTED_DTYPE = "float32"  # of numbers that come without one
 def rotate(parameters: RotateParameters) -> TableCall:
     """Return q, k or both, turned by a RoPE of any parameters."""
     layer, facts = choose_rope(parameters)
-    own = {"rope": layer.rope, "layout": parameters.layout or layer.layout, "notes": layer.notes}
-    return TableCall(_rotated, _arguments(parameters) | own, facts)
+    layout = parameters.layout or layer.layout
+    rope = {"rope": layer.rope, "layout": layout, "notes": layer.notes}
+    return TableCall(_rotated, _arguments(parameters) | rope, facts)
 
 
 def rotate_by_model(model: CardAndWeights, parameters: ModelRotateParameters) -> TableCall:
     """Return q, k or both, turned as a model's layers do."""
     layer_type, table = model_rope(model, parameters)
-    own = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
-    return TableCall(_rotated, _arguments(parameters) | own, {"model": model.card.name, "layer_type": layer_type})
+    rope = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
+    return TableCall(_rotated, _arguments(parameters) | rope, {"model": model.card.name, "layer_type": layer_type})
 
 
 def convert(parameters: ConvertParameters) -> TableCall:

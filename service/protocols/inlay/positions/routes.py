@@ -20,7 +20,6 @@ from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
 from service.protocols.inlay.positions.model_schemes import (
     MODEL_SCHEMES,
-    AnyScheme,
     call_maker,
     example_of,
     find_model,
@@ -83,8 +82,7 @@ def routes(context: ServiceContext) -> list[Route]:
     model_calls = partial(call_maker, context)
     pictures = Plots(context.tables, context.budget, model_calls)
     documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
-    schemes: list[AnyScheme] = [*SCHEMES.values(), *MODEL_SCHEMES.values()]
-    for row in schemes:
+    for row in (*SCHEMES.values(), *MODEL_SCHEMES.values()):
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
             rows += [_plot_route(context, pictures, row, extension) for extension in PICTURE_TYPES]
@@ -94,70 +92,65 @@ def routes(context: ServiceContext) -> list[Route]:
     return rows
 
 
-def _path(row: AnyScheme, suffix: str = "") -> str:
-    return f"{'/positions' if isinstance(row, Scheme) else '/models/{name}'}/{row.name}{suffix}"
-
-
-def _operation(row: AnyScheme, verb: str, suffix: str = "") -> str:
-    of_model = "" if isinstance(row, Scheme) else "_of_a_model"
+def _operation(row: Scheme, verb: str, suffix: str = "") -> str:
+    of_model = "_of_a_model" if row.of_model else ""
     return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
 
 
-def _cache_control(row: AnyScheme) -> str:
-    return FOREVER if isinstance(row, Scheme) else REVALIDATE
+def _cache_control(row: Scheme) -> str:
+    return REVALIDATE if row.of_model else FOREVER
 
 
-def _maker(context: ServiceContext, row: AnyScheme, request: Request) -> Callable[[Any], TableCall]:
+def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[Any], TableCall]:
     return call_maker(context, row, request.parameters.get("name", ""))
 
 
 # ---- tables
 
 
-def _table_routes(context: ServiceContext, row: AnyScheme) -> list[Route]:
-    async def get(request: Request) -> Response:
-        make_call = _maker(context, row, request)
-        parameters = from_query(row.parameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
-
-    async def post(request: Request) -> Response:
-        make_call = _maker(context, row, request)
-        parameters = await from_body(row.parameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        return await table_response(request, context.tables, make_call(parameters), form)
-
-    tag = POSITION_NUMBERS if isinstance(row, Scheme) else MODEL_NUMBERS
+def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
     by_post = tensor_route(
-        _path(row),
-        post,
+        row.path,
+        partial(_post_table, context, row),
         _operation(row, "post"),
         row.summary,
         row.parameters,
-        tag=tag,
+        tag=MODEL_NUMBERS if row.of_model else POSITION_NUMBERS,
         examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
         need=need_of(row),
     )
     if "GET" not in row.methods:
         return [by_post]
-    return [
-        Route(
-            verb="GET",
-            path=_path(row),
-            handler=get,
-            name=_operation(row, "get"),
-            summary=row.summary,
-            tag=tag,
-            query=row.parameters,
-            examples=_query_examples(row),
-            need=need_of(row),
-            answers={200: table_answer(), **RANGES},
-        ),
-        by_post,
-    ]
+    by_get = Route(
+        verb="GET",
+        path=row.path,
+        handler=partial(_get_table, context, row),
+        name=_operation(row, "get"),
+        summary=row.summary,
+        tag=by_post.tag,
+        query=row.parameters,
+        examples=_query_examples(row),
+        need=by_post.need,
+        answers={200: table_answer(), **RANGES},
+    )
+    return [by_get, by_post]
 
 
-def _query_examples(row: AnyScheme, *without: str) -> dict[str, Example]:
+async def _get_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
+    make_call = _maker(context, row, request)
+    parameters = from_query(row.parameters, request)
+    form = table_form(request, parameters, parameters.dtype)
+    return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
+
+
+async def _post_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
+    make_call = _maker(context, row, request)
+    parameters = await from_body(row.parameters, request)
+    form = table_form(request, parameters, parameters.dtype)
+    return await table_response(request, context.tables, make_call(parameters), form)
+
+
+def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
     """Return the examples of a row's query parameters by name, but for those named."""
 
     def example(name: str) -> Example:
@@ -169,7 +162,7 @@ def _query_examples(row: AnyScheme, *without: str) -> dict[str, Example]:
 # ---- pictures and graphs
 
 
-def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension: str) -> Route:
+def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: str) -> Route:
     async def handler(request: Request) -> Response:
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
@@ -178,11 +171,11 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
     content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
-        path=_path(row, f".{extension}"),
+        path=f"{row.path}.{extension}",
         handler=handler,
         name=_operation(row, "draw", f"_{extension}"),
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
-        tag=tags[not isinstance(row, Scheme)],
+        tag=tags[row.of_model],
         query=plot_schema(row, extension),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -190,7 +183,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: AnyScheme, extension
     )
 
 
-def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
+def _graph_route(context: ServiceContext, row: Scheme) -> Route:
     """Return GET {scheme}.onnx: the ONNX graph that computes a scheme for any positions, cached."""
 
     async def handler(request: Request) -> Response:
@@ -210,11 +203,11 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
     file = Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()})
     return Route(
         verb="GET",
-        path=_path(row, ".onnx"),
+        path=f"{row.path}.onnx",
         handler=handler,
         name=_operation(row, "graph"),
         summary=f"{row.summary}, as an ONNX graph",
-        tag=POSITION_GRAPHS if isinstance(row, Scheme) else MODEL_GRAPHS,
+        tag=MODEL_GRAPHS if row.of_model else POSITION_GRAPHS,
         query=source_schema(row),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -226,38 +219,44 @@ def _graph_route(context: ServiceContext, row: AnyScheme) -> Route:
 
 
 def _tensor_routes(context: ServiceContext) -> list[Route]:
-    async def respond(request: Request, call: TableCall, options: TensorOptions) -> Response:
-        form = table_form(request, options, rotation.dtype_of(call, options))
-        return await table_response(request, context.tables, call, form)
-
-    async def rotate(request: Request) -> Response:
-        parameters = await from_body(RotateParameters, request)
-        return await respond(request, rotation.rotate(parameters), parameters)
-
-    async def rotate_by_model(request: Request) -> Response:
-        model = find_model(context, request.parameters["name"])
-        parameters = await from_body(ModelRotateParameters, request)
-        return await respond(request, rotation.rotate_by_model(model, parameters), parameters)
-
-    async def convert(request: Request) -> Response:
-        parameters = await from_body(ConvertParameters, request)
-        return await respond(request, rotation.convert(parameters), parameters)
-
     turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
     return [
         tensor_route(
-            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters, tag=POSITIONS,
-            examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
+            "/positions/rope/rotate", partial(_rotate, context), "rotate_tensors", turned, RotateParameters,
+            tag=POSITIONS, examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
         ),
         tensor_route(
-            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters, tag=POSITIONS,
+            "/positions/rope/convert", partial(_convert, context), "convert_tensors", converted, ConvertParameters,
+            tag=POSITIONS,
             examples={"bias": {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}},
         ),
         tensor_route(
-            "/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned, ModelRotateParameters,
-            tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)}, need=need_of(MODEL_SCHEMES["rope"]),
+            "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
+            ModelRotateParameters, tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)},
+            need=need_of(MODEL_SCHEMES["rope"]),
         ),
     ]  # fmt: skip
+
+
+async def _rotate(context: ServiceContext, request: Request) -> Response:
+    parameters = await from_body(RotateParameters, request)
+    return await _tensors(context, request, rotation.rotate(parameters), parameters)
+
+
+async def _rotate_by_model(context: ServiceContext, request: Request) -> Response:
+    model = find_model(context, request.parameters["name"])
+    parameters = await from_body(ModelRotateParameters, request)
+    return await _tensors(context, request, rotation.rotate_by_model(model, parameters), parameters)
+
+
+async def _convert(context: ServiceContext, request: Request) -> Response:
+    parameters = await from_body(ConvertParameters, request)
+    return await _tensors(context, request, rotation.convert(parameters), parameters)
+
+
+async def _tensors(context: ServiceContext, request: Request, call: TableCall, options: TensorOptions) -> Response:
+    form = table_form(request, options, rotation.dtype_of(call, options))
+    return await table_response(request, context.tables, call, form)
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, TypeVar
+from functools import cache, partial
+from inspect import signature
+from typing import Any, NamedTuple
 
 from models.positions import alibi, buckets, learned, masks, sinusoidal
 from models.positions.rope import axial, multi_axis
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import table as rope_table
 from models.positions.rope.config import LayerRope
+from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
-from models.positions.rope.layers import ALL
-from models.positions.table import MAX_POSITION, Positions
+from models.positions.table import MAX_POSITION, Positions, Table
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters
 from service.protocols.inlay.parameter_types import MAX_ROWS, TableOptions
@@ -32,26 +34,37 @@ from service.protocols.inlay.positions.parameters import (
 )
 
 PRESET_LIST = "GET /positions/presets (gRPC: ListPresets)"
-P = TypeVar("P", bound=TableOptions)
 
 
 @dataclass(frozen=True, slots=True)
-class Scheme(Generic[P]):
-    """A row of SCHEMES.
+class Scheme:
+    """A row of SCHEMES or of MODEL_SCHEMES.
 
     Args:
         parameters: the model that validates and describes the parameters.
-        call: returns the table that they stand for.
+        call: returns the table that they stand for; of a loaded model it takes the CardAndWeights first.
         example: parameters of a small table, as a query string and a JSON body alike have them.
         methods: with GET, whose responses can be cached and linked to, or with POST alone.
+        has: what a model with this encoding has, such as "rotary positions"; empty: it is no encoding of a model.
     """
 
     name: str
     summary: str
-    parameters: type[P]
-    call: Callable[[P], TableCall]
+    parameters: type[TableOptions]
+    call: Callable[..., TableCall]
     example: Mapping[str, Any] = field(hash=False)
     methods: tuple[str, ...] = ("GET", "POST")
+    has: str = ""
+
+    @property
+    def of_model(self) -> bool:
+        """Whether it is the encoding of a loaded model."""
+        return bool(self.has)
+
+    @property
+    def path(self) -> str:
+        """The path of its table."""
+        return f"{'/models/{name}' if self.of_model else '/positions'}/{self.name}"
 
 
 def positions_of(parameters: PositionRange, trained: int | None = None) -> Positions:
@@ -89,9 +102,24 @@ def check_positions_alone(parameters: PositionRange) -> None:
         raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
 
 
-def arguments(parameters: TableOptions, *names: str) -> dict[str, Any]:
-    """Return some parameters as arguments of the same names, and the arithmetic."""
-    return {name: getattr(parameters, name) for name in (*names, "arithmetic")}
+def call_of(
+    function: Callable[..., Table], parameters: TableOptions, facts: Mapping[str, Any] | None = None, **others: Any
+) -> TableCall:
+    """Return the call of a function with the parameters that it takes by their names.
+
+    Args:
+        facts: of the call.
+        others: arguments that are no parameters, or come in their place.
+    """
+    if isinstance(parameters, PositionRange) and "positions" not in others:
+        others["positions"] = positions_of(parameters)
+    taken = [name for name in _argument_names(function) if name in type(parameters).model_fields]
+    return TableCall(function, {name: getattr(parameters, name) for name in taken} | others, facts or {})
+
+
+@cache
+def _argument_names(function: Callable[..., Table]) -> tuple[str, ...]:
+    return tuple(signature(function).parameters)
 
 
 # ---- RoPE
@@ -142,77 +170,39 @@ def _explicit_rope(source: RopeSource) -> Rope:
 
 def _rope(parameters: RopeParameters) -> TableCall:
     layer, facts = choose_rope(parameters)  # a wrong rope is reported before the positions are read
-    own = {"rope": layer.rope, "layout": parameters.layout or layer.layout, "notes": layer.notes}
-    own |= {"positions": positions_of(parameters)}
-    return TableCall(rope_table.tabulate, arguments(parameters, "seq_len", "table") | own, facts)
+    layout = parameters.layout or layer.layout
+    return call_of(rope_table.tabulate, parameters, facts, rope=layer.rope, layout=layout, notes=layer.notes)
 
 
 def _mrope(parameters: MropeParameters) -> TableCall:
     layer, facts = choose_rope(parameters)
     sections = parameters.sections or layer.sections
-    own = {
-        "rope": layer.rope,
-        "sections": sections and tuple(sections),
-        "axes": parameters.axes or layer.axes or "chunked",
-    }
-    return TableCall(multi_axis.tabulate_mrope, arguments(parameters, "positions", "seq_len", "table") | own, facts)
+    others = {"sections": sections and tuple(sections), "axes": parameters.axes or layer.axes or "chunked"}
+    return call_of(multi_axis.tabulate_mrope, parameters, facts, rope=layer.rope, **others)
 
 
 # ---- the other schemes
 
 
-def _axial(parameters: AxialParameters) -> TableCall:
-    names = ("kind", "head_dim", "grid", "positions", "theta", "merge", "table")
-    return TableCall(axial.tabulate_axial, arguments(parameters, *names))
-
-
-def _sinusoidal(parameters: SinusoidalParameters) -> TableCall:
-    own = {"positions": positions_of(parameters)}
-    return TableCall(sinusoidal.tabulate, arguments(parameters, "kind", "dim", "theta", "offset", "zero_row") | own)
-
-
-def _sinusoidal_grid(parameters: SinusoidalGridParameters) -> TableCall:
-    return TableCall(sinusoidal.tabulate_grid, arguments(parameters, "dim", "grid", "order", "cls_rows", "theta"))
-
-
 def _learned(parameters: LearnedParameters) -> TableCall:
-    own = {
-        "table": parameters.weights,
-        "length": parameters.stretch_to,
-        "positions": positions_of(parameters),
-    }
-    return TableCall(learned.tabulate, arguments(parameters, "beyond") | own)
-
-
-def _alibi(parameters: AlibiParameters) -> TableCall:
-    names = ("heads", "form", "query_length", "key_length", "past", "attention_mask", "max_bias")
-    return TableCall(alibi.tabulate, arguments(parameters, *names))
-
-
-def _t5(parameters: T5Parameters) -> TableCall:
-    names = ("query_length", "key_length", "past", "bidirectional", "num_buckets", "max_distance", "weights")
-    return TableCall(buckets.tabulate_t5, arguments(parameters, *names))
+    return call_of(learned.tabulate, parameters, table=parameters.weights, length=parameters.stretch_to)
 
 
 def _deberta(parameters: DebertaParameters) -> TableCall:
-    names = ("query_length", "key_length", "position_buckets", "max_relative_positions", "max_position_embeddings")
     norm = (parameters.norm_weight, parameters.norm_bias)
     if (norm[0] is None) != (norm[1] is None):
         raise BadParameters("norm_weight and norm_bias go together", remedy="send both")
-    own = {"norm": None if norm[0] is None else norm}
-    return TableCall(buckets.tabulate_deberta, arguments(parameters, *names, "weights", "norm_eps") | own)
+    return call_of(buckets.tabulate_deberta, parameters, norm=None if norm[0] is None else norm)
 
 
-def _mask(parameters: MaskParameters) -> TableCall:
-    names = ("query_length", "key_length", "past", "causal", "window", "chunk", "attention_mask")
-    return TableCall(masks.tabulate, arguments(parameters, *names, "position_ids", "form", "fill", "dtype"))
-
-
+_axial, _alibi, _t5 = [partial(call_of, made) for made in (axial.tabulate_axial, alibi.tabulate, buckets.tabulate_t5)]
+_sinusoidal, _sinusoidal_grid = partial(call_of, sinusoidal.tabulate), partial(call_of, sinusoidal.tabulate_grid)
+_mask = partial(call_of, masks.tabulate)
 _PATCHES = {"grid": "4x4", "dim": 64}
 _MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": [16, 24, 24]}
 _LEARNED = {"weights": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], "length": 3}
 _DEBERTA = {"query_length": 8, "max_position_embeddings": 512}
-_ROWS: tuple[Scheme[Any], ...] = (
+_ROWS = (
     Scheme("rope", "Rotary cos and sin", RopeParameters, _rope, {"head_dim": 64, "length": 8}),
     Scheme("mrope", "M-RoPE cos and sin: time, height and width", MropeParameters, _mrope, _MROPE),
     Scheme(
@@ -232,4 +222,4 @@ _ROWS: tuple[Scheme[Any], ...] = (
         "mask", "Attention masks: causal, sliding, chunked, padded, packed", MaskParameters, _mask, {"query_length": 8}
     ),
 )  # fmt: skip
-SCHEMES: dict[str, Scheme[Any]] = {row.name: row for row in _ROWS}
+SCHEMES = {row.name: row for row in _ROWS}

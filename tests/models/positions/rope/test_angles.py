@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from models.graphs.builder import save
 from models.graphs.positions.rope import rope as rope_graph
+from models.positions.arithmetic import Frequencies
 from models.positions.rope.angles import cos_sin, rows
-from models.positions.rope.frequencies import Frequencies, Rope, frequencies
+from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.table import tabulate
 from tests.golden_cases import Case, cases
 from tests.models.positions.rope.test_scalings import rope_of

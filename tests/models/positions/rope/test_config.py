@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from models.errors import BadEncoding, BadScaling
+from models.positions.arithmetic import Arithmetic
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.config import LayerRope, RopeConfig, read
 from models.positions.rope.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.multi_axis import AXES
 from models.positions.rope.rotation import LAYOUTS
-from models.positions.table import Arithmetic
 from tests.golden_cases import Case, case, cases
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "max_position_embeddings": 4096}

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.graphs.positions import multi_axis as graphs
+from models.positions.arithmetic import Arithmetic
 from models.positions.rope.axial import AXIAL, tabulate_axial
 from models.positions.rope.frequencies import Rope, frequencies
 from models.positions.rope.multi_axis import AXES, tabulate_mrope
 from models.positions.rope.rotation import duplicate
 from models.positions.rope.table import tabulate
-from models.positions.table import Arithmetic, Table
+from models.positions.table import Table
 from tests.golden_cases import Case, case, cases
 from tests.onnx_sessions import open_session
 

@@ -55,7 +55,6 @@ def test_every_preset_gives_frequencies(name: str) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_title_and_source(name: str) -> None:
     preset = PRESETS[name]
-    assert preset.name == name
     assert re.fullmatch(r"[a-z0-9]+([.-][a-z0-9]+)*", name)
     assert preset.title
     assert re.match(r"config\.json of [\w.-]+/[\w.-]+|the defaults of transformers 5\.23 \w+Config", preset.source)

@@ -399,6 +399,15 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "malformed",
         "is not application/vnd.safetensors",
     ),
+    "safetensors with bytes that no tensor has": (
+        {
+            "content": save({"x": np.zeros(3, np.float32)}) + b"rest",
+            "headers": {"content-type": "application/vnd.safetensors"},
+        },
+        400,
+        "malformed",
+        "it has 16 bytes of data where its header promises 12",
+    ),
 }
 
 

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from service.protocols.oip.padding import placed, spans_of
-from service.protocols.oip.tensors import Tensor
+from service.protocols.oip.padding import placed, places_of
 from tests.oip_bodies import infer
 from tests.served import Served
 
@@ -168,16 +167,15 @@ def test_unknown_parameters_are_ignored_as_triton_does(served: Served) -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5).filter(any), min_size=1, max_size=6))
 def test_rows_are_put_back_where_their_tokens_were(mask: list[list[bool]]) -> None:
     real = np.array(mask)
-    ids = Tensor("input_ids", "INT64", real.shape, np.arange(real.size))
-    spans = spans_of(ids, None, real.reshape(-1).astype(np.int64))
+    places = places_of(real.shape, None, real.reshape(-1).astype(np.int64))
     kept = np.zeros(real.size, bool)
-    for start, stop in spans.bounds:
-        kept[start:stop] = True
+    for cut in places.slices:
+        kept[cut] = True
     assert all(real[row].sum() <= kept.reshape(real.shape)[row].sum() for row in range(len(real)))
     rows = np.arange(real.size, dtype=np.float32)[kept][:, None] + 1
-    lengths = [stop - start for start, stop in spans.bounds]
-    back = placed(rows, lengths, spans, False)
+    lengths = [cut.stop - cut.start for cut in places.slices]
+    back = placed(rows, lengths, places, False)
     assert back.reshape(-1).tolist() == [place + 1 if inside else 0 for place, inside in enumerate(kept.tolist())]
-    for row, (start, stop) in zip(real, spans.bounds, strict=True):  # from the first real token to the last
-        places = np.flatnonzero(row)
-        assert (start % 5, (stop - 1) % 5) == (places[0], places[-1])
+    for row, cut in zip(real, places.slices, strict=True):  # from the first real token to the last
+        tokens = np.flatnonzero(row)
+        assert (cut.start % 5, (cut.stop - 1) % 5) == (tokens[0], tokens[-1])

@@ -137,8 +137,8 @@ REFUSALS: list[tuple[pb.ModelInferRequest, str, str, str]] = [
             model_name="bert", inputs=[{"name": "input_ids", "datatype": "FP16", "shape": [1], "contents": {}}]
         ),
         "INVALID_ARGUMENT",
-        "bad_request",
-        "FP16, which has no typed contents",
+        "wrong_type",
+        "has datatype 'FP16'; allowed: BOOL",
     ),
 ]
 
@@ -290,14 +290,10 @@ def test_statistics_count_answers_of_this_protocol(stub: GRPCInferenceServiceStu
 @pytest.mark.parametrize(
     ("method", "message"),
     [
-        ("CudaSharedMemoryStatus", "CUDA shared memory is not supported"),
-        ("CudaSharedMemoryRegister", "CUDA shared memory is not supported"),
-        ("CudaSharedMemoryUnregister", "CUDA shared memory is not supported"),
-        ("SystemSharedMemoryStatus", "INLAY_SHARED_MEMORY=true"),
-        ("SystemSharedMemoryRegister", "INLAY_SHARED_MEMORY=true"),
-        ("SystemSharedMemoryUnregister", "INLAY_SHARED_MEMORY=true"),
-        ("TraceSetting", "writes no traces"),
-        ("LogSettings", "INLAY_LOG_LEVEL"),
+        ("CudaSharedMemoryStatus", "CudaSharedMemoryStatus is not supported"),
+        ("SystemSharedMemoryRegister", "SystemSharedMemoryRegister is not supported"),
+        ("TraceSetting", "TraceSetting is not supported"),
+        ("LogSettings", "LogSettings is not supported"),
         ("RepositoryModelLoad", "INLAY_MODEL_CONTROL=explicit"),
         ("RepositoryModelUnload", "INLAY_MODEL_CONTROL=explicit"),
     ],

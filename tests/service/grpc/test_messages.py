@@ -9,12 +9,7 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from service.errors import Malformed, TooLarge
-from service.grpc.message_structure import MAX_FIELDS, MAX_NUMBERS, check_structure
-from service.grpc.methods import Method
-
-
-def method(request: Any) -> Method:
-    return Method(name="M", request=request, handler=lambda *_: None)
+from service.grpc.messages import MAX_FIELDS, MAX_NUMBERS, check_structure, decode
 
 
 def ids(count: int) -> bytes:
@@ -34,30 +29,31 @@ def ids(count: int) -> bytes:
     ],
     ids=["messages", "strings", "unknown", "groups", "map", "unpacked", "packed"],
 )
-def test_refuses_more_parts_than_allowed(request_class: Any, data: bytes) -> None:
+async def test_refuses_more_parts_than_allowed(request_class: Any, data: bytes) -> None:
     with pytest.raises(TooLarge, match="this server reads no more"):
-        method(request_class).decode(data)
+        await decode(request_class, data)
 
 
-def test_refuses_parts_of_inner_messages() -> None:
+async def test_refuses_parts_of_inner_messages() -> None:
     values = struct_pb2.ListValue(values=[struct_pb2.Value(number_value=1)] * MAX_FIELDS)
     message = pb.PositionsRequest(scheme="rope")
     message.parameters.fields["positions"].list_value.CopyFrom(values)
     with pytest.raises(TooLarge):
-        method(pb.PositionsRequest).decode(message.SerializeToString())
+        await decode(pb.PositionsRequest, message.SerializeToString())
 
 
-def test_reads_long_texts_and_many_numbers() -> None:
-    assert len(method(pb.EmbedRequest).decode(ids(MAX_NUMBERS)).inputs[0].ids.input_ids) == MAX_NUMBERS
+async def test_reads_long_texts_and_many_numbers() -> None:
+    numbers = await decode(pb.EmbedRequest, ids(MAX_NUMBERS))
+    assert len(numbers.inputs[0].ids.input_ids) == MAX_NUMBERS
     text = pb.EmbedRequest(inputs=[pb.Input(text="\x0a" * (MAX_FIELDS * 4))])
-    assert method(pb.EmbedRequest).decode(text.SerializeToString()) == text
+    assert await decode(pb.EmbedRequest, text.SerializeToString()) == text
 
 
 @pytest.mark.parametrize("data", [b"\x0a\xff\xff\xff\x7f" + b"a" * 600_000, b"\x80" * 600_000, b"\x0f" * 600_000])
-def test_leaves_bytes_that_are_no_message_to_the_parser(data: bytes) -> None:
+async def test_leaves_bytes_that_are_no_message_to_the_parser(data: bytes) -> None:
     check_structure(data, pb.EmbedRequest.DESCRIPTOR)
     with pytest.raises(Malformed):
-        method(pb.EmbedRequest).decode(data)
+        await decode(pb.EmbedRequest, data)
 
 
 def test_message_nested_too_deeply_is_left_to_the_parser() -> None:

@@ -1,15 +1,19 @@
-"""A bound on what protobuf messages hold, checked on their bytes: parsed, 16 MiB may become eight million messages.
+"""Decodes requests, and bounds what their messages hold: parsed, 16 MiB may become eight million messages.
 
-The parser keeps the GIL from the first byte to the last: a map of a million entries took 0.6 s, in which no probe was
-answered, and repeated empty messages leave half a gigabyte (protobuf 7, upb).
+The bound is checked on the bytes. The parser keeps the GIL from the first byte to the last: a map of a million entries
+took 0.6 s, in which no probe was answered, and repeated empty messages leave half a gigabyte (protobuf 7, upb).
 """
 
+import asyncio
 from typing import Any
 
 import numpy as np
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError
 
-from service.errors import TooLarge
+from service.errors import Malformed, TooLarge
+
+INLINE_BYTES = 65536  # of a message that is parsed on the event loop
 
 MAX_FIELDS, MAX_NUMBERS = 1 << 18, 1 << 22
 """Fields of one message and of the messages in it, a repeated one counted each time; numbers in packed fields."""
@@ -22,6 +26,30 @@ MORE = 0x80  # a varint goes on
 
 class _Cut(Exception):
     """The bytes are no message; the parser says so too."""
+
+
+async def decode(kind: Any, data: bytes) -> Any:
+    """Return the message of a request's bytes; large ones are parsed in a thread.
+
+    Args:
+        kind: the message's class.
+
+    Raises:
+        TooLarge: it has more fields or numbers than this server reads.
+        Malformed: the bytes do not parse.
+    """
+    return _decode(kind, data) if len(data) <= INLINE_BYTES else await asyncio.to_thread(_decode, kind, data)
+
+
+def _decode(kind: Any, data: bytes) -> Any:
+    check_structure(data, kind.DESCRIPTOR)
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise Malformed(
+            f"the message's {len(data)} bytes are no {kind.DESCRIPTOR.full_name}",
+            remedy="serialize that message and send it whole",
+        ) from None
 
 
 def check_structure(data: bytes, kind: Descriptor) -> None:

@@ -1,0 +1,296 @@
+"""What a request for inference and its answer hold over REST and gRPC alike, and how tensors are read and written.
+
+Every input of a model is whole numbers or texts, so a tensor becomes an int64 array or a list of texts at once.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Sized
+from typing import Annotated, Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from service.embedding.pooling import POOLINGS
+from service.embedding.quantization import PRECISIONS
+from service.embedding.requests import DTYPES, Direction, EmbedOptions, InputType, Int64s
+from service.embedding.tokenize.prompts import SPELLINGS
+from service.errors import FieldPath, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
+from service.http.validation_errors import validated
+
+TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
+UNSUPPORTED = ("classification", "shared_memory_region")  # parameters of tensors that must not be ignored
+MAX_STRINGS = 1 << 16  # BYTES elements of one tensor: each costs a Python object, and 4 bytes are enough for one
+MAX_TENSORS = 256  # inputs or outputs of one request
+MAX_DIMENSIONS = 8
+SHOWN_CHARACTERS = 40  # of a caller's name or value that a message repeats
+Raw = bytes | memoryview
+
+
+class Datatype(NamedTuple):
+    """How the elements of an input are stored and sent.
+
+    Args:
+        dtype: of raw bytes; empty: texts, 4 bytes of length before each.
+        contents: the field of InferTensorContents that carries it.
+        json: the type of an element in JSON.
+    """
+
+    dtype: str
+    contents: str
+    json: type = int
+
+
+BYTES = "BYTES"
+JSON_TYPES = {bool: "true and false", int: "whole numbers", str: "strings"}
+DATATYPES = {
+    "BOOL": Datatype("|u1", "bool_contents", bool),
+    "UINT8": Datatype("|u1", "uint_contents"),
+    "UINT16": Datatype("<u2", "uint_contents"),
+    "UINT32": Datatype("<u4", "uint_contents"),
+    "UINT64": Datatype("<u8", "uint64_contents"),
+    "INT8": Datatype("|i1", "int_contents"),
+    "INT16": Datatype("<i2", "int_contents"),
+    "INT32": Datatype("<i4", "int_contents"),
+    "INT64": Datatype("<i8", "int64_contents"),
+    BYTES: Datatype("", "bytes_contents", str),
+}
+"""The datatypes of inputs by name."""
+OUTPUT_DATATYPES: dict[type, str] = {
+    np.float32: "FP32",
+    np.float16: "FP16",
+    ml_dtypes.bfloat16: "BF16",
+    np.int8: "INT8",
+    np.uint8: "UINT8",
+    np.int32: "INT32",
+    np.int64: "INT64",
+}
+
+
+class InputTensor(NamedTuple):
+    """A tensor of a request.
+
+    Args:
+        values: int64, flat; texts for BYTES. As many as the shape says.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    values: Int64s | list[str]
+
+
+class OutputTensor(NamedTuple):
+    """A tensor of an answer."""
+
+    name: str
+    array: NDArray[Any]
+
+    @property
+    def datatype(self) -> str:
+        """The protocol's name of its datatype."""
+        return OUTPUT_DATATYPES[self.array.dtype.type]
+
+    def raw(self) -> memoryview:
+        """Return the elements as little-endian bytes; a C-contiguous array's memory is shared, not copied."""
+        return self.array.ravel().view(np.uint8).data
+
+
+def _one_of(names: Mapping[str, str]) -> BeforeValidator:
+    """Return a validator that reads one of these names as its value; null stays."""
+
+    def read(value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in names:
+            raise PydanticCustomError("not_allowed", "not allowed")
+        return names[value]
+
+    return BeforeValidator(read)
+
+
+DIRECTIONS = {"right": "right", "left": "left", "Right": "right", "Left": "left"}
+POOLING_NAMES = {name: name for name in POOLINGS} | {"last-token": "lasttoken"}  # text-embeddings-inference's name
+DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)}
+DTYPE_NAMES |= {
+    name: np.dtype(kind).name for kind, name in OUTPUT_DATATYPES.items() if np.dtype(kind).name in DTYPE_NAMES
+}
+
+
+class InferParameters(BaseModel):
+    """The parameters of a request; others are ignored."""
+
+    model_config = ConfigDict(strict=True)
+
+    truncate: bool | None = Field(None, description="true or false")
+    truncation_direction: Annotated[Direction, _one_of(DIRECTIONS)] = Field("right", description="right or left")
+    normalize: bool | None = Field(None, description="true or false")
+    dimensions: int | None = Field(None, ge=1, description="a whole number from 1")
+    pooling: Annotated[str | None, _one_of(POOLING_NAMES)] = Field(None, description=", ".join(POOLINGS))
+    dtype: Annotated[str, _one_of(DTYPE_NAMES)] = Field("float32", description=", ".join(DTYPE_NAMES))
+    prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
+    task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
+    input_type: Annotated[InputType | None, _one_of(SPELLINGS)] = Field(None, description=", ".join(SPELLINGS))
+    max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
+    timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
+    binary_data_output: bool = Field(False, description="true or false")
+    triton_enable_empty_final_response: bool = Field(
+        False, description="true or false; gRPC: mark the only answer last"
+    )
+
+    def options(self, outputs: tuple[str, ...]) -> EmbedOptions:
+        """Return the options of the core's request."""
+        return EmbedOptions(**self.model_dump(include=set(EmbedOptions._fields)), outputs=outputs)
+
+
+def parameters_of(sent: Any) -> InferParameters:
+    """Return a request's parameters; raise BadRequest if one is invalid."""
+    return validated(InferParameters, {} if sent is None else sent, ("parameters",))
+
+
+class OutputForm(NamedTuple):
+    """A requested output, and whether it leaves as raw bytes."""
+
+    name: str
+    binary: bool = True
+
+
+class Inference(NamedTuple):
+    """A request for inference.
+
+    Args:
+        outputs: empty: the model's default output.
+        id: which the answer repeats; None: there is none.
+    """
+
+    inputs: Sequence[InputTensor]
+    outputs: Sequence[OutputForm]
+    parameters: InferParameters
+    id: str | None
+
+
+class Answer(NamedTuple):
+    """The answer to a request for inference.
+
+    Args:
+        model: the name of the model that computed it.
+        outputs: in the order of the request.
+        truncated: numbers of the sequences that were cut.
+    """
+
+    model: str
+    inference: Inference
+    outputs: Sequence[OutputTensor]
+    truncated: tuple[int, ...]
+
+
+def input_field(name: str) -> FieldPath:
+    """Return the path of an input, for errors."""
+    return ("inputs", name[:SHOWN_CHARACTERS])
+
+
+def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None:
+    """Raise Unsupported where the parameters of a tensor ask for what this server does not do.
+
+    Args:
+        kind: "inputs" or "outputs".
+    """
+    if asked := [parameter for parameter in UNSUPPORTED if parameters.get(parameter)]:
+        field = (kind, name[:SHOWN_CHARACTERS], "parameters", asked[0])
+        raise Unsupported("is not supported", field=field, remedy="leave the parameter out")
+
+
+def check_count(kind: str, tensors: Sized) -> None:
+    """Raise TooLarge for more inputs or outputs than one request has."""
+    if len(tensors) > MAX_TENSORS:
+        raise TooLarge(f"holds {len(tensors)} tensors", field=(kind,), allowed=f"this server reads {MAX_TENSORS}")
+
+
+def datatype_of(name: str, datatype: str) -> Datatype:
+    """Return how the elements of an input are stored and sent; raise WrongType if no input has this datatype."""
+    if datatype not in DATATYPES:
+        received, allowed = f"has datatype {datatype[:SHOWN_CHARACTERS]!r}", f"allowed: {', '.join(DATATYPES)}"
+        raise WrongType(received, field=input_field(name), allowed=allowed)
+    return DATATYPES[datatype]
+
+
+def elements(name: str, shape: Sequence[Any]) -> int:
+    """Return the number of elements of a shape; raise WrongShape if the shape is invalid."""
+    if len(shape) > MAX_DIMENSIONS:
+        allowed = f"allowed: up to {MAX_DIMENSIONS}"
+        raise WrongShape(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)
+    if any([type(size) is not int or size < 0 for size in shape]):
+        received = f"has shape {str(list(shape))[:SHOWN_CHARACTERS]}"
+        raise WrongShape(received, field=input_field(name), allowed="allowed: whole numbers from 0")
+    return math.prod(shape)
+
+
+def from_values(name: str, datatype: str, shape: Sequence[Any], values: list[Any]) -> InputTensor:
+    """Return the tensor of a list of numbers, or of texts or their bytes for BYTES.
+
+    Raises:
+        WrongShape: the shape takes another number of values.
+        OutOfRange: a number is outside the datatype.
+        WrongType: a text is not UTF-8.
+    """
+    field, count = input_field(name), elements(name, shape)
+    if len(values) != count:
+        raise WrongShape(f"has {len(values)} elements", field=field, allowed=f"shape {list(shape)} takes {count}")
+    if datatype == BYTES:
+        texts = [value if isinstance(value, str) else _text(name, index, value) for index, value in enumerate(values)]
+        return InputTensor(name, datatype, tuple(shape), texts)
+    dtype = np.dtype(DATATYPES[datatype].dtype)
+    try:
+        return _numbers(name, datatype, shape, np.array(values, dtype))
+    except OverflowError:
+        allowed = f"it goes from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
+        raise OutOfRange(f"holds a number outside {datatype}", field=field, allowed=allowed) from None
+
+
+def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> InputTensor:
+    """Return the tensor of raw bytes; INT64 shares their memory where that is aligned.
+
+    Args:
+        raw: little-endian elements; for BYTES, 4 bytes of length before each.
+
+    Raises:
+        BadRequest: an unknown datatype, an invalid shape, or bytes that do not fit them.
+    """
+    if not (code := datatype_of(name, datatype).dtype):
+        return from_values(name, datatype, shape, _strings(name, memoryview(raw)))
+    count, size = elements(name, shape), np.dtype(code).itemsize
+    if len(raw) != count * size:
+        takes = f"{datatype} {list(shape)} takes {count} x {size} = {count * size}"
+        raise WrongShape(f"has {len(raw)} bytes", field=input_field(name), allowed=takes)
+    array = np.frombuffer(raw, code)
+    return _numbers(name, datatype, shape, array if array.flags.aligned else array.copy())  # as engines need it
+
+
+def _numbers(name: str, datatype: str, shape: Sequence[int], array: NDArray[Any]) -> InputTensor:
+    if datatype == "UINT64" and array.max(initial=0) >= 1 << 63:
+        raise OutOfRange(f"holds {array.max()}", field=input_field(name), allowed="allowed: below 2**63")
+    return InputTensor(name, datatype, tuple(shape), array.astype(np.int64, copy=False))
+
+
+def _text(name: str, index: int, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        received = f"is not UTF-8: {error.reason} at byte {error.start}"
+        raise WrongType(received, field=(*input_field(name), index)) from None
+
+
+def _strings(name: str, raw: memoryview) -> list[bytes]:
+    strings, at, field = list[bytes](), 0, input_field(name)
+    while at < len(raw):
+        size = int.from_bytes(raw[at : at + 4], "little")
+        at += 4 + size
+        if at > len(raw):
+            allowed = "each element is 4 bytes of length, then its bytes"
+            raise WrongShape(f"ends inside element {len(strings)}", field=field, allowed=allowed)
+        strings.append(bytes(raw[at - size : at]))
+        if len(strings) > MAX_STRINGS:
+            raise TooLarge(f"has more than {MAX_STRINGS} elements", field=field, allowed=f"BYTES: up to {MAX_STRINGS}")
+    return strings
