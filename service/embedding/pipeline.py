@@ -11,7 +11,6 @@ from models.artifacts.card import Card
 from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
-from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.kind import Job, Kept, Plan
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer, Output, Text
 from service.embedding.tokenize import validation
@@ -93,11 +92,12 @@ class EmbeddingPipeline:
         """Return the model of a request and its job: the plan, checked ids, and the numbers of the texts."""
         model = self._models.get(request.model)
         card = model.card
-        if is_of_images(card):
+        if model.reads_images:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        plan = model.plan(request.options, spans.field_of(request))
+        field = spans.field_of(request) if request.late_chunking else ""
+        plan = model.plan(request.options, field)
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
         for kind in plan.checking:
@@ -110,7 +110,8 @@ class EmbeddingPipeline:
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
         """Return the caller's token ids, checked, with UNREAD in the place of a text, and the numbers of the texts."""
         inputs, cut = request.inputs, plan.cuts[self._settings.auto_truncate]
-        limits.check_count(inputs, self._settings)
+        if not 0 < len(inputs) <= self._settings.max_inputs:
+            limits.check_count(inputs, self._settings)
         most = cut.max_tokens
         if self._settings.max_input_tokens:
             most = limits.least(self._settings.max_input_tokens, most)

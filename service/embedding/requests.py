@@ -191,13 +191,13 @@ class EmbedRequest(NamedTuple):
         inputs: texts and token ids, in the order of the result.
         model: its name; None: the default model.
         options: what is computed of every input.
-        spans: make the sentence vector of each of these spans instead of one of the whole input.
+        late_chunking: make the sentence vector of each of these spans instead of one of the whole input.
     """
 
     inputs: Sequence[Input]
     model: str | None = None
     options: EmbedOptions = DEFAULTS
-    spans: Spans | Chunking | None = None
+    late_chunking: Spans | Chunking | None = None
 
 
 class Output(NamedTuple):

@@ -118,6 +118,7 @@ class OutputKind:
         input_bytes: of memory for each vector of a request.
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
         reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
+        finishes_in_thread: `finishes_slowly` says of every job whether it is finished in a thread.
         locates: it reads where the tokens of each text lie.
         inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
@@ -130,6 +131,7 @@ class OutputKind:
     prepares: bool = False
     completes: bool = False
     reduces_in_thread: bool = False
+    finishes_in_thread: bool = False
     locates: bool = False
     inline_inputs: int = 0
     held_rows: int = 0

@@ -12,7 +12,7 @@ from service.embedding.limits import check_inputs
 from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
+from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Output, OwnTokens, Spans, Text
 from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
 from service.embedding.tokenize.validation import attended
@@ -65,7 +65,7 @@ class SpanVectors(SentenceVector):
             ConflictingFields: an input is a pair.
             OutOfRange, WrongShape, TooManyInputs: the spans do not fit the inputs, or there are too many.
         """
-        request, spans = job.request, job.request.spans
+        request, spans = job.request, job.request.late_chunking
         if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
             raise ConflictingFields(
                 "makes spans of a text, and an input is a pair",
@@ -102,13 +102,16 @@ class SpanVectors(SentenceVector):
         values = int(np.diff(places).sum()) * int(rows[HIDDEN].shape[1])
         return values + SPAN_VALUES * len(places) > INLINE_VALUES
 
-    def _lengths(self, job: Job) -> tuple[int, ...]:
-        return tuple([len(each.rows) for each in job.chunks])
+    def finish(self, job: Job) -> Output:
+        """Return the vectors of all spans."""
+        return super().finish(job)._replace(lengths=tuple([len(each.rows) for each in job.chunks]))
 
 
 def field_of(request: EmbedRequest) -> str:
     """Return the name of the field that asks for spans; empty: the request has none."""
-    return "" if request.spans is None else "chunking" if isinstance(request.spans, Chunking) else "spans"
+    return (
+        "" if request.late_chunking is None else "chunking" if isinstance(request.late_chunking, Chunking) else "spans"
+    )
 
 
 def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> None:
@@ -157,11 +160,11 @@ def _placed(job: Job) -> tuple[Chunks, ...]:
     """
     request, settings, left = job.request, job.settings, job.request.options.truncation_direction == "left"
     chunks: list[Chunks] = []
-    ends = np.cumsum(request.spans.counts).tolist() if isinstance(request.spans, Spans) else ()
+    ends = np.cumsum(request.late_chunking.counts).tolist() if isinstance(request.late_chunking, Spans) else ()
     count = tokens = 0
     for index, (item, sequence) in enumerate(zip(request.inputs, job.ids, strict=True)):
         located = own_ids(item, sequence, left) if isinstance(item, Ids) else job.located[index]
-        spans = request.spans
+        spans = request.late_chunking
         if isinstance(spans, Chunking):
             check_inputs(count + _chunk_count(len(located.rows), spans), settings.max_inputs, "spans")
             places = _steps(index, len(located.rows), spans)
