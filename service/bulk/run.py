@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.bulk import inputs, job, outputs, plan
 from service.bulk.embedder import Embedder, open_embedder
-from service.bulk.plan import Options, Plan
+from service.bulk.plan import BulkRun, Options
 from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
 from service.settings import Settings
@@ -61,7 +61,7 @@ def run(
 
 
 def _run(
-    whole: Plan | None,
+    whole: BulkRun | None,
     output: Path,
     options: Options,
     files: Sequence[Path],

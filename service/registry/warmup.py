@@ -55,7 +55,8 @@ async def warm_up(model: Model, every_session: bool = False) -> None:
             _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
         for output in model.card.outputs:
             for kind in model.plan(EmbedOptions((output,)), "").kinds:
-                await asyncio.to_thread(kind.probe)
+                if kind.probes:
+                    await asyncio.to_thread(kind.probe)
     except Overloaded:
         raise
     except Exception as error:

@@ -109,9 +109,8 @@ class SpanVectors(SentenceVector):
 
 def field_of(request: EmbedRequest) -> str:
     """Return the name of the field that asks for spans; empty: the request has none."""
-    return (
-        "" if request.late_chunking is None else "chunking" if isinstance(request.late_chunking, Chunking) else "spans"
-    )
+    asked = request.late_chunking
+    return "" if asked is None else "chunking" if isinstance(asked, Chunking) else "spans"
 
 
 def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> None:
