@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
-from service.scheduling.shared_runs import SharedRun
+from service.scheduling.batcher import SharedRun
 
 
 class Packed(NamedTuple):
