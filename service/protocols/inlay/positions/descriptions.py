@@ -4,6 +4,7 @@ All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic.json_schema import JsonSchemaValue
@@ -40,6 +41,7 @@ _ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
 """The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
 
 
+@cache
 def scheme_list() -> list[Description]:
     """Return every scheme with its parameters, figures and an example."""
     return [_scheme(row) for row in SCHEMES.values()]
@@ -162,6 +164,7 @@ def _rope_type(name: str) -> Description:
 # ---- presets
 
 
+@cache
 def preset_list() -> list[Description]:
     """Return every preset: its config, and the parameters of each kind of layer."""
     return [

@@ -2,17 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
-
-import orjson
+from functools import partial
+from typing import Any, TypeVar
 
 from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
-from service.http.response import Response
+from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Request, Route, binary
 from service.protocols.inlay.parameter_types import example_tensor
 from service.protocols.inlay.parsing import from_body, from_query, query_values
@@ -64,6 +62,7 @@ from service.protocols.inlay.tags import (
     POSITIONS,
 )
 
+Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
 RANGES = {
     206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
@@ -74,9 +73,10 @@ RANGES = {
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return the lists of schemes and presets, and the routes of every scheme."""
+    presets = "RoPE configurations by name, with their sources"
     rows = [
-        _list_route("", _scheme_list(), "Every scheme, its parameters and plots"),
-        _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
+        _list_route("/positions", "list_schemes", "Every scheme, its parameters and plots", {"schemes": scheme_list()}),
+        _list_route("/positions/presets", "list_presets", presets, {"presets": preset_list()}),
         *_tensor_routes(context),
     ]
     model_calls = partial(call_maker, context)
@@ -219,16 +219,19 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 
 
 def _tensor_routes(context: ServiceContext) -> list[Route]:
+    queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
+    bias = {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}
+    rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
+    convert = partial(_tensors, context, ConvertParameters, rotation.convert)
     turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
     return [
         tensor_route(
-            "/positions/rope/rotate", partial(_rotate, context), "rotate_tensors", turned, RotateParameters,
-            tag=POSITIONS, examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
+            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters,
+            tag=POSITIONS, examples={"queries": queries},
         ),
         tensor_route(
-            "/positions/rope/convert", partial(_convert, context), "convert_tensors", converted, ConvertParameters,
-            tag=POSITIONS,
-            examples={"bias": {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}},
+            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters,
+            tag=POSITIONS, examples={"bias": bias},
         ),
         tensor_route(
             "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
@@ -238,25 +241,17 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
     ]  # fmt: skip
 
 
-async def _rotate(context: ServiceContext, request: Request) -> Response:
-    parameters = await from_body(RotateParameters, request)
-    return await _tensors(context, request, rotation.rotate(parameters), parameters)
-
-
 async def _rotate_by_model(context: ServiceContext, request: Request) -> Response:
     model = find_model(context, request.parameters["name"])
-    parameters = await from_body(ModelRotateParameters, request)
-    return await _tensors(context, request, rotation.rotate_by_model(model, parameters), parameters)
+    return await _tensors(context, ModelRotateParameters, partial(rotation.rotate_by_model, model), request)
 
 
-async def _convert(context: ServiceContext, request: Request) -> Response:
-    parameters = await from_body(ConvertParameters, request)
-    return await _tensors(context, request, rotation.convert(parameters), parameters)
-
-
-async def _tensors(context: ServiceContext, request: Request, call: TableCall, options: TensorOptions) -> Response:
-    form = table_form(request, options, rotation.dtype_of(call, options))
-    return await table_response(request, context.tables, call, form)
+async def _tensors(
+    context: ServiceContext, model: type[Tensors], make_call: Callable[[Tensors], TableCall], request: Request
+) -> Response:
+    parameters = await from_body(model, request)
+    call = make_call(parameters)
+    return await table_response(request, context.tables, call, table_form(request, parameters, call.dtype))
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
@@ -271,27 +266,9 @@ def _queries_of(model: Model | None) -> dict[str, Any]:
 # ---- lists
 
 
-def _list_route(path: str, body: bytes, summary: str) -> Route:
+def _list_route(path: str, name: str, summary: str, document: dict[str, Any]) -> Route:
     async def handler(request: Request) -> Response:
-        return Response((body,), ((b"content-type", b"application/json"),))
+        return json_response(document)
 
     answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
-    return Route(
-        verb="GET",
-        path=f"/positions{path}",
-        handler=handler,
-        name="list_presets" if path else "list_schemes",
-        summary=summary,
-        tag=POSITIONS,
-        answers=answers,
-    )
-
-
-@cache
-def _scheme_list() -> bytes:
-    return orjson.dumps({"schemes": scheme_list()})
-
-
-@cache
-def _preset_list() -> bytes:
-    return orjson.dumps({"presets": preset_list()})
+    return Route("GET", path, handler, name, summary, POSITIONS, answers=answers)
