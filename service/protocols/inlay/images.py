@@ -28,6 +28,7 @@ from service.errors import (
 from service.http import formats
 from service.http.formats import FORMATS, count_values, negotiate
 from service.http.multipart import MULTIPART, parts_of
+from service.http.parameter_types import TENSOR
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS, from_safetensors, tensor
@@ -35,7 +36,6 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of

@@ -19,7 +19,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.positions.model_schemes import available
+from service.protocols.inlay.positions.schemes import available
 from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.registry.store import created

@@ -34,7 +34,7 @@ DESCRIBED = {field.name for field in pb.Model.DESCRIPTOR.fields} - {"flops_per_t
 def service(context: ServiceContext) -> Service:
     """Return inlay.v1.Embedder; tables are sent in chunks under 1 MiB."""
     embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
-    vocabulary, embed_images = Vocabulary(context, positions), partial(images.embed_message, context)
+    vocabulary, embed_images = Vocabulary(context, positions.chunks), partial(images.embed_message, context)
 
     admitted: Any = partial(Method, admitted=True)
     return Service(

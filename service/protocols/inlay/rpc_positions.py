@@ -11,10 +11,10 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
 from service.errors import ConflictingFields
 from service.http.validation_errors import validated
-from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
+from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.rpc_fields import array_of, float_dtype, tensor_of
 from service.request_context import RequestContext
 

@@ -13,14 +13,13 @@ from models.positions.rope.frequencies import Rope, facts_of, frequencies
 from models.positions.table import Output, Positions, Table, checked_positions, rounded, slice_positions
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
-from service.protocols.inlay.parameter_types import SentTensor
-from service.protocols.inlay.positions.model_schemes import CardAndWeights, model_rope
+from service.http.parameter_types import SentTensor
 from service.protocols.inlay.positions.parameters import (
     ConvertParameters,
     ModelRotateParameters,
     RotateParameters,
 )
-from service.protocols.inlay.positions.schemes import check_positions_alone, choose_rope
+from service.protocols.inlay.positions.schemes import CardAndWeights, check_positions_alone, choose_rope, model_rope
 
 LISTED_DTYPE = "float32"  # of numbers that come without one
 

@@ -10,19 +10,11 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
-from service.http.response import Response, json_response
+from service.http.parameter_types import example_tensor
+from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.parameter_types import example_tensor
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
-from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
-from service.protocols.inlay.positions.model_schemes import (
-    MODEL_SCHEMES,
-    call_maker,
-    example_of,
-    find_model,
-    need_of,
-)
 from service.protocols.inlay.positions.parameters import (
     ConvertParameters,
     ModelRotateParameters,
@@ -49,7 +41,15 @@ from service.protocols.inlay.positions.responses import (
     table_response,
     tensor_route,
 )
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.positions.schemes import (
+    MODEL_SCHEMES,
+    SCHEMES,
+    Scheme,
+    call_maker,
+    example_of,
+    find_model,
+    need_of,
+)
 from service.protocols.inlay.tags import (
     MODEL_FIGURES,
     MODEL_GRAPHS,
@@ -72,13 +72,8 @@ RANGES = {
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return the lists of schemes and presets, and the routes of every scheme."""
-    presets = "RoPE configurations by name, with their sources"
-    rows = [
-        _list_route("/positions", "list_schemes", "Every scheme, its parameters and plots", {"schemes": scheme_list()}),
-        _list_route("/positions/presets", "list_presets", presets, {"presets": preset_list()}),
-        *_tensor_routes(context),
-    ]
+    """Return the routes that turn tensors, and those of every scheme."""
+    rows = _tensor_routes(context)
     model_calls = partial(call_maker, context)
     pictures = Plots(context.tables, context.budget, model_calls)
     documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
@@ -261,14 +256,3 @@ def _queries_of(model: Model | None) -> dict[str, Any]:
     ropes = model.card.encodings.ropes
     layer_type, table = next(iter(ropes.items()))
     return {"q": example_tensor(2, table.rope.rotary_dim), **({"layer_type": layer_type} if len(ropes) > 1 else {})}
-
-
-# ---- lists
-
-
-def _list_route(path: str, name: str, summary: str, document: dict[str, Any]) -> Route:
-    async def handler(request: Request) -> Response:
-        return json_response(document)
-
-    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
-    return Route("GET", path, handler, name, summary, POSITIONS, answers=answers)
