@@ -34,7 +34,7 @@ class DataPlane:
         self._statistics: dict[str, Statistics] = {}
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
-        """Return the answer to a request, which is counted in the model's statistics."""
+        """Return the answer to a request, and count the request in the model's statistics."""
         card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
         statistics = self._statistics_of(card.name)
         try:
@@ -53,7 +53,7 @@ class DataPlane:
         return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
-        """Return a loaded model; raise NotFound where there is none, or none of that version."""
+        """Return a loaded model; raise NotFound if there is none, or none of that version."""
         model = self.context.registry.get(name)
         if version not in ("", VERSION):
             shown = version[:SHOWN_CHARACTERS]
@@ -61,7 +61,7 @@ class DataPlane:
         return model
 
     async def why_not_ready(self) -> InlayError | None:
-        """Return the error that new requests would get; None: they are served."""
+        """Return the error that new requests would get; None if they are served."""
         try:
             await self.context.check_ready()
         except InlayError as error:
@@ -81,7 +81,7 @@ class DataPlane:
         return metadata.model_config(self.model(name, version))
 
     def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """Return Triton's `model_stats` of one model, or of all that are loaded."""
+        """Return Triton's `model_stats` of one model, or of all loaded models."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
         return [{"name": model, "version": VERSION} | self._statistics_of(model).document() for model in names]
 
@@ -91,7 +91,7 @@ class DataPlane:
     # ---- the model repository: names of the store's folders, and nothing else that could reach a file
 
     async def index(self, only_ready: bool, repository: str = "") -> list[dict[str, str]]:
-        """Return every model of the store by name, or the loaded ones alone."""
+        """Return every model of the store by name, or only the loaded ones."""
         _check_repository(repository)
         states = await asyncio.to_thread(self.context.registry.states)
         return [
@@ -106,7 +106,7 @@ class DataPlane:
         ]
 
     async def load(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
-        """Serve the store's present version of a model.
+        """Load the store's present version of a model.
 
         Raises:
             Unsupported: the operator has not allowed it, or parameters came.
@@ -134,7 +134,7 @@ class DataPlane:
 
 
 class Statistics:
-    """What one model answered over this protocol since the process began, counted on the event loop's thread alone."""
+    """What a model has answered over this protocol since the process began; used only on the event loop's thread."""
 
     def __init__(self) -> None:
         self._sequences = self._last_ms = 0
@@ -146,7 +146,7 @@ class Statistics:
         self._durations[duration]["ns"] += int(seconds * 1e9)
 
     def answered(self, sequences: int, seconds: float, times: StageTimes) -> None:
-        """Count a request that was answered."""
+        """Count an answered request."""
         self._sequences += sequences
         self._last_ms = int(time() * 1000)
         self.add("success", seconds)
@@ -155,7 +155,7 @@ class Statistics:
         self.add("compute_infer", times.inference)
 
     def document(self) -> dict[str, Any]:
-        """Return what Triton's `model_stats` say of a model: inference_count is sequences, execution_count requests."""
+        """Return Triton's `model_stats` of a model; inference_count is sequences, execution_count requests."""
         return {
             "last_inference": self._last_ms,
             "inference_count": self._sequences,
