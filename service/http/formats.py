@@ -185,7 +185,11 @@ def safetensors_header(
     start = 0
     for name, (dtype, shape) in shapes.items():
         end = start + int(np.prod(shape)) * dtype.itemsize
-        entries[name] = {"dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]], "shape": shape, "data_offsets": (start, end)}
+        entries[name] = {
+            "dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]],
+            "shape": shape,
+            "data_offsets": (start, end),
+        }
         start = end
     header = orjson.dumps(entries)
     header += b" " * (-len(header) % 8)  # tensors start on a multiple of 8

@@ -52,10 +52,10 @@ class Pixels(NamedTuple):
     tokens: int
 
 
-Part = TypeVar("Part")
+Content = TypeVar("Content")
 
 
-class Work(NamedTuple, Generic[Part]):
+class Work(NamedTuple, Generic[Content]):
     """What one request has for one run of a graph.
 
     Args:
@@ -64,7 +64,7 @@ class Work(NamedTuple, Generic[Part]):
         shared: the run that it shares with equal works in flight; None: it runs by itself.
     """
 
-    packed: Part
+    packed: Content
     outputs: tuple[str, ...]
     shared: "SharedRun[Rows] | None" = None
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from models.artifacts.card import Card
 from models.recipes.extra_inputs import Extra
+from service.embedding.limits import check_inputs
 from service.embedding.ranking import text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
 from service.embedding.scores import ACTIVATIONS
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
-from service.protocols.inlay.inputs import too_many_inputs
 from service.protocols.inlay.needs import has_row_per_token, is_sparse
 from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_field
 from service.protocols.oip.padding import Places, placed, places_of, right_padded
@@ -180,8 +180,7 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
         raise TooLarge(f"has {len(values)} elements", field=input_field(ids.name), allowed=allowed)
     mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
     places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
-    if (count := len(places.starts)) > settings.max_inputs:  # before each is an object
-        raise too_many_inputs(count, settings.max_inputs)
+    check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
     sent = mask if card.mask_from == "pad_count" or places.holes else None
     types, positions = [
         _integers(tensors[name], shape) if name in tensors else None for name in ("token_type_ids", "position_ids")
