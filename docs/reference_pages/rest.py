@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from models import VERSION
 from reference_pages.markdown import code, described, folded, heading, json_block, page, slug, table
 from reference_pages.schemas import REFERENCE, fields, meaning, named, type_name, value_cell
 from service.app import create_app
+from service.http.openapi import build_document
 from service.settings import Settings
 
 Document = Mapping[str, Any]
@@ -24,8 +26,8 @@ Where the operator has set `INLAY_API_KEYS`, requests take `authorization: Beare
 def document() -> Document:
     """Return the OpenAPI document of a service without models, as `GET /openapi.json` has it."""
     with tempfile.TemporaryDirectory() as store:
-        api: Any = create_app(Settings.model_validate({"store": Path(store)}), listens=False).api
-        made = api.openapi()
+        app = create_app(Settings.model_validate({"store": Path(store)}), listens=False)
+        made = build_document(app.pipeline.router, VERSION, guarded=False)
     whole: Document = made | {"paths": _inlined(made["paths"], made["components"])}
     return whole
 

@@ -167,7 +167,7 @@ class EmbeddingPipeline:
             encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
         else:
             needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
-            with reserved(queues, cost, context.caller), self._budget.held_for(needed):
+            with reserved([each.queue for each in queues], cost, context.caller), self._budget.held_for(needed):
                 if job.plan.locates:
                     encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
                 else:

@@ -168,12 +168,13 @@ class HttpProtocol(asyncio.Protocol):
         first_data, self._first_data = self._first_data, None
         # a client of HTTP/1.0 would look for `connection: keep-alive` in the response; uvicorn does not send it either
         self._is_last = not keep_alive or head.version == "1.0"
-        if first_data is not None and not self._is_last:
-            self._heads.keep(head, varying, first_data)
         early = self._pipeline.accept(request)
         if early is not None:
             self._answer_early(request, early)
-        elif head.version == "1.1" and head.headers.get(b"expect", b"").lower() == b"100-continue":
+            return
+        if first_data is not None and not self._is_last:
+            self._heads.keep(head, varying, first_data)  # of an accepted request: strangers cannot fill the memory
+        if head.version == "1.1" and head.headers.get(b"expect", b"").lower() == b"100-continue":
             self._expects_continue = True
             self._continue()
 

@@ -13,7 +13,7 @@ from service.scheduling.fair_queue import ItemTimes, Result
 
 
 class Waiter(NamedTuple, Generic[Result]):
-    """One of several equal items: what is told of the run.
+    """The future of one of several equal items, and the times of its request.
 
     Args:
         since: when it was submitted.
@@ -25,10 +25,10 @@ class Waiter(NamedTuple, Generic[Result]):
 
 
 class SharedRun(Generic[Result]):
-    """What equal items in flight have in common; it lives as long as one of them is queued or runs.
+    """The run that equal items in flight share; it lives as long as one of them is queued or runs.
 
     Attributes:
-        running: one of the items is being run.
+        running: whether one of the items is being run.
     """
 
     __slots__ = ("__weakref__", "_waiters", "running")

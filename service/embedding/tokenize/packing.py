@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
-from service.scheduling.shared_runs import SharedRun
+
+if TYPE_CHECKING:
+    from service.scheduling.shared_runs import SharedRun
 
 
 class Packed(NamedTuple):
@@ -64,7 +66,7 @@ class Work(NamedTuple, Generic[Content]):
 
     packed: Content
     outputs: tuple[str, ...]
-    shared: SharedRun[Rows] | None = None
+    shared: "SharedRun[Rows] | None" = None
 
 
 def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:

@@ -21,6 +21,7 @@ from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay import late_chunking
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
+from service.protocols.inlay.rpc_fields import dtype_name
 from service.protocols.inlay.rpc_messages import DTYPE_OF
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
@@ -148,8 +149,3 @@ def _integers(values: Any) -> Int64s:
     if len(values) < FEW:
         return np.fromiter(values, np.int64, len(values))
     return np.array(values, np.int64)
-
-
-def dtype_name(number: int) -> str:
-    """Return a DType's name in the contract; the number if it has none."""
-    return pb.DType.Name(number) if number in pb.DType.values() else str(number)

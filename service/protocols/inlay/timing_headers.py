@@ -1,6 +1,5 @@
 """The x-* headers that say what a response took, as text-embeddings-inference sends them."""
 
-from functools import lru_cache
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -33,12 +32,7 @@ def lines(result: EmbedResult, registry: "ModelRegistry", started: float) -> byt
     Args:
         started: when the request arrived, on `time.perf_counter`.
     """
-    return _lines(_values(result, registry, started))
-
-
-@lru_cache(maxsize=1024)
-def _lines(values: Values) -> bytes:
-    return _LINES % values
+    return _LINES % _values(result, registry, started)
 
 
 def metadata(result: EmbedResult, registry: "ModelRegistry", started: float) -> tuple[tuple[str, str], ...]:

@@ -66,6 +66,12 @@ async def test_key_opens_every_route(toy: Toy, handlers: Handlers, path: bytes) 
     assert handlers.names == ["main"] * 3
 
 
+async def test_heads_of_refused_requests_are_not_kept(toy: Toy) -> None:
+    sent = request(b"POST /fast", b"authorization: Bearer wrong", body=b"x")
+    assert statuses(await exchange(toy.port, sent)) == [401]
+    assert toy.heads.heads == {}
+
+
 @pytest.mark.parametrize("headers", [[], [b"expect: 100-continue"]], ids=["plain", "expecting"])
 async def test_key_is_checked_before_the_body_is_read(toy: Toy, headers: list[bytes]) -> None:
     async with connected(toy.port) as client:
