@@ -60,25 +60,9 @@ async def warm_up(model: Model, every_session: bool = False) -> None:
     name = model.card.name
     thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-warmup")  # that of the loop may be full of requests
     try:
-<<<<<<< HEAD
         await _run_graphs(model, every_session)
         kinds = [kind for output in model.card.outputs for kind in model.plan(EmbedOptions((output,)), "").kinds]
         await asyncio.get_running_loop().run_in_executor(thread, _run_behind_graphs, model, kinds)
-=======
-        ids = await _ids(model)
-        for graph, batcher in model.batchers.items():
-            apart = every_session and model.engine.alone and model.card.graphs[graph].attends
-            for runs in (1, 2) if apart else (1,):
-                work = _work(model, graph, ids)
-                for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
-                    _check(model.card, graph, answer)
-        if model.card.head:
-            _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
-        for output in model.card.outputs:
-            for kind in model.plan(EmbedOptions((output,)), "").kinds:
-                if kind.probes:
-                    await asyncio.to_thread(kind.probe)
->>>>>>> core
     except Overloaded:
         raise
     except Exception as error:
