@@ -13,8 +13,8 @@ from service.embedding.requests import Output
 from service.embedding.tokenize.packing import Packed, Pixels, Rows, Work
 from service.errors import BadInput
 from service.request_context import RequestContext
+from service.scheduling.batcher import SharedRun
 from service.scheduling.fair_queue import ItemTimes
-from service.scheduling.shared_runs import SharedRun
 
 Parts = Mapping[int, Packed] | Mapping[int, Pixels]
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph

@@ -10,8 +10,7 @@ from service.embedding.outputs.kind import Planner
 from service.embedding.tokenize.packing import Rows, Work
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.runtime.engine import Choice, Engine
-from service.scheduling.batcher import Batcher
-from service.scheduling.shared_runs import SharedRun
+from service.scheduling.batcher import Batcher, SharedRun
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

@@ -51,7 +51,7 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
             document["truncated"] = result.truncated
         if result.chunks:
             document["chunks"] = list(map(_chunks, result.chunks))
-    return json_body(document, json_arrays.count(result))
+    return json_body(document, count_values(result))
 
 
 def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
@@ -226,15 +226,23 @@ def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tup
     )
 
 
+def count_values(result: EmbedResult) -> int:
+    """Return the number of values in the rows of a result; of a sparse vector indices count too."""
+    values = 0
+    for output in result.outputs:
+        values += output.rows.size if output.indices is None else 2 * output.rows.size
+    return values
+
+
 def json_body(document: Any, values: int) -> tuple[Headers, Body]:
     """Return the headers of a document's JSON, and the JSON.
 
     Args:
         values: the numbers in its arrays.
     """
-    body = json_arrays.dumps(document, values)
-    if isinstance(body, json_arrays.JsonPieces):
-        return ((b"content-type", JSON.encode()),), body
+    if values > json_arrays.INLINE_VALUES:
+        return ((b"content-type", JSON.encode()),), json_arrays.JsonPieces(document)
+    body = orjson.dumps(document, default=json_arrays.text_of, option=orjson.OPT_SERIALIZE_NUMPY)
     return sized(JSON, [body])
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import orjson
 import pybase64
 
-from service.embedding.requests import EmbedResult
 from service.http.worker_threads import in_thread
 
 INLINE_VALUES = 65536  # about 3 ms
@@ -77,19 +76,12 @@ def dumps(document: Any, values: int) -> bytes | JsonPieces:
         values: the numbers in its arrays.
     """
     if values <= INLINE_VALUES:
-        return orjson.dumps(document, default=_text, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(document, default=text_of, option=orjson.OPT_SERIALIZE_NUMPY)
     return JsonPieces(document)
 
 
-def count(result: EmbedResult) -> int:
-    """Return the number of values in the rows of a result; of a sparse vector indices count too."""
-    values = 0
-    for output in result.outputs:
-        values += output.rows.size if output.indices is None else 2 * output.rows.size
-    return values
-
-
-def _text(node: Any) -> Any:
+def text_of(node: Any) -> Any:
+    """Return what orjson writes in the place of a Base64 or Encoded."""
     if isinstance(node, Base64):
         return pybase64.b64encode_as_string(node.data)
     if isinstance(node, Encoded):

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
 from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
-from service.scheduling.shared_runs import SharedRun
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
@@ -39,6 +38,60 @@ class Observer(Protocol):
     def __call__(self, items: int, cost: int, waited: float, seconds: float, /) -> None:
         """Note that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
+
+
+class Waiter(NamedTuple, Generic[Result]):
+    """The future of one of several equal items, and the times of its request.
+
+    Args:
+        since: when it was submitted.
+    """
+
+    future: "asyncio.Future[Result]"
+    times: ItemTimes
+    since: float
+
+
+class SharedRun(Generic[Result]):
+    """The run that equal items in flight share; it lives as long as one of them is queued or runs.
+
+    Every item is queued for itself: with its own cost, turn and deadline, so that an item is served no later than
+    without the others, and none depends on whether the caller of another stays. When the first of them is taken to run,
+    the others wait for that run: those in the same batch, those in the queue, and those that arrive until it ends,
+    which are not queued at all. Of the others only those in the batch, whose turn had come, are charged to their
+    callers.
+
+    Attributes:
+        running: whether one of the items is being run.
+    """
+
+    __slots__ = ("__weakref__", "_waiters", "running")
+
+    def __init__(self) -> None:
+        self.running = False
+        self._waiters: dict[asyncio.Future[Result], Waiter[Result]] = {}
+
+    def join(self, future: "asyncio.Future[Result]", times: ItemTimes, since: float) -> None:
+        """Add an item that is submitted."""
+        if self._waiters:  # a single one needs no callback, which costs a turn of the event loop
+            future.add_done_callback(self._leave)
+        self._waiters[future] = Waiter(future, times, since)
+
+    def _leave(self, future: "asyncio.Future[Result]") -> None:
+        self._waiters.pop(future, None)
+
+    def begin(self) -> bool:
+        """Note that an item was taken to run; return False if another runs already, for whose result it waits."""
+        begins, self.running = not self.running, True
+        return begins
+
+    def end(self, ran: "asyncio.Future[Result]") -> list[Waiter[Result]]:
+        """Note the end of the run of one item; return all that wait for its result."""
+        self.running = False
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.times.joined += waiter.future is not ran
+        return list(waiters.values())
 
 
 @dataclass(slots=True, eq=False)

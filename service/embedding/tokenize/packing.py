@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from service.embedding.requests import Int64s
 
 if TYPE_CHECKING:
-    from service.scheduling.shared_runs import SharedRun
+    from service.scheduling.batcher import SharedRun
 
 
 class Packed(NamedTuple):

@@ -31,7 +31,7 @@ from service.errors import (
     WrongType,
 )
 from service.http import formats, ignored_fields, json_arrays
-from service.http.formats import JSON, Body, Headers, json_body
+from service.http.formats import JSON, Body, Headers, count_values, json_body
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -179,7 +179,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
         else:
             result = await _embed_texts(context, model, body, source, request)
         arguments = result, body, source.texts, request.context.request_id.decode(), version
-        headers, parts = await inline_or_in_thread(size + json_arrays.count(result), _document, *arguments)
+        headers, parts = await inline_or_in_thread(size + count_values(result), _document, *arguments)
         return formats.response((*headers, *ignored_fields.headers(unused)), parts)
 
     return handler

@@ -7,8 +7,8 @@ from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.errors import InlayError
 from service.http import formats
-from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, negotiate
-from service.http.json_arrays import INLINE_VALUES, JsonPieces, count
+from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, count_values, negotiate
+from service.http.json_arrays import INLINE_VALUES, JsonPieces
 from service.http.response import Response
 from service.http.routes import Handler, Head, Request
 from service.http.worker_threads import in_thread, inline_or_in_thread
@@ -45,7 +45,7 @@ class EmbedHandler:
             embed_request = prompt_embeds.rows_request(card, embed_request, form.encoding, form.dtype_sent)
             request.context.copies = prompt_embeds.COPIES
         result = await self._embedder.embed(embed_request, request.context)
-        if count(result) <= INLINE_VALUES:
+        if count_values(result) <= INLINE_VALUES:
             headers, encoded = _encoded(result, form, encode, embed_request.options.dtype)
         else:
             headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.options.dtype)

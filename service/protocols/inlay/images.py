@@ -24,8 +24,8 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import formats, json_arrays
-from service.http.formats import FORMATS, negotiate
+from service.http import formats
+from service.http.formats import FORMATS, count_values, negotiate
 from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
@@ -106,7 +106,7 @@ def routes(context: ServiceContext) -> list[Route]:
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
         options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
         result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
-        base64, values = body.encoding_format == "base64", json_arrays.count(result)
+        base64, values = body.encoding_format == "base64", count_values(result)
         headers, parts = await inline_or_in_thread(values, encode, result, base64)
         return formats.response(headers, parts)
 

@@ -16,7 +16,7 @@ from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
 from service.http import json_arrays
-from service.http.formats import Body, Headers, json_body
+from service.http.formats import Body, Headers, count_values, json_body
 from service.protocols.inlay.torch_file import torch_file
 
 PROMPT_EMBEDS = "prompt_embeds"
@@ -70,7 +70,7 @@ def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Bod
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
     if result.truncated:
         document["truncated"] = result.truncated
-    return json_body(document, json_arrays.count(result))
+    return json_body(document, count_values(result))
 
 
 def _rows(result: EmbedResult) -> list[Any]:

@@ -20,7 +20,7 @@ from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, 
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
 from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS, Body, Headers, json_body
+from service.http.formats import JSON, OCTETS, Body, Headers, count_values, json_body
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
@@ -131,7 +131,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
         else:
             result = await embedder.embed(_for_model(decoded, model, shape), request.context)
         response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
-        values = json_arrays.count(result)
+        values = count_values(result)
         headers, parts = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)

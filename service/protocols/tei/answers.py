@@ -15,8 +15,7 @@ from proto import tei_pb2 as pb
 from service.embedding.requests import EmbedResult
 from service.embedding.tokenize.packing import split
 from service.embedding.tokenize.tokenizer import Token
-from service.http import json_arrays
-from service.http.formats import Body, Headers, buffer, json_body
+from service.http.formats import Body, Headers, buffer, count_values, json_body
 from service.http.json_arrays import Encoded
 
 VALUES_PIECE = 8192  # values of sparse vectors whose JSON is made at a time: two milliseconds
@@ -39,7 +38,7 @@ def sparse_json(result: EmbedResult) -> tuple[Headers, Body]:
     (output,) = result.outputs
     assert output.indices is not None
     vectors = zip(split(output.indices, output.lengths), split(output.rows[:, 0], output.lengths), strict=True)
-    return json_body([Encoded(partial(_entries, *vector)) for vector in vectors], json_arrays.count(result))
+    return json_body([Encoded(partial(_entries, *vector)) for vector in vectors], count_values(result))
 
 
 def _entries(indices: NDArray[np.int32], values: NDArray[np.float32]) -> Iterator[bytes]:

@@ -15,8 +15,8 @@ from service.embedding.pooling import normalize
 from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
-from service.http import formats, json_arrays
-from service.http.formats import FORMATS, negotiate
+from service.http import formats
+from service.http.formats import FORMATS, count_values, negotiate
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
@@ -88,9 +88,9 @@ class Handlers:
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options_of(body), token_output, request.context)
         if body.normalize_tokens:
-            result = await inline_or_in_thread(json_arrays.count(result), _normalized, result)
+            result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
-        headers, parts = await inline_or_in_thread(json_arrays.count(result), encode, bare, False)
+        headers, parts = await inline_or_in_thread(count_values(result), encode, bare, False)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def embed_sparse(self, request: Request) -> Response:
@@ -100,7 +100,7 @@ class Handlers:
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options, sparse_output, request.context)
-        headers, parts = await inline_or_in_thread(json_arrays.count(result), answers.sparse_json, result)
+        headers, parts = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
         return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:

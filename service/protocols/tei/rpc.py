@@ -20,7 +20,7 @@ from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
-from service.http import json_arrays
+from service.http.formats import count_values
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, timing_headers
 from service.protocols.tei import answers
@@ -176,7 +176,7 @@ class Handlers:
         """Return the sparse vector of a text."""
         started = perf_counter()
         result = await self._embedded(request, _options(request), sparse_output, call)
-        cost = MESSAGE_COST * json_arrays.count(result)
+        cost = MESSAGE_COST * count_values(result)
         message = await inline_or_in_thread(cost, answers.sparse_message, result)
         return Timed(message, result, perf_counter() - started)
 

@@ -16,8 +16,8 @@ from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.errors import DeadlineExceeded, EngineFailure
+from service.scheduling.batcher import SharedRun
 from service.scheduling.deadlines import within
-from service.scheduling.shared_runs import SharedRun
 from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
