@@ -120,12 +120,12 @@ def create(
     sizes = Config(values, family.defaults, family.names)
     whole = whole or labels is not None
     data = random_head.with_labels(data, model_type, labels)
-    fitted = layout(family, sizes, model_type, whole)
-    padding = padding_rows(model_type, fitted.input_layer, position_rule(family, sizes), sizes.pad_id())
+    held = layout(family, sizes, model_type, whole)
+    padding = padding_rows(model_type, held.input_layer, position_rule(family, sizes), sizes.pad_id())
     record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
+    data = {key: value for key, value in data.items() if key != "torch_dtype"}  # its older name
     data |= {"dtype": dtype, "initialised": record}
-    data.pop("torch_dtype", None)  # its older name
-    tensors = {family.prefix + name: tensor for name, tensor in fitted.tensors.items()}
+    tensors = {family.prefix + name: tensor for name, tensor in held.tensors.items()}
     if whole:
         tensors |= random_head.tensors(data, model_type, family.prefix, sizes.count("hidden_size"))
     _check(folder, data, tensors, _ELEMENTS[dtype], whole)

@@ -123,8 +123,7 @@ def _chosen(
 ) -> TextModel:
     """Return what of the checkpoint is exported."""
     fitted = fit(source, options.side, options.assume, options.attention)
-    files = sentence_transformers.read(place.folder, options.pooling)
-    sentence = files
+    sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if options.pooling is None and options.encoder is not False:
         sentence = text_vectors.with_own_vector(files, fitted, source)
     if options.encoder is None and sentence_transformers.is_late_interaction(place.folder):

@@ -5,11 +5,12 @@ from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.families.config import Config
+from models.recipes.steps import tensors
 from models.vision.families import FAMILIES, TOWERS, Family
 from models.vision.fitting import fit
 from models.vision.image_spec import Image
 from models.vision.preprocessor_config import FILTERS, Preprocessor
-from models.vision.steps import Step, tensors
+from models.vision.steps import Step
 
 FEEDS = {"pixels": "pixel_values", "patches": "flattened patches", "features": "input_features"}
 

@@ -5,8 +5,7 @@ tensor is a view of a mapped file, or produces its rows when they are sliced; no
 """
 
 import json
-import mmap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,15 +122,29 @@ def headers(folder: Path) -> dict[str, Tensor]:
         return safetensors.read_header(folder / WEIGHTS)
     if (folder / INDEX).is_file():
         return _sharded(folder)
-    held = next((path for path in FLOAT32_ONNX if (folder / path).exists()), None)
-    hint = f"; it holds {held}, which `inlay adopt` takes" if held else ""
-    if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
-        raise BadCheckpoint(
-            f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
+    paths = [path for pattern in ("*", "onnx/*") for path in folder.glob(pattern)]
+    raise no_weights(str(folder), [path.relative_to(folder).as_posix() for path in paths])
+
+
+def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
+    """Return the error of a checkpoint without safetensors, which says what may be done with the files that it has.
+
+    Args:
+        where: what messages call the checkpoint.
+        names: paths of its files.
+    """
+    onnx = next((path for path in FLOAT32_ONNX if path in names), None)
+    hint = f"; it holds {onnx}, which `inlay adopt` takes" if onnx else ""
+    pickles = [
+        name for suffix in PICKLE_SUFFIXES for name in sorted(names) if name.endswith(suffix) and "/" not in name
+    ]
+    if pickles:
+        return BadCheckpoint(
+            f"{where} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
             "transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
             f"{hint}"
         )
-    raise BadCheckpoint(f"{folder} holds neither {WEIGHTS} nor {INDEX}{hint}")
+    return BadCheckpoint(f"{where} holds neither {WEIGHTS} nor {INDEX}{hint}")
 
 
 def _sharded(folder: Path) -> dict[str, Tensor]:
@@ -189,14 +202,14 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
         selected.append(tensor)
     if checkpoint.fetch:
         checkpoint.fetch(selected)
-    plain = safetensors.read([tensor for tensor in selected if not tensor.stored])
-    arrays: dict[str, Any] = {
-        tensor.name: plain[tensor.name] if tensor.name in plain else _quantized(tensor) for tensor in selected
-    }
-    changed = {
-        tensor.name: _Changed(tensor, arrays[tensor.name]) for tensor in selected if tensor.paired or tensor.shift
-    }
-    return arrays | changed
+    held = safetensors.read(selected)
+    return {tensor.name: _used(tensor, held[tensor.name]) for tensor in selected}
+
+
+def _used(tensor: Tensor, held: NDArray[Any]) -> Any:
+    """Return what is used like the tensor's array: a quantized one makes its rows when they are sliced."""
+    array: Any = gguf_blocks.QuantizedTensor(held, tensor.stored, tensor.shape) if tensor.stored else held
+    return _Changed(tensor, array) if tensor.paired or tensor.shift else array
 
 
 class _Changed:
@@ -214,14 +227,6 @@ class _Changed:
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         values: NDArray[Any] = self._array[self._order[rows]]
         return values - self._shift if self._shift else values
-
-
-def _quantized(tensor: Tensor) -> Any:
-    """Return a quantized tensor, which is used like the array it stands for."""
-    with tensor.path.open("rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    data = np.frombuffer(mapped, np.uint8, tensor.bytes, tensor.offset)
-    return gguf_blocks.QuantizedTensor(data, tensor.stored, tensor.shape)
 
 
 def check_finite(name: str, dtype: str, start: int, rows: NDArray[Any]) -> None:

@@ -16,7 +16,7 @@ import mmap
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -196,22 +196,9 @@ def _alignment(cursor: _Cursor, metadata: dict[str, Any]) -> int:
     return alignment
 
 
-@dataclass(frozen=True, slots=True)
-class _Info:
-    """One tensor of the header; `shape` is outermost first, `offset` counts from the beginning of the data."""
-
-    name: str
-    shape: tuple[int, ...]
-    format: Format
-    offset: int
-
-    @property
-    def bytes(self) -> int:
-        return math.prod(self.shape) // self.format.values * self.format.bytes
-
-
-def _infos(cursor: _Cursor, count: int) -> list[_Info]:
-    infos: dict[str, _Info] = {}
+def _infos(cursor: _Cursor, count: int) -> list[Tensor]:
+    """Return the tensors of the header; their offsets count from the beginning of the data."""
+    infos: dict[str, Tensor] = {}
     known = formats()
     for number in range(count):
         name = cursor.name(f"the name of tensor {number}")
@@ -221,7 +208,8 @@ def _infos(cursor: _Cursor, count: int) -> list[_Info]:
     return list(infos.values())
 
 
-def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> _Info:
+def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> Tensor:
+    """Return one tensor in the terms of safetensors; a quantized one reads as F32."""
     dimensions = cursor.number("I", f"the rank of {name!r}")
     if not 1 <= dimensions <= MOST_DIMENSIONS:
         raise cursor.error(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
@@ -235,10 +223,11 @@ def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> _Info:
         raise cursor.error(f"{name!r} has shape {list(shape)}, which no file holds")
     if shape[-1] % row.values:
         raise cursor.error(f"{name!r} has rows of {shape[-1]} values, but {row.name} packs {row.values} at a time")
-    return _Info(name, shape, row, offset)
+    dtype, stored = ("F32", row.name) if row.name in QUANTIZED else (row.name, "")
+    return Tensor(name, dtype, shape, cursor.path, offset, math.prod(shape) // row.values * row.bytes, stored)
 
 
-def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> dict[str, Tensor]:
+def _placed(cursor: _Cursor, infos: list[Tensor], begin: int, alignment: int) -> dict[str, Tensor]:
     """Return where every tensor lies; each begins where the one before it ends, padding apart, and inside the file."""
     tensors: dict[str, Tensor] = {}
     at = 0
@@ -246,17 +235,8 @@ def _placed(cursor: _Cursor, infos: list[_Info], begin: int, alignment: int) -> 
         if info.offset != at:
             what = "overlaps the tensor before it" if info.offset < at else "leaves a gap before it"
             raise cursor.error(f"{info.name!r} {what} (offset {info.offset}, expected {at})")
-        if begin + at + info.bytes > len(cursor.data):
-            raise cursor.error(
-                f"{info.name!r} ends at byte {begin + at + info.bytes}, but the file has {len(cursor.data)}"
-            )
-        tensors[info.name] = _tensor(info, cursor.path, begin + at)
+        if (end := begin + at + info.bytes) > len(cursor.data):
+            raise cursor.error(f"{info.name!r} ends at byte {end}, but the file has {len(cursor.data)}")
+        tensors[info.name] = replace(info, offset=begin + at)
         at += -(-info.bytes // alignment) * alignment
     return tensors
-
-
-def _tensor(info: _Info, path: Path, offset: int) -> Tensor:
-    """Return the tensor in the terms of safetensors; a quantized one reads as F32."""
-    name = info.format.name
-    dtype, stored = ("F32", name) if name in QUANTIZED else (name, "")
-    return Tensor(info.name, dtype, info.shape, path, offset, info.bytes, stored)

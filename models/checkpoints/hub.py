@@ -81,7 +81,8 @@ class Repository:
             raise BadCheckpoint(
                 f"{self.label}: {self._address} does not list its files ({type(error).__name__})"
             ) from error
-        self.revision = str(listing.get("sha") or self.revision)
+        if _COMMIT.fullmatch(commit := str(listing.get("sha"))):
+            self.revision = commit
         return self.listed
 
     def copy(self, name: str, path: Path) -> bool:

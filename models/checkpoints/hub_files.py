@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from models.checkpoints import checkpoint, safetensors, sentence_transformers
-from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, read_index, read_object
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, no_weights, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
 _BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json")
-_OLD_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5")
+_OLD_WEIGHTS = "pytorch_model.bin"
 
 
 def fetch_small_files(repository: Repository, folder: Path) -> Path:
@@ -92,12 +92,8 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
         (folder / INDEX).write_bytes(index)
         names = sorted(name for name in set(read_index(folder / INDEX).values()) if repository.has(inner + name))
     else:
-        if any(repository.has(inner + old) for old in _OLD_WEIGHTS):
-            (folder / "pytorch_model.bin").touch()  # checkpoint.headers then says how to convert it
-        if path := next(filter(repository.has, FLOAT32_ONNX), None):
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).touch()  # checkpoint.headers then says what takes it
-        return checkpoint.headers(folder)
+        names = [name.removeprefix(inner) for name in repository.files() if name.startswith(inner)]
+        raise no_weights(repository.label, [*names, *filter(repository.has, FLOAT32_ONNX)])
     for number, name in enumerate(names):
         repository.progress("fetching headers", number, len(names))
         _fetch_header(repository, inner + name, folder / name)
@@ -124,8 +120,8 @@ def fetch_module(repository: Repository, folder: Path, place: str) -> None:
     path = folder / place / WEIGHTS
     if path.is_file() or repository.copy(f"{place}/{WEIGHTS}", path):
         return
-    if path.parent.is_dir() and repository.has(f"{place}/{_OLD_WEIGHTS[0]}"):
-        (path.parent / _OLD_WEIGHTS[0]).touch()  # sentence_modules then says how to convert it
+    if path.parent.is_dir() and repository.has(f"{place}/{_OLD_WEIGHTS}"):
+        (path.parent / _OLD_WEIGHTS).touch()  # sentence_modules then says how to convert it
 
 
 def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:

@@ -203,6 +203,9 @@ def _check_cover(entries: Mapping[str, Entry], data_bytes: int) -> None:
 def read(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
     """Return read-only views of the mapped files, by name; nothing is copied, and a file is mapped once.
 
+    Args:
+        tensors: those that are stored as blocks give their bytes.
+
     Raises:
         BadCheckpoint: a dtype is not in DTYPES.
     """
@@ -213,14 +216,13 @@ def read(tensors: Iterable[Tensor]) -> dict[str, NDArray[Any]]:
 def _view(tensor: Tensor, maps: dict[Path, mmap.mmap]) -> NDArray[Any]:
     if tensor.dtype not in DTYPES:
         raise BadCheckpoint(f"{tensor.path}: {tensor.name!r} has dtype {tensor.dtype}; known: {', '.join(DTYPES)}")
-    dtype = DTYPES[tensor.dtype]
+    dtype, shape = (np.dtype(np.uint8), (-1,)) if tensor.stored else (DTYPES[tensor.dtype], tensor.shape)
     if tensor.path not in maps:
         with tensor.path.open("rb") as file:
             maps[tensor.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    count = tensor.bytes // dtype.itemsize
-    if count == 0:
-        return np.empty(tensor.shape, dtype)
-    return np.frombuffer(maps[tensor.path], dtype, count, tensor.offset).reshape(tensor.shape)
+    if tensor.bytes == 0:
+        return np.empty(0, dtype).reshape(shape)
+    return np.frombuffer(maps[tensor.path], dtype, tensor.bytes // dtype.itemsize, tensor.offset).reshape(shape)
 
 
 def tensors_of(path: Path) -> Mapping[str, NDArray[Any]]:

@@ -106,13 +106,13 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> StoredModu
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    chain = _Chain(folder, fetch, inner)
+    modules = _Read(folder, fetch, inner)
     for kind, place in behind_pooling(folder):
         if kind == "Normalize":
-            chain.steps.append(Normalize())
+            modules.steps.append(Normalize())
         else:
-            chain.read(place, _dense if kind == "Dense" else _layer_norm)
-    return StoredModules(tuple(chain.steps), chain.tensors, inner, chain.width)
+            modules.add(place, _dense if kind == "Dense" else _layer_norm)
+    return StoredModules(tuple(modules.steps), modules.tensors, inner, modules.width)
 
 
 def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> StoredModules:
@@ -129,7 +129,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
     Raises:
         BadCheckpoint: a module is not computed, or its weights are missing or of another shape.
     """
-    read = _Chain(folder, fetch, width)
+    modules = _Read(folder, fetch, width)
     for number, (kind, place) in enumerate(chain):
         if kind not in (_TOKEN_MODULES if number else ("Transformer",)):
             raise BadCheckpoint(
@@ -137,7 +137,7 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
                 f"what is: Transformer, then any of {', '.join(_TOKEN_MODULES)}"
             )
         if kind == "Dense":
-            read.read(place, partial(_dense, read=TOKENS))
+            modules.add(place, partial(_dense, read=TOKENS))
         elif kind in ("Normalize", "HierarchicalTokenPooling"):
             path = path_inside(folder, place) / "config.json"
             config = read_optional(path)
@@ -145,8 +145,8 @@ def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, f
                 raise BadCheckpoint(f"{path}: vectors of documents are clustered (pool_factor), which is not computed")
             normalizes = config.get("normalize_embeddings") is True
             if normalizes if kind != "Normalize" else config.get("module_input_name") == TOKENS:
-                read.steps.append(Normalize())
-    return StoredModules(tuple(read.steps), read.tensors, width, read.width)
+                modules.steps.append(Normalize())
+    return StoredModules(tuple(modules.steps), modules.tensors, width, modules.width)
 
 
 def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) -> tuple[int, tuple[float, ...]] | None:
@@ -175,27 +175,6 @@ def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) 
     if not (np.isfinite(weights).all() and weights.sum() != 0):
         raise BadCheckpoint(f"{inner} holds layer_weights whose sum is {weights.sum()}; no mean can be made of them")
     return first, tuple((weights / weights.sum()).tolist())
-
-
-@dataclass(slots=True)
-class _Chain:
-    """Modules that have been read, one after the other; `width` is that of the vectors behind them."""
-
-    folder: Path
-    fetch: Fetch
-    width: int
-    steps: list[Module] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-
-    def read(self, place: str, make: "Callable[[_Source, int], tuple[Module, int]]") -> None:
-        """Read the module in `place` of the checkpoint."""
-        path = path_inside(self.folder, place)
-        self.fetch(place)
-        source = _Source(path, f"{PREFIX}{place}.")
-        step, self.width = make(source, self.width)
-        source.check_all_read()
-        self.steps.append(step)
-        self.tensors |= source.read
 
 
 class _Source:
@@ -248,6 +227,27 @@ class _Source:
         unread = sorted(set(self._held) - {name.removeprefix(self._prefix) for name in self.read})
         if unread:
             raise BadCheckpoint(f"{self._folder} holds {unread[0]!r}, which its config.json does not ask for")
+
+
+@dataclass(slots=True)
+class _Read:
+    """The modules that have been read, in order; `width` is that of the vectors behind them."""
+
+    folder: Path
+    fetch: Fetch
+    width: int
+    steps: list[Module] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def add(self, place: str, make: Callable[[_Source, int], tuple[Module, int]]) -> None:
+        """Read the module in `place` of the checkpoint."""
+        path = path_inside(self.folder, place)
+        self.fetch(place)
+        source = _Source(path, f"{PREFIX}{place}.")
+        step, self.width = make(source, self.width)
+        source.check_all_read()
+        self.steps.append(step)
+        self.tensors |= source.read
 
 
 def _headers(folder: Path) -> dict[str, Tensor]:

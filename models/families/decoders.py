@@ -9,7 +9,7 @@ from typing import Any
 
 from models.families import decoder_blocks, gpt_blocks
 from models.families.config import Config
-from models.families.family import AlibiSpec, ExpertSpec, Family, ScaleSpec, norm, rms_norm
+from models.families.family import AlibiSpec, ExpertSpec, Family, ScaleSpec, norm, rms_norm, sizes
 from models.recipes.steps import (
     AddPosition,
     AddSinusoid,
@@ -34,15 +34,8 @@ _GPT2_NAMES = {
 
 def _sizes(vocab_size: int, hidden: int, layers: int, heads: int, longest: int | None, pad: int | None) -> Any:
     """Return the defaults of the usual config class; `longest` None: it has no such key."""
-    sizes = {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "max_position_embeddings": longest,
-        "pad_token_id": pad,
-    }
-    return {key: value for key, value in sizes.items() if key == "pad_token_id" or value is not None}
+    positions = {} if longest is None else {"max_position_embeddings": longest}
+    return {**sizes(vocab_size, hidden, layers, heads), **positions, "pad_token_id": pad}
 
 
 def _plain(
@@ -97,9 +90,8 @@ _MULTIPLIED = ScaleSpec(key="embedding_multiplier")
 _PER_LAYER = (Embed("embed_tokens_per_layer.weight"), Scale(0.0))
 _NO_MASKS: dict[str, Any] = {"omits_masks": True}
 
-_TAKES_UNSCALED: dict[str, Any] = {
-    "prompt_embeds_output": "unscaled_embeddings"
-}  # vLLM 0.33: forward scales its inputs_embeds
+# vLLM 0.33: forward scales its inputs_embeds
+_TAKES_UNSCALED: dict[str, Any] = {"prompt_embeds_output": "unscaled_embeddings"}
 
 _GRANITE = _scaled(_plain(32000, 4096, 32, 32, 2048, **_TAKES_UNSCALED), _MULTIPLIED, embedding_multiplier=1.0)
 _MISTRAL = _plain(32000, 4096, 32, 32, 131072, defaults={"sliding_window": 4096}, window="sliding_window")

@@ -167,8 +167,6 @@ def _t5_side(
     inner: int = 2048,
     projection: str = "relu",
 ) -> Family:
-    bias_module = "SelfAttention" if side == "decoder" and attention else attention
-    table = bias_module and f"{side}.block.0.layer.0.{bias_module}.relative_attention_bias.weight"
     sizes = {"vocab_size": vocab_size, "d_model": hidden, "num_heads": heads}
     sizes |= {"num_layers": layers, "num_decoder_layers": layers}
     of_blocks = {"d_ff": inner, "feed_forward_proj": projection} if block else {}
@@ -186,14 +184,15 @@ def _t5_side(
         fallback_names={_WORD_TABLE: (f"{_OTHER[side]}.embed_tokens.weight",)},
         side=side,
         causal=side == "decoder",
-        buckets=BucketSpec(
-            "t5",
-            table,
-            count="relative_attention_num_buckets",
-            reach="relative_attention_max_distance",
-            bidirectional=side == "encoder",
-        ),
+        buckets=_t5_buckets(side, attention),
     )
+
+
+def _t5_buckets(side: Side, attention: str | None) -> BucketSpec:
+    module = "SelfAttention" if side == "decoder" and attention else attention
+    table = module and f"{side}.block.0.layer.0.{module}.relative_attention_bias.weight"
+    count, reach = "relative_attention_num_buckets", "relative_attention_max_distance"
+    return BucketSpec("t5", table, count, reach, bidirectional=side == "encoder")
 
 
 ENCODER_DECODERS: dict[str, Family] = {

@@ -19,6 +19,7 @@ from models.families.family import (
     linear,
     norm,
     rms_norm,
+    sizes,
 )
 from models.recipes.steps import (
     AddIndexed,
@@ -40,10 +41,7 @@ _NORM = norm("embeddings.LayerNorm")
 _BERT_INPUT: Recipe = (_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE, _NORM)
 
 _BERT_DEFAULTS: dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
+    **sizes(30522, 768, 12, 12),
     "intermediate_size": 3072,
     "hidden_act": "gelu",
     "max_position_embeddings": 512,
@@ -134,10 +132,7 @@ _DEBERTA_BUCKETS = BucketSpec(
 _DEBERTA = Family(
     prefix="deberta.",
     defaults={
-        "vocab_size": 128100,
-        "hidden_size": 1536,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 24,
+        **sizes(128100, 1536, 24, 24),
         "position_buckets": -1,
         "norm_rel_ebd": "none",
         "conv_kernel_size": 0,
@@ -163,10 +158,7 @@ _DEBERTA = Family(
 _MODERNBERT = Family(
     prefix="model.",
     defaults={
-        "vocab_size": 50368,
-        "hidden_size": 768,
-        "num_hidden_layers": 22,
-        "num_attention_heads": 12,
+        **sizes(50368, 768, 22, 12),
         "max_position_embeddings": 8192,
         "norm_eps": 1e-5,
         "norm_bias": False,
@@ -249,10 +241,7 @@ _NOMIC_MOE = replace(
 _JINA_V3 = _like_bert(
     "",
     defaults={
-        "vocab_size": 250002,
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
+        **sizes(250002, 1024, 24, 16),
         "intermediate_size": 4096,
         "max_position_embeddings": 8194,
         "type_vocab_size": 1,
@@ -294,10 +283,7 @@ _JINA_V2 = replace(_JINA_V2, variants={".mlp.up_gated_layer.": ("jina_bert_code"
 _EUROBERT = Family(
     prefix="model.",
     defaults={
-        "vocab_size": 128256,
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
+        **sizes(128256, 768, 12, 12),
         "intermediate_size": 3072,
         "hidden_act": "silu",
         "max_position_embeddings": 8192,
@@ -421,10 +407,7 @@ ENCODERS: dict[str, Family] = {
         block=encoder_blocks.pre_norm("attention.self_attn_layer_norm", "LayerNorm"),
         after_blocks=(norm("encoder.LayerNorm"),),
         defaults={
-            "vocab_size": 250880,
-            "hidden_size": 2560,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 32,
+            **sizes(250880, 2560, 36, 32),
             "intermediate_size": 10240,
             "max_position_embeddings": 514,
             "type_vocab_size": 1,
@@ -462,10 +445,7 @@ ENCODERS: dict[str, Family] = {
         "rembert.",
         block=encoder_blocks.BERT,
         defaults={
-            "vocab_size": 250300,
-            "hidden_size": 1152,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 18,
+            **sizes(250300, 1152, 32, 18),
             "intermediate_size": 4608,
             "input_embedding_size": 256,
         },
@@ -489,10 +469,7 @@ ENCODERS: dict[str, Family] = {
     "embedding_gemma2_text": Family(
         prefix="",
         defaults={
-            "vocab_size": 262144,
-            "hidden_size": 512,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 4,
+            **sizes(262144, 512, 24, 4),
             "num_key_value_heads": 2,
             "head_dim": 256,
             "global_head_dim": 512,
@@ -545,10 +522,7 @@ ENCODERS: dict[str, Family] = {
         prefix="",
         defaults={
             **_EUROBERT.defaults,
-            "vocab_size": 32000,
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
+            **sizes(32000, 4096, 32, 32),
             "intermediate_size": 11008,
             "max_position_embeddings": 32768,
             "rms_norm_eps": 1e-6,
@@ -576,10 +550,7 @@ ENCODERS: dict[str, Family] = {
         block=encoder_blocks.pre_norm("attention.ln", "ln"),
         after_blocks=(norm("encoder.ln"),),
         defaults={
-            "vocab_size": 29056,
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
+            **sizes(29056, 1024, 24, 16),
             "intermediate_size": 4096,
         },
         input_layer=(_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE),  # the norm opens its blocks
@@ -669,10 +640,7 @@ ENCODERS: dict[str, Family] = {
     "deberta": replace(
         _DEBERTA,
         defaults={
-            "vocab_size": 50265,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
+            **sizes(50265, 768, 12, 12),
             **_DEBERTA_DEFAULTS,
         },
         buckets=replace(_DEBERTA_BUCKETS, count=-1, norm=None),

@@ -292,6 +292,16 @@ class Family:
     adapters: bool = False
 
 
+def sizes(vocab_size: int, hidden: int, layers: int, heads: int) -> dict[str, Any]:
+    """Return a config class's sizes under the usual keys."""
+    return {
+        "vocab_size": vocab_size,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+
+
 def norm(stem: str) -> LayerNorm:
     """Return a LayerNorm by its module's name; fitting fills in eps."""
     return LayerNorm(f"{stem}.weight", f"{stem}.bias", eps=0.0)

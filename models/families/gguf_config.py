@@ -182,10 +182,15 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
         if reason is None:
             names |= block_tensors
             config |= _of_blocks(family, config, values, file.tensors)
+    shifted = entry.shifted and reason is None
+    return config, arranged(file.tensors, names, _heads(config), entry.paired, shifted), reason
+
+
+def _heads(config: Config) -> tuple[int, int]:
+    """Return the number of heads of queries, and of keys."""
     heads, keys = (config.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
     heads = heads if is_size(heads) else 1
-    counts = heads, keys if is_size(keys) else heads
-    return config, arranged(file.tensors, names, counts, entry.paired, entry.shifted and reason is None), reason
+    return heads, keys if is_size(keys) else heads
 
 
 def _config(entry: Architecture, architecture: str, values: Config, file: Gguf) -> Config:

@@ -24,8 +24,8 @@ import numpy as np
 
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
 from models.graphs.row_layout import RowLayout
-from models.graphs.score_terms import LONG, Terms
-from models.recipes.score_terms import MASKED
+from models.graphs.score_terms import Terms
+from models.recipes.score_terms import LONG, MASKED
 from models.recipes.steps import Attention
 
 BLOCK = 128  # queries of a long sequence: of 12 heads and 8192 keys, 50 MB of scores

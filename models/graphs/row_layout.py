@@ -6,8 +6,7 @@ from typing import Any, Literal
 import numpy as np
 
 from models.graphs.builder import GraphBuilder
-from models.graphs.score_terms import LONG
-from models.recipes.score_terms import MASKED
+from models.recipes.score_terms import LONG, MASKED
 
 MOST_ONE_BY_ONE = 32  # sequences; on CUDA, where batches hold more, an iteration costs more than its share of padding
 SHORT = 12  # tokens: sequences up to this are padded faster than looped over

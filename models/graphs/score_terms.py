@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import emit_row_step
-from models.recipes.score_terms import relative_rows, score_bias_buckets
+from models.recipes.score_terms import LONG, relative_rows, score_bias_buckets
 from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, ScoreBias
-
-LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which row of a bias each distance of a query and a key reads, and the value of masked rows."""
+"""Which row of a bias each distance of a query and a key reads, the value of masked rows, and what a long text is."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,6 +7,7 @@ from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket
 from models.recipes.steps import Disentangled, ScoreBias
 
 MASKED = -1e30  # added to the scores of a masked row: of what a row may see, such rows count only where all are such
+LONG = 256  # tokens: the scores of all heads of longer sequences leave the L2 cache
 Ids = NDArray[np.int64]
 
 

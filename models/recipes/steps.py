@@ -4,7 +4,7 @@ Two interpreters read a recipe: models/reference (numpy float64) and models/grap
 step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, get_args
 
@@ -389,12 +389,12 @@ STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
 PARTS: dict[str, type[Any]] = {
     part.__name__: part for part in (LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled)
 }
-TENSORS = ("table", "weight", "bias", "relative")  # fields that name a tensor of the base class
+TENSORS = ("table", "weight", "bias", "relative", "probe")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
 
 
-def tensors(recipe: Recipe) -> tuple[str, ...]:
-    """Return the tensor names a recipe reads, in order of first use, each once."""
+def tensors(recipe: Iterable[object]) -> tuple[str, ...]:
+    """Return the names of the tensors that steps read, those of image towers too, in order of first use, each once."""
     return tuple(dict.fromkeys(name for step in recipe for name in _names(step)))
 
 

@@ -45,15 +45,9 @@ def mixed(
     query, key, value = values
     width = query.shape[-1] // step.heads
     key_heads = step.key_heads or step.heads
-    query_norm, key_norm = (None, None) if step.norms_behind else (step.query_norm, step.key_norm)
-    query = _by_head(query, step.heads, query_norm, step, rowwise)  # (N, heads, w)
-    key = _by_head(key, key_heads, key_norm, step, rowwise)
+    query = _placed(query, step.heads, step.query_norm, step, rowwise, turns)  # (N, heads, w)
+    key = _placed(key, key_heads, step.key_norm, step, rowwise, turns)
     value = _by_head(value, key_heads, step.value_norm, step, rowwise)
-    if turns:
-        query, key = (_rotated(rows, *turns) for rows in (query, key))
-    if step.norms_behind:
-        query = _by_head(query.reshape(len(query), -1), step.heads, step.query_norm, step, rowwise)
-        key = _by_head(key.reshape(len(key), -1), key_heads, step.key_norm, step, rowwise)
     key, value = (np.repeat(rows, step.heads // key_heads, axis=1) for rows in (key, value))
     result = np.empty_like(query)
     for start, end in pairwise(np.concatenate([[0], np.cumsum(lengths)])):
@@ -73,6 +67,15 @@ def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows,
     values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
     cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))
     return table.layout, cos, sin
+
+
+def _placed(
+    rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: tuple[str, Rows, Rows] | None
+) -> Rows:
+    """Return queries or keys by head, with their norm and rotated, in the step's order."""
+    rows = _by_head(rows, heads, None if step.norms_behind else norm, step, rowwise)
+    rows = _rotated(rows, *turns) if turns else rows
+    return _by_head(rows.reshape(len(rows), -1), heads, norm, step, rowwise) if step.norms_behind else rows
 
 
 def _by_head(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise) -> Rows:

@@ -130,7 +130,7 @@ def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, i
             case LayerNorm() | RMSNorm():
                 x = rowwise(step, weights, x)
     outputs["input_embeddings"] = x
-    return {name: rows[0] for name, rows in outputs.items()} if flat else outputs
+    return {name: np.ascontiguousarray(rows[0] if flat else rows) for name, rows in outputs.items()}
 
 
 def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:

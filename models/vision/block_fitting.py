@@ -3,16 +3,15 @@
 from dataclasses import dataclass, field, replace
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.errors import BadCheckpoint
 from models.families.block_filling import block_steps, filled_feed_forward
 from models.families.config import Config
 from models.families.family import Family as BlockFamily
 from models.families.filling import fill_step, renamed
 from models.families.tensor_shapes import expected_shapes
 from models.recipes.positional_encodings import Encodings
-from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe
+from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, tensors
 from models.vision.families import Family
-from models.vision.steps import AttentionPool, VectorStep, VectorSteps, vector_tensors
+from models.vision.steps import AttentionPool, VectorStep, VectorSteps
 
 Shape = tuple[int, ...]
 
@@ -54,7 +53,7 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
     named = expected_shapes(filled, config)
     if not any(prefix + name in checkpoint.tensors for name in named):
         return FittedBlocks(no_blocks_reason="the checkpoint holds no tensor of a block")
-    _check_heads(config)
+    config.heads()  # raises where they do not divide the width
     encoder = tuple(renamed(step, lambda name: prefix + name) for step in filled)
     shapes = {prefix + name: shape for name, shape in named.items()}
     steps = _vector_steps(family, family.blocks, config, prefix, checkpoint)
@@ -64,12 +63,6 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
         if isinstance(step, Linear):
             width = shapes[step.weight][0]
     return FittedBlocks(encoder, steps, width if steps else 0, shapes)
-
-
-def _check_heads(config: Config) -> None:
-    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
-    if hidden % heads:
-        raise BadCheckpoint(f"config.json says {heads} attention heads, which do not divide hidden_size {hidden}")
 
 
 def _vector_steps(
@@ -83,7 +76,7 @@ def _vector_steps(
             if outside + step.weight in checkpoint.tensors:
                 steps.append(renamed(step, lambda name: outside + name))
             continue
-        names = vector_tensors((step,))
+        names = tensors((step,))
         if names and prefix + names[0] not in checkpoint.tensors:  # a file without the tower's head
             return ()
         steps.append(_filled(step, blocks, config, prefix))
@@ -92,10 +85,9 @@ def _vector_steps(
 
 def _filled(step: VectorStep, blocks: BlockFamily, config: Config, prefix: str) -> VectorStep:
     match step:
-        case AttentionPool(probe, weight, bias, output):
-            names = {"probe": prefix + probe, "weight": prefix + weight, "bias": prefix + bias}
-            output = renamed(output, lambda name: prefix + name)
-            return replace(step, **names, output=output, heads=config.count("num_attention_heads"))
+        case AttentionPool():
+            pool = replace(step, heads=config.count("num_attention_heads"))
+            return renamed(pool, lambda name: prefix + name)
         case FeedForward():
             return renamed(filled_feed_forward(step, blocks, config), lambda name: prefix + name)
         case LayerNorm():

@@ -8,13 +8,14 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
+from models.families.filling import renamed
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.positions.rope.scaling_parameters import positive
-from models.recipes.steps import LayerNorm, Recipe, RMSNorm
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
 from models.vision.block_fitting import fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps, tensors
+from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps
 
 Shape = tuple[int, ...]
 
@@ -48,7 +49,7 @@ class FittedTower:
     no_blocks_reason: str | None = None
 
     def without_blocks(self) -> "FittedTower":
-        """Return the input layer alone."""
+        """Return the tower's input layer alone."""
         shapes = {name: self.shapes[name] for name in tensors(self.steps)}
         reason = "--encoder none leaves its blocks out"
         return replace(self, shapes=shapes, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
@@ -65,9 +66,8 @@ class FittedTower:
             return None
         parameters = config.get("rope_parameters")
         theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else config.get("rope_theta")
-        merge = config.count("spatial_merge_size") if config.get("spatial_merge_size") is not None else 1
         base = AXIAL[kind].theta if theta is None else positive("rope_theta", theta)
-        rope = AxialRope(kind, _head_dim(config), base, merge)
+        rope = AxialRope(kind, config.head_dim(), base, _count_or_one(config, "spatial_merge_size"))
         axial_parts(AXIAL[kind], rope.head_dim, rope.theta, "exact")
         return rope
 
@@ -135,14 +135,13 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
     for step in filled:
         for tensor, shape in _shapes(step, config).items():
             shapes[prefix + tensor] = _checked(checkpoint, prefix + tensor, shape)
-    renamed = tuple(_renamed(step, prefix) for step in filled)
     behind = fit_blocks(family, config, prefix, checkpoint)
     shapes |= {tensor: _checked(checkpoint, tensor, shape) for tensor, shape in behind.shapes.items()}
     return FittedTower(
         name,
         family,
         config,
-        renamed,
+        tuple(renamed(step, lambda name: prefix + name) for step in filled),
         shapes,
         input_width(filled[0], config),
         behind.encoder,
@@ -150,16 +149,6 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
         behind.width,
         behind.no_blocks_reason,
     )
-
-
-def _head_dim(config: Config) -> int:
-    """Return the channels of a head."""
-    if config.get("head_dim") is not None:
-        return config.count("head_dim")
-    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
-    if hidden % heads:
-        raise BadCheckpoint(f"config.json makes {heads} heads of hidden_size {hidden}, which they do not divide")
-    return hidden // heads
 
 
 def _is_present(step: Step, family: Family, config: Config) -> bool:
@@ -201,8 +190,11 @@ def input_width(first: Step, config: Config) -> int:
     if isinstance(first, Convolve):
         return config.count("num_mel_bins")
     channels = config.count("in_channels" if config.get("in_channels") is not None else "num_channels")
-    frames = config.count("temporal_patch_size") if config.get("temporal_patch_size") is not None else 1
-    return channels * frames * patch(config) ** 2
+    return channels * _count_or_one(config, "temporal_patch_size") * patch(config) ** 2
+
+
+def _count_or_one(config: Config, key: str) -> int:
+    return 1 if config.get(key) is None else config.count(key)
 
 
 def _with_config_values(step: Step, name: str, config: Config) -> Step:
@@ -212,8 +204,7 @@ def _with_config_values(step: Step, name: str, config: Config) -> Step:
         return replace(step, eps=config.number("layer_norm_eps"))
     if isinstance(step, AddGrid):
         rows, columns = _source_grid(name, config)
-        merge = config.count("spatial_merge_size") if config.get("spatial_merge_size") is not None else 1
-        return replace(step, rows=rows, columns=columns, merge=merge)
+        return replace(step, rows=rows, columns=columns, merge=_count_or_one(config, "spatial_merge_size"))
     return step
 
 
@@ -270,7 +261,7 @@ def _bare(shape: Shape) -> Shape:
 
 
 def _flattened(shape: Shape) -> Shape:
-    """Return [d, channels, frames, patch, patch] as a matrix."""
+    """Return the shape of [d, channels, frames, patch, patch] as a matrix."""
     return (shape[0], math.prod(shape[1:])) if len(shape) > 2 else shape
 
 
@@ -287,8 +278,3 @@ def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
     raise BadCheckpoint(
         f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {actual}"
     )
-
-
-def _renamed(step: Step, prefix: str) -> Step:
-    named = {field: getattr(step, field, None) for field in ("table", "weight", "bias")}
-    return replace(step, **{field: prefix + name for field, name in named.items() if name is not None})

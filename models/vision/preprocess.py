@@ -89,7 +89,7 @@ def _in_bytes(config: Preprocessor, picture: Any, size: tuple[int, int]) -> NDAr
 
 @lru_cache(maxsize=64)
 def _levels(config: Preprocessor, channels: int) -> NDArray[np.float32]:
-    """Return [channels, 256]: the value of each byte."""
+    """Return the value of each byte, [channels, 256]."""
     levels = np.tile(np.arange(256, dtype=np.float64), (channels, 1))
     return _normalised(config, (levels if config.scale is None else levels * config.scale).astype(np.float32))
 

@@ -5,7 +5,7 @@ PROCESSORS holds the defaults of each image processor class of transformers 5.23
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from models.errors import BadCheckpoint
@@ -144,16 +144,11 @@ def _patched(preprocessor: Preprocessor, name: str, row: Processor, data: Mappin
     if not row.defaults:
         return preprocessor
     sizes = {key: _count(data, key, default) for key, default in row.defaults.items()}
-    patch_values = {
-        "patch": sizes["patch_size"],
-        "frames": sizes.get("temporal_patch_size", 1),
-        "merge": sizes.get("merge_size", 1),
-    }
-    multiple = patch_values["patch"] * patch_values["merge"]
+    patch, merge = sizes["patch_size"], sizes.get("merge_size", 1)
+    changed = replace(preprocessor, multiple=patch * merge, channels_last=name == "Siglip2")
     if name == "Pixtral":
-        patch_values = {}
-    changed = asdict(preprocessor) | patch_values | {"multiple": multiple, "channels_last": name == "Siglip2"}
-    return Preprocessor(**changed)
+        return changed
+    return replace(changed, patch=patch, frames=sizes.get("temporal_patch_size", 1), merge=merge)
 
 
 def _sizing(name: str, row: Processor, data: Mapping[str, Any]) -> tuple[Sizing, tuple[int, int]]:
@@ -203,7 +198,7 @@ def _pixels(size: Mapping[str, Any], data: Mapping[str, Any]) -> tuple[int, int]
 
 
 def _filter(data: Mapping[str, Any], row: Processor) -> int:
-    value = row.resample if data.get("resample") is None else data["resample"]
+    value = _value(data, "resample", row.resample)
     if type(value) is not int or value not in FILTERS:
         raise _bad_value("resample", value, ", ".join(f"{code} ({name})" for code, name in FILTERS.items()))
     return value
@@ -219,8 +214,13 @@ def _colours(data: Mapping[str, Any], row: Processor, channels: int) -> tuple[tu
     return mean, std
 
 
+def _value(data: Mapping[str, Any], key: str, default: Any) -> Any:
+    """Return a value of the file, or the default where it is missing or null."""
+    return default if data.get(key) is None else data[key]
+
+
 def _list(data: Mapping[str, Any], key: str, default: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    value = default if data.get(key) is None else data[key]
+    value = _value(data, key, default)
     listed = value if isinstance(value, list | tuple) else [value] * channels
     if len(listed) != channels or not all(_finite(number) for number in listed):
         raise _bad_value(key, value, f"a number or {channels} of them")
@@ -228,33 +228,29 @@ def _list(data: Mapping[str, Any], key: str, default: tuple[float, ...], channel
 
 
 def _pair(data: Mapping[str, Any], key: str, default: int) -> tuple[int, int]:
-    value = default if data.get(key) is None else data[key]
-    sides = (
-        [value.get("height"), value.get("width")]
-        if isinstance(value, Mapping)
-        else value
-        if isinstance(value, list) and len(value) == 2
-        else [value, value]
-    )
-    return _whole(key, sides[0]), _whole(key, sides[1])
+    value = _value(data, key, default)
+    if isinstance(value, Mapping):
+        value = [value.get("height"), value.get("width")]
+    height, width = value if isinstance(value, list) and len(value) == 2 else (value, value)
+    return _whole(key, height), _whole(key, width)
 
 
 def _flag(data: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = default if data.get(key) is None else data[key]
+    value = _value(data, key, default)
     if type(value) is not bool:
         raise _bad_value(key, value, "true or false")
     return value
 
 
 def _number(data: Mapping[str, Any], key: str, default: float) -> float:
-    value = default if data.get(key) is None else data[key]
+    value = _value(data, key, default)
     if not _finite(value):
         raise _bad_value(key, value, "a number")
     return float(value)
 
 
 def _count(data: Mapping[str, Any], key: str, default: int) -> int:
-    value = default if data.get(key) is None else data[key]
+    value = _value(data, key, default)
     if isinstance(value, Mapping) and set(value) == {"height", "width"} and value["height"] == value["width"]:
         value = value["height"]
     return _whole(key, value)

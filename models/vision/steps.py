@@ -7,7 +7,6 @@ They are data that name the tensors they use; the blocks between are those of mo
 from dataclasses import dataclass
 from typing import Literal
 
-from models.recipes import steps as recipe
 from models.recipes.steps import FeedForward, LayerNorm, Linear, RMSNorm
 
 Feed = Literal["pixels", "patches", "features"]  # what a tower reads
@@ -120,20 +119,3 @@ Steps = tuple[Step, ...]
 
 VectorStep = TakeRow | AttentionPool | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]
-
-
-def tensors(steps: Steps) -> tuple[str, ...]:
-    """Return the names of the tensors that the steps read, in order of first use, each once."""
-    named = (getattr(step, field, None) for step in steps for field in ("table", "weight", "bias"))
-    return tuple(dict.fromkeys(name for name in named if name is not None))
-
-
-def vector_tensors(steps: VectorSteps) -> tuple[str, ...]:
-    """Return the names of the tensors that the steps to an image's vector read, in order of first use, each once."""
-    names: list[str] = []
-    for step in steps:
-        if isinstance(step, AttentionPool):
-            names += [step.probe, step.weight, step.bias, *recipe.tensors((step.output,))]
-        elif not isinstance(step, TakeRow):
-            names += recipe.tensors((step,))
-    return tuple(dict.fromkeys(names))

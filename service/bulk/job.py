@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from service.bulk import inputs, outputs
 from service.bulk.embedder import Embedder, Tasks, TextError
 from service.bulk.outputs import ArrayFile, ParquetParts
-from service.bulk.plan import Dtype, Options, Part, Plan
+from service.bulk.plan import BulkRun, Dtype, Options, Part
 from service.embedding import quantization
 from service.embedding.outputs.dense import SentenceVector
 from service.errors import InlayError, StartError
@@ -50,7 +50,7 @@ class Worker:
         embedder: of its options.
     """
 
-    def __init__(self, plan: Plan, output: Path, embedder: Embedder) -> None:
+    def __init__(self, plan: BulkRun, output: Path, embedder: Embedder) -> None:
         self._options = plan.options
         self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
@@ -122,8 +122,8 @@ def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> ND
         (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
     except InlayError:
         return calibrated(options, files, embedder)
-    own = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
-    return calibrated(options, files, embedder) if own is None else own
+    ranges = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
+    return calibrated(options, files, embedder) if ranges is None else ranges
 
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
@@ -143,7 +143,7 @@ def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> N
 
 
 def _target(
-    plan: Plan, output: Path, embedder: Embedder, limits: NDArray[np.float32] | None
+    plan: BulkRun, output: Path, embedder: Embedder, limits: NDArray[np.float32] | None
 ) -> ParquetParts | ArrayFile:
     options = plan.options
     kind = (FLOATS | quantization.NUMPY_DTYPES)[options.dtype]

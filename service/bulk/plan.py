@@ -95,7 +95,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BulkRun:
     """A run.
 
     Attributes:
@@ -130,7 +130,7 @@ class Plan:
         aside.rename(path)
 
 
-def resumed(path: Path, options: Options, files: Sequence[Path]) -> Plan | None:
+def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | None:
     """Return the plan of an interrupted run, which this one continues; None: there is no such run.
 
     Raises:
@@ -138,7 +138,7 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> Plan | None:
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        plan = Plan(
+        plan = BulkRun(
             Options(**_tuples(data["options"])),
             tuple(File(*entry) for entry in data["files"]),
             tuple(tuple(row) for row in data["ranges"]),
@@ -159,9 +159,9 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> Plan | None:
     return plan
 
 
-def planned(options: Options, files: Sequence[Path]) -> Plan:
+def planned(options: Options, files: Sequence[Path]) -> BulkRun:
     """Return the plan of a new run, for which the rows of the files are counted."""
-    return Plan(options, tuple(File(*_stamp(file), count_rows(file, options.columns)) for file in files))
+    return BulkRun(options, tuple(File(*_stamp(file), count_rows(file, options.columns)) for file in files))
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:

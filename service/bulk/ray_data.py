@@ -12,12 +12,12 @@ import numpy as np
 
 from service.bulk import job
 from service.bulk.embedder import open_embedder
-from service.bulk.plan import Part, Plan
+from service.bulk.plan import BulkRun, Part
 from service.settings import Settings
 
 
 def run(
-    plan: Plan,
+    plan: BulkRun,
     parts: Sequence[Part],
     output: Path,
     folder: Path,
@@ -60,7 +60,7 @@ def run(
 class Actor:
     """Computes parts by their numbers."""
 
-    def __init__(self, plan: Plan, output: Path, folder: Path, settings: Settings) -> None:
+    def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
         self._worker = job.Worker(plan, output, open_embedder(plan.options.embed_options, folder, settings))
         self._parts = plan.parts()
 

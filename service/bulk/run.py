@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from service.bulk import inputs, job, outputs, plan
-from service.bulk.embedder import open_embedder
-from service.bulk.plan import Options, Plan
+from service.bulk.embedder import Embedder, open_embedder
+from service.bulk.plan import BulkRun, Options
 from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
 from service.settings import Settings
@@ -61,7 +61,7 @@ def run(
 
 
 def _run(
-    whole: Plan | None,
+    whole: BulkRun | None,
     output: Path,
     options: Options,
     files: Sequence[Path],
@@ -71,16 +71,7 @@ def _run(
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
     embedder = open_embedder(options.embed_options, folder, settings)
-    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
-        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
-        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
-    if embedder.kind.sparse and options.dtype not in SPARSE_DTYPES:
-        raise StartError(
-            f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
-            f"use {' or '.join(SPARSE_DTYPES)}"
-        )
-    if embedder.classifies and options.dtype in PRECISIONS:
-        raise StartError(f"{embedder.output} are written as float32 or float16, not {options.dtype}")
+    _check_kind(embedder, output, options)
     if whole is None:
         whole = plan.planned(options, files)
         if options.dtype in RANGED:
@@ -116,6 +107,20 @@ def _check(output: Path, options: Options) -> None:
         raise StartError(f"the column of vectors is called {outputs.EMBEDDING!r}: rename that of the input")
     if output.suffix in inputs.FORMATS and not outputs.is_file(output):
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
+
+
+def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:
+    """Raise StartError for an output that the file, or the dtype, does not hold."""
+    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
+        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
+        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
+    if embedder.kind.sparse and options.dtype not in SPARSE_DTYPES:
+        raise StartError(
+            f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
+            f"use {' or '.join(SPARSE_DTYPES)}"
+        )
+    if embedder.classifies and options.dtype in PRECISIONS:
+        raise StartError(f"{embedder.output} are written as float32 or float16, not {options.dtype}")
 
 
 @contextmanager

@@ -315,7 +315,7 @@ def _report(card: "Card", out: Path) -> None:
         print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:
         print(f"assumed: {sentence}")
-    if card.tokenizer is None and card.image is None:
+    if card.tokenizer is None and card.vocab_size:
         print("no tokenizer.json: this model takes token ids only")
     in_store = out.absolute().parent == _store().absolute()
     serve = "inlay serve" if in_store else f"inlay serve --store {out.parent}"

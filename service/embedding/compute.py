@@ -63,6 +63,7 @@ class Computation:
             InlayError: a text cannot be read; its `index` is the number of the text.
         """
         job = Job(EmbedRequest(texts, self._model.card.name, self.plan.options), self.plan, self._settings, [], [])
+        job.vectors = len(texts)
         if self._joins and all([text.pair is None for text in texts]):
             self._compute_joined(job, texts)
         else:

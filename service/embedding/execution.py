@@ -13,8 +13,8 @@ from service.embedding.requests import Output
 from service.embedding.tokenize.packing import Packed, Pixels, Rows, Work
 from service.errors import BadInput
 from service.request_context import RequestContext
+from service.scheduling.batcher import SharedRun
 from service.scheduling.fair_queue import ItemTimes
-from service.scheduling.shared_runs import SharedRun
 
 Parts = Mapping[int, Packed] | Mapping[int, Pixels]
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph
@@ -95,12 +95,11 @@ def reduce(model: str, job: Job, index: int, rows: Rows) -> Rows:
 
 async def finish(job: Job) -> tuple[Output, ...]:
     """Return the outputs of a job in the order of its plan."""
-    return tuple(
-        [
-            await asyncio.to_thread(kind.finish, job) if kind.finishes_slowly(job) else kind.finish(job)
-            for kind in job.plan.kinds
-        ]
-    )
+    outputs: list[Output] = []
+    for kind in job.plan.kinds:
+        slow = kind.finishes_in_thread and kind.finishes_slowly(job)
+        outputs.append(await asyncio.to_thread(kind.finish, job) if slow else kind.finish(job))
+    return tuple(outputs)
 
 
 def _schedule(
@@ -109,7 +108,8 @@ def _schedule(
     """Queue every part at each of its graphs; if one graph has no room, cancel those queued already."""
     queued: Queued = []
     try:
-        for graphs, indices in _by_graphs(model.card, plan, parts):
+        optional = model.card.types == "optional"
+        for graphs, indices in _by_graphs(model.card, plan, parts) if optional else [(plan.typed, list(parts))]:
             for graph, outputs in graphs.items():
                 works, answered = _works(model, plan, graph, outputs, [parts[index] for index in indices], context)
                 costs = [work.packed.tokens for work in works]
@@ -125,9 +125,7 @@ def _schedule(
 
 
 def _by_graphs(card: Card, plan: Plan, parts: Parts) -> list[tuple[Graphs, Sequence[int]]]:
-    """Return which parts run on which graphs: sequences with and without segment ids may differ."""
-    if card.types != "optional":
-        return [(plan.typed, list(parts))]
+    """Return which parts run on which graphs, where sequences with and without segment ids differ."""
     groups: list[tuple[Graphs, Sequence[int]]] = []
     for index, part in parts.items():
         untyped = isinstance(part, Packed) and part.types is None

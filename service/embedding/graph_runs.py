@@ -90,8 +90,8 @@ def _by_length(run: Run, max_tokens: int) -> Run:
             return run(works)
         rows: list[Rows] = [{} for _ in works]
         for group in groups:
-            for index, own in zip(group, run([works[index] for index in group]), strict=True):
-                rows[index] = own
+            for index, each in zip(group, run([works[index] for index in group]), strict=True):
+                rows[index] = each
         return rows
 
     return run_groups
@@ -111,7 +111,7 @@ def _rows_of_each(works: list[Work[Packed]], outputs: tuple[str, ...], arrays: l
         split(array, texts if name in (*ROW_OF_EACH, ONE_ROW) else tokens)
         for name, array in zip(outputs, arrays, strict=True)
     ]
-    return [dict(zip(outputs, own, strict=True)) for own in zip(*parts, strict=True)]
+    return [dict(zip(outputs, each, strict=True)) for each in zip(*parts, strict=True)]
 
 
 # ---- images
@@ -153,4 +153,4 @@ def _run_images(engine: Engine, graph: str, works: list[Work[Pixels]]) -> list[R
         return [dict(zip(outputs, engine.run(graph, feeds, outputs), strict=True))]
     stacked = {name: np.stack([work.packed.feeds[name] for work in works]) for name in feeds}
     arrays = engine.run(graph, stacked, outputs)
-    return [dict(zip(outputs, own, strict=True)) for own in zip(*arrays, strict=True)]
+    return [dict(zip(outputs, each, strict=True)) for each in zip(*arrays, strict=True)]

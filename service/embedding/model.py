@@ -10,8 +10,7 @@ from service.embedding.outputs.kind import Planner
 from service.embedding.tokenize.packing import Rows, Work
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.runtime.engine import Choice, Engine
-from service.scheduling.batcher import Batcher
-from service.scheduling.shared_runs import SharedRun
+from service.scheduling.batcher import Batcher, SharedRun
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -27,6 +26,7 @@ class Model:
         version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
         shared_runs: of the sequences that are queued or run, by all that their results follow from.
+        reads_images: its inputs are images, not texts and token ids.
         choice: which engine runs its encoder, and why.
     """
 
@@ -40,6 +40,7 @@ class Model:
     mapped: frozenset[tuple[str, int]] = frozenset()
     shared_runs: WeakValueDictionary[Hashable, SharedRun[Rows]] = field(default_factory=WeakValueDictionary)
     choice: Choice = field(default_factory=Choice)
+    reads_images: bool = False
 
 
 class Models(Protocol):

@@ -11,9 +11,8 @@ from models.artifacts.card import Card
 from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
-from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.kind import Job, Kept, Plan
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, Rows, Work
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
@@ -23,10 +22,10 @@ from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.batcher import Batcher
+from service.scheduling.fair_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
-Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
@@ -77,34 +76,28 @@ class EmbeddingPipeline:
             context = RequestContext()
             context.copies = 0
         model, job = self._resolved(request)
-        keys: Sequence[bytes] = ()
         if job.plan.cached and self._cache.max_bytes:
-            inline, keyed = job.characters <= HASHED_INLINE, (model, job, context.key_name)
-            keys = self._keys(*keyed) if inline else await asyncio.to_thread(self._keys, *keyed)
-            self._find_kept(model, job, keys)
-        tokenizing, admitted = 0.0, bool(job.texts)
+            await self._find_kept(model, job, context.key_name)
+        admitted = bool(job.texts)
         if admitted:
-            started = perf_counter()
             await self._tokenize(model, job, context)
-            tokenizing = perf_counter() - started
         await self._prepare(job, context)
         times = await execution.run(model, job, self._parts(model.card, job), context, admitted)
-        if keys:
-            self._keep(model, job, keys)
+        if job.keys:
+            self._keep(model, job)
         outputs = await execution.finish(job)
-        spent = StageTimes(tokenizing, times.queued / (times.items or 1), times.ran / (times.items or 1))
-        self._count(model.card.name, job, spent, times.joined, context)
-        return _result(model.card.name, job, outputs, spent, context.truncated)
+        return self._result(model.card.name, job, outputs, times, context)
 
     def _resolved(self, request: EmbedRequest) -> tuple[Model, Job]:
         """Return the model of a request and its job: the plan, checked ids, and the numbers of the texts."""
         model = self._models.get(request.model)
         card = model.card
-        if is_of_images(card):
+        if model.reads_images:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        plan = model.plan(request.options, spans.field_of(request))
+        field = spans.field_of(request) if request.late_chunking else ""
+        plan = model.plan(request.options, field)
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
         for kind in plan.checking:
@@ -117,7 +110,8 @@ class EmbeddingPipeline:
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
         """Return the caller's token ids, checked, with UNREAD in the place of a text, and the numbers of the texts."""
         inputs, cut = request.inputs, plan.cuts[self._settings.auto_truncate]
-        limits.check_count(inputs, self._settings)
+        if not 0 < len(inputs) <= self._settings.max_inputs:
+            limits.check_count(inputs, self._settings)
         most = cut.max_tokens
         if self._settings.max_input_tokens:
             most = limits.least(self._settings.max_input_tokens, most)
@@ -141,19 +135,24 @@ class EmbeddingPipeline:
         cut, form = plan.cuts[self._settings.auto_truncate], plan.cached.cache_form
         return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
 
-    def _find_kept(self, model: Model, job: Job, keys: Sequence[bytes]) -> None:
-        found = enumerate(self._cache.find(model, keys))
+    async def _find_kept(self, model: Model, job: Job, key_name: str) -> None:
+        """Look the inputs of a request up in the vector cache; what is found is not computed."""
+        inline, arguments = job.characters <= HASHED_INLINE, (model, job, key_name)
+        job.keys = self._keys(*arguments) if inline else await asyncio.to_thread(self._keys, *arguments)
+        found = enumerate(self._cache.find(model, job.keys))
         job.kept = {index: kept for index, kept in found if kept is not None}
         job.texts = [index for index in job.texts if index not in job.kept]
 
-    def _keep(self, model: Model, job: Job, keys: Sequence[bytes]) -> None:
+    def _keep(self, model: Model, job: Job) -> None:
+        """Put what was computed into the vector cache."""
         name = job.plan.kinds[0].name
-        for index, (key, sequence) in enumerate(zip(keys, job.ids, strict=True)):
+        for index, (key, sequence) in enumerate(zip(job.keys, job.ids, strict=True)):
             if index not in job.kept:
                 self._cache.keep(model, key, Kept(job.rows[index][name], sequence.tokens, sequence.cut))
 
     async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> None:
         """Admit the texts of a request to its queues and tokenize them behind its prompt."""
+        started = perf_counter()
         queues, cost, characters = self._check_room(model, job, context)
         card, tokenizer, options, inputs = model.card, model.tokenizer, job.plan.options, job.request.inputs
         if tokenizer is None:
@@ -168,7 +167,7 @@ class EmbeddingPipeline:
             encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
         else:
             needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
-            with reserved(queues, cost, context.caller), self._budget.held_for(needed):
+            with reserved([each.queue for each in queues], cost, context.caller), self._budget.held_for(needed):
                 if job.plan.locates:
                     encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
                 else:
@@ -179,6 +178,7 @@ class EmbeddingPipeline:
         for index, sequence in encoded.items():
             job.ids[index] = sequence
         self._estimator.learn(card.name, characters, sum([len(sequence.ids) for sequence in encoded.values()]))
+        job.tokenizing = perf_counter() - started
 
     def _check_room(
         self, model: Model, job: Job, context: RequestContext
@@ -201,6 +201,7 @@ class EmbeddingPipeline:
     async def _prepare(self, job: Job, context: RequestContext) -> None:
         """Let the kinds prepare the ids, check what the request needs, and reserve memory for it."""
         plan, ids, kept = job.plan, job.ids, job.kept
+        job.vectors = len(ids)
         for kind in plan.preparing:
             if len(ids) <= kind.inline_inputs and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
                 kind.prepare(job)
@@ -246,26 +247,26 @@ class EmbeddingPipeline:
             parts[index] = validation.packed(card, sequence, plan.task)
         return parts
 
-    def _count(self, model: str, job: Job, spent: StageTimes, joined: int, context: RequestContext) -> None:
-        self._observe((context,), model, sum(job.lengths), spent)
+    def _result(
+        self, model: str, job: Job, outputs: tuple[Output, ...], times: ItemTimes, context: RequestContext
+    ) -> EmbedResult:
+        """Count a request that is done, and return its result."""
+        tokens, items = sum(job.lengths), times.items or 1
+        spent = StageTimes(job.tokenizing, times.queued / items, times.ran / items)
+        self._observe((context,), model, tokens, spent)
         if context.truncated:
             self._count_truncated(model, len(context.truncated))
-        if joined:
-            self._count_joined(model, joined)
-
-
-def _result(
-    model: str, job: Job, outputs: tuple[Output, ...], spent: StageTimes, truncated: tuple[int, ...]
-) -> EmbedResult:
-    return EmbedResult(
-        model,
-        outputs,
-        sum(job.lengths),
-        picked=bool(job.request.options.outputs),
-        lengths=job.lengths,
-        characters=job.characters,
-        times=spent,
-        truncated=truncated,
-        chunks=job.chunks,
-        quantized=job.quantized,
-    )
+        if times.joined:
+            self._count_joined(model, times.joined)
+        return EmbedResult(
+            model,
+            outputs,
+            tokens,
+            picked=bool(job.request.options.outputs),
+            lengths=job.lengths,
+            characters=job.characters,
+            times=spent,
+            truncated=context.truncated,
+            chunks=job.chunks,
+            quantized=job.quantized,
+        )

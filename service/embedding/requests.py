@@ -3,7 +3,7 @@
 They are named tuples, because some are made for every request: a frozen dataclass takes four times as long to make.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -191,13 +191,13 @@ class EmbedRequest(NamedTuple):
         inputs: texts and token ids, in the order of the result.
         model: its name; None: the default model.
         options: what is computed of every input.
-        spans: make the sentence vector of each of these spans instead of one of the whole input.
+        late_chunking: make the sentence vector of each of these spans instead of one of the whole input.
     """
 
     inputs: Sequence[Input]
     model: str | None = None
     options: EmbedOptions = DEFAULTS
-    spans: Spans | Chunking | None = None
+    late_chunking: Spans | Chunking | None = None
 
 
 class Output(NamedTuple):
@@ -252,3 +252,7 @@ class Embedder(Protocol):
     async def embed(self, request: EmbedRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs."""
         ...
+
+
+Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
+"""Called after every run with the contexts of its requests, the model, the tokens and the times of the stages."""

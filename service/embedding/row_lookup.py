@@ -13,10 +13,8 @@ import numpy as np
 
 from models.positions import learned
 from service.embedding.model import Model, Models
-from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Plan
-from service.embedding.pipeline import Observer
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Observer, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -112,7 +110,7 @@ class RowLookup:
         except InlayError:
             return None
         options = plan.options
-        if plan.lookup is None or spans.field_of(request) or (options.max_tokens, options.task) != (None, None):
+        if plan.lookup is None or request.late_chunking or (options.max_tokens, options.task) != (None, None):
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         answered = self._settings.max_answer_bytes // plan.token_bytes if plan.token_bytes else self._max_tokens

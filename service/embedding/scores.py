@@ -48,9 +48,9 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
     largest = np.full(n, -np.inf, np.float32)
     turned = document.T
     for first in range(0, n, rows):
-        part, own = query[first : first + rows], largest[first : first + rows]
+        part, best = query[first : first + rows], largest[first : first + rows]
         for start in range(0, len(document), columns):
-            np.maximum(own, (part @ turned[:, start : start + columns]).max(axis=1), out=own)
+            np.maximum(best, (part @ turned[:, start : start + columns]).max(axis=1), out=best)
     return largest
 
 

@@ -240,7 +240,7 @@ class Call:
 
 
 class UnaryCall(Call):
-    """One request, one answer."""
+    """A call of one request and one answer."""
 
     async def unary_unary(self, request: bytes, grpc_context: GrpcContext) -> bytes:
         """Serve the call."""
@@ -260,7 +260,7 @@ class UnaryCall(Call):
 
 
 class WaitingUnaryCall(UnaryCall):
-    """The same, declared as a stream of requests: its message is read when its turn comes."""
+    """A unary call that is declared as a stream of requests, so that its message is read when its turn comes."""
 
     request_streaming = True
 
@@ -270,7 +270,7 @@ class WaitingUnaryCall(UnaryCall):
 
 
 class ServerStreamCall(Call):
-    """One request, many answers."""
+    """A call of one request and many answers."""
 
     response_streaming = True
 
@@ -291,7 +291,7 @@ class ServerStreamCall(Call):
 
 
 class WaitingServerStreamCall(ServerStreamCall):
-    """The same, declared as a stream of requests: its message is read when its turn comes."""
+    """A server stream that is declared as a stream of requests, so that its message is read when its turn comes."""
 
     request_streaming = True
 
@@ -301,7 +301,7 @@ class WaitingServerStreamCall(ServerStreamCall):
 
 
 class ClientStreamCall(Call):
-    """Many requests, one answer."""
+    """A call of many requests and one answer."""
 
     request_streaming = True
 
@@ -323,7 +323,10 @@ async def _decoded(requests: AsyncIterator[bytes], method: Method) -> AsyncItera
 
 
 class BidirectionalCall(Call):
-    """Many requests, an answer to each; trailing metadata has the numbers of requests with an input that was cut."""
+    """A call of many requests with an answer to each.
+
+    Its trailing metadata has the numbers of requests with an input that was cut.
+    """
 
     request_streaming = response_streaming = True
     _begun = 0

@@ -16,7 +16,7 @@ from service.errors import Malformed, TooLarge
 INLINE_BYTES = 65536  # of a message that is parsed on the event loop
 
 MAX_FIELDS, MAX_NUMBERS = 1 << 18, 1 << 22
-"""Fields of one message and of the messages in it, a repeated one counted each time; numbers in packed fields."""
+"""The most fields of one message and of the messages in it, repeated ones each, and the most packed numbers."""
 UNCHECKED_BYTES = MAX_FIELDS  # too short for more: the shortest field is the one byte that begins a group
 DEEPEST = 100  # messages within one another; the parser reads no deeper ones either
 VARINT, FIXED_64, BYTES, GROUP, END_GROUP, FIXED_32 = range(6)
@@ -25,7 +25,7 @@ MORE = 0x80  # a varint goes on
 
 
 class _Cut(Exception):
-    """The bytes are no message; the parser says so too."""
+    """Raised for bytes that are no message; the parser refuses them too."""
 
 
 async def decode(kind: Any, data: bytes) -> Any:

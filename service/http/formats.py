@@ -16,11 +16,11 @@ from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
 from service.http import json_arrays
 from service.http.response import Response
+from service.http.tensors import SAFETENSORS, SAFETENSORS_DTYPES
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
-SAFETENSORS = "application/vnd.safetensors"
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview] | json_arrays.JsonPieces
@@ -34,17 +34,6 @@ NAMES: dict[type, str] = {
     np.int64: "int64",
     np.int32: "int32",
     np.bool_: "bool",
-}
-SAFETENSORS_DTYPES = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int8": "I8",
-    "uint8": "U8",
-    "float64": "F64",
-    "int64": "I64",
-    "int32": "I32",
-    "bool": "BOOL",
 }
 LONGEST_KEPT, KEPT_LENGTHS = 256, 64  # bytes of an Accept header, and lengths of a tensor, that caches keep
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
@@ -196,7 +185,11 @@ def safetensors_header(
     start = 0
     for name, (dtype, shape) in shapes.items():
         end = start + int(np.prod(shape)) * dtype.itemsize
-        entries[name] = {"dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]], "shape": shape, "data_offsets": (start, end)}
+        entries[name] = {
+            "dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]],
+            "shape": shape,
+            "data_offsets": (start, end),
+        }
         start = end
     header = orjson.dumps(entries)
     header += b" " * (-len(header) % 8)  # tensors start on a multiple of 8

@@ -10,10 +10,21 @@ from numpy.typing import NDArray
 from models.checkpoints.safetensors import LENGTH_BYTES, Entry, header_length, parse_header
 from models.positions.table import DTYPES
 from service.errors import Malformed
-from service.http.formats import SAFETENSORS, SAFETENSORS_DTYPES
 from service.http.json_structure import check_structure
 
 MEMBERS = ("dtype", "shape", "data")
+SAFETENSORS = "application/vnd.safetensors"
+SAFETENSORS_DTYPES = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int8": "I8",
+    "uint8": "U8",
+    "float64": "F64",
+    "int64": "I64",
+    "int32": "I32",
+    "bool": "BOOL",
+}
 NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
 NUMBERS = {int, float}
 

@@ -63,7 +63,7 @@ class RunMetrics(NamedTuple):
 
 
 class Queue(Protocol):
-    """The queue of one graph."""
+    """The queue of one graph, as its gauges read it."""
 
     @property
     def waiting_cost(self) -> int:

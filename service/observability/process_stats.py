@@ -1,4 +1,4 @@
-"""What the kernel reports of this process; NaN where it is not Linux."""
+"""Reads what the kernel reports of this process; NaN where it is not Linux."""
 
 import math
 import os

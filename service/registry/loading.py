@@ -14,6 +14,7 @@ from models.artifacts.card import Card
 from models.errors import ModelError
 from service.embedding.graph_runs import run_of
 from service.embedding.model import Model
+from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.plan import planner
 from service.embedding.tokenize.packing import Rows, Work
 from service.embedding.tokenize.tokenizer import Tokenizer
@@ -80,7 +81,16 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     if choice.engine != "onnx":  # others run the whole encoder
         card = replace(card, row_graphs=None)
     return Model(
-        card, engine, tokenizer, batchers, planner(card, engine, tensors), tensors, version, mapped, choice=choice
+        card,
+        engine,
+        tokenizer,
+        batchers,
+        planner(card, engine, tensors),
+        tensors,
+        version,
+        mapped,
+        choice=choice,
+        reads_images=is_of_images(card),
     )
 
 

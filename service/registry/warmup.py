@@ -1,8 +1,9 @@
 """Warm-up: one token, or the smallest image, through every graph of a model, to show that it answers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,27 +14,41 @@ from models.artifacts.card import HEAD, Card
 from models.recipes.graph_names import ONE_ROW
 from service.embedding.model import Model
 from service.embedding.outputs.image import blank, is_of_images
-from service.embedding.outputs.kind import check_width
+from service.embedding.outputs.kind import OutputKind, check_width
 from service.embedding.outputs.plan import width_in_graph
 from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Work
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
-_head_runs: WeakKeyDictionary[Model, asyncio.Future[list[NDArray[Any]]]] = WeakKeyDictionary()  # that are under way
+Tasks = WeakKeyDictionary[Model, asyncio.Task[None]]
+_under_way: dict[bool, Tasks] = {False: WeakKeyDictionary(), True: WeakKeyDictionary()}  # by every_session
 
 
 async def warm_up_within(model: Model, seconds: float, every_session: bool = False) -> None:
-    """Run every graph as `warm_up` does; raise StartError if that takes longer than `seconds`."""
+    """Run every graph as `warm_up` does; raise StartError if that takes longer than `seconds`.
+
+    A warm-up that is under way, such as one whose run hangs, is awaited again instead of begun: it holds one thread.
+    """
+    tasks = _under_way[every_session]
+    if model not in tasks:
+        tasks[model] = asyncio.create_task(warm_up(model, every_session))
+        tasks[model].add_done_callback(partial(_ended, tasks, model))
     try:
         async with asyncio.timeout(seconds):
-            await warm_up(model, every_session)
+            await asyncio.shield(tasks[model])
     except TimeoutError as error:
         raise StartError(f"{model.card.name} gave no answer within {seconds:g} s") from error
 
 
+def _ended(tasks: Tasks, model: Model, task: asyncio.Task[None]) -> None:
+    tasks.pop(model, None)
+    if not task.cancelled():
+        task.exception()  # retrieved, in case no caller waits any more
+
+
 async def warm_up(model: Model, every_session: bool = False) -> None:
-    """Run every graph of a model once, through its batchers.
+    """Run every graph of a model once, through its batchers, and once what lies behind the graphs.
 
     Args:
         every_session: run graphs that have a session for a run alone twice more, side by side, in their other session.
@@ -43,38 +58,37 @@ async def warm_up(model: Model, every_session: bool = False) -> None:
         Overloaded: the queue of a graph is full, which only a model that is already served can meet.
     """
     name = model.card.name
+    thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-warmup")  # that of the loop may be full of requests
     try:
-        ids = await _ids(model)
-        for graph, batcher in model.batchers.items():
-            apart = every_session and model.engine.alone and model.card.graphs[graph].attends
-            for runs in (1, 2) if apart else (1,):
-                work = _work(model, graph, ids)
-                for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
-                    _check(model.card, graph, answer)
-        if model.card.head:
-            _check(model.card, HEAD, {"logits": await _logits(model, model.card.head.width)})
-        for output in model.card.outputs:
-            for kind in model.plan(EmbedOptions((output,)), "").kinds:
-                await asyncio.to_thread(kind.probe)
+        await _run_graphs(model, every_session)
+        kinds = [kind for output in model.card.outputs for kind in model.plan(EmbedOptions((output,)), "").kinds]
+        await asyncio.get_running_loop().run_in_executor(thread, _run_behind_graphs, model, kinds)
     except Overloaded:
         raise
     except Exception as error:
         why = error.message if isinstance(error, InlayError) else f"{type(error).__name__}: {error}"
         raise StartError(f"{name} fails on its first token: {why}; export it again") from error
-
-
-async def _logits(model: Model, width: int) -> NDArray[Any]:
-    """Return the logits of one row, run in a thread of its own; a run that hangs is not started again."""
-    run = _head_runs.get(model)
-    if run is None:
-        feeds = {"hidden": np.zeros((1, width), np.float32)}
-        thread = ThreadPoolExecutor(1, thread_name_prefix=f"{model.card.name}-warmup")
-        run = asyncio.get_running_loop().run_in_executor(thread, model.engine.run, HEAD, feeds, ("logits",))
+    finally:
         thread.shutdown(wait=False)  # it ends with its run
-        _head_runs[model] = run
-        run.add_done_callback(lambda _: _head_runs.pop(model, None))
-    (logits,) = await asyncio.shield(run)
-    return logits
+
+
+async def _run_graphs(model: Model, every_session: bool) -> None:
+    ids = await _ids(model)
+    for graph, batcher in model.batchers.items():
+        apart = every_session and model.engine.alone and model.card.graphs[graph].attends
+        for runs in (1, 2) if apart else (1,):
+            work = _work(model, graph, ids)
+            for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
+                _check(model.card, graph, answer)
+
+
+def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
+    """Run the output head, and what the kinds of outputs have behind the graphs, on one row."""
+    if head := model.card.head:
+        (logits,) = model.engine.run(HEAD, {"hidden": np.zeros((1, head.width), np.float32)}, ("logits",))
+        _check(model.card, HEAD, {"logits": logits})
+    for kind in kinds:
+        kind.probe()
 
 
 async def _ids(model: Model) -> Int64s:

@@ -61,5 +61,5 @@ class Engine(Protocol):
         ...
 
     def shrink(self) -> None:
-        """Let the next run of each graph, or the next two where several go on at a time, give back unused memory."""
+        """Let the next run of each graph (the next two where several go on at a time) give back unused memory."""
         ...

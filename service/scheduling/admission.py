@@ -2,25 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any
 
 from service.errors import Overloaded
+from service.scheduling.fair_queue import FairQueue
 
 FIRST_CHARACTERS_PER_TOKEN = 4.0  # until texts of the model have been tokenized
 NEWEST_WEIGHT = 0.05  # of the newest request in that estimate
 SPECIAL_TOKENS = 2
-
-
-class ReservableQueue(Protocol):
-    """A queue in which room can be reserved: a batcher."""
-
-    def reserve(self, cost: int, caller: str) -> None:
-        """Count an admitted request that is still being prepared."""
-        ...
-
-    def release(self, cost: int, caller: str) -> None:
-        """Stop counting a reserved request, which joins the queue now or has failed."""
-        ...
 
 
 class AdmissionController:
@@ -93,7 +82,7 @@ class TokenEstimator:
 
 
 @contextmanager
-def reserved(queues: Sequence[ReservableQueue], cost: int, caller: str) -> Iterator[None]:
+def reserved(queues: Sequence[FairQueue[Any, Any]], cost: int, caller: str) -> Iterator[None]:
     """Keep room in queues while a caller's request is prepared."""
     for queue in queues:
         queue.reserve(cost, caller)

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from time import perf_counter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
 from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
-from service.scheduling.shared_runs import SharedRun
 
 GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
 SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
@@ -39,6 +38,60 @@ class Observer(Protocol):
     def __call__(self, items: int, cost: int, waited: float, seconds: float, /) -> None:
         """Note that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
+
+
+class Waiter(NamedTuple, Generic[Result]):
+    """The future of one of several equal items, and the times of its request.
+
+    Args:
+        since: when it was submitted.
+    """
+
+    future: "asyncio.Future[Result]"
+    times: ItemTimes
+    since: float
+
+
+class SharedRun(Generic[Result]):
+    """The run that equal items in flight share; it lives as long as one of them is queued or runs.
+
+    Every item is queued for itself: with its own cost, turn and deadline, so that an item is served no later than
+    without the others, and none depends on whether the caller of another stays. When the first of them is taken to run,
+    the others wait for that run: those in the same batch, those in the queue, and those that arrive until it ends,
+    which are not queued at all. Of the others only those in the batch, whose turn had come, are charged to their
+    callers.
+
+    Attributes:
+        running: whether one of the items is being run.
+    """
+
+    __slots__ = ("__weakref__", "_waiters", "running")
+
+    def __init__(self) -> None:
+        self.running = False
+        self._waiters: dict[asyncio.Future[Result], Waiter[Result]] = {}
+
+    def join(self, future: "asyncio.Future[Result]", times: ItemTimes, since: float) -> None:
+        """Add an item that is submitted."""
+        if self._waiters:  # a single one needs no callback, which costs a turn of the event loop
+            future.add_done_callback(self._leave)
+        self._waiters[future] = Waiter(future, times, since)
+
+    def _leave(self, future: "asyncio.Future[Result]") -> None:
+        self._waiters.pop(future, None)
+
+    def begin(self) -> bool:
+        """Note that an item was taken to run; return False if another runs already, for whose result it waits."""
+        begins, self.running = not self.running, True
+        return begins
+
+    def end(self, ran: "asyncio.Future[Result]") -> list[Waiter[Result]]:
+        """Note the end of the run of one item; return all that wait for its result."""
+        self.running = False
+        waiters, self._waiters = self._waiters, {}
+        for waiter in waiters.values():
+            waiter.times.joined += waiter.future is not ran
+        return list(waiters.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -130,14 +183,6 @@ class Batcher(Generic[Item, Result]):
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
         self.queue.check(cost, self._clock(), deadline, caller)
 
-    def reserve(self, cost: int, caller: str = "") -> None:
-        """Count an admitted request that is still being prepared."""
-        self.queue.reserve(cost, caller)
-
-    def release(self, cost: int, caller: str = "") -> None:
-        """Stop counting a reserved request, which is submitted now or has failed."""
-        self.queue.release(cost, caller)
-
     def submit(
         self,
         items: Sequence[Item],
@@ -161,7 +206,9 @@ class Batcher(Generic[Item, Result]):
             Overloaded: there is no room.
             DeadlineExceeded: the request would be done too late.
         """
-        loop, now, times = self._running_loop(), self._clock(), times or ItemTimes()
+        loop, now, times = self._loop, self._clock(), times or ItemTimes()
+        if loop is None or loop.is_closed():
+            loop = self._loop = asyncio.get_running_loop()
         shares = [self._shared(item) for item in items]
         queued = [shared is None or not shared.running for shared in shares]
         if not admitted and any(queued):
@@ -176,7 +223,7 @@ class Batcher(Generic[Item, Result]):
             self._staggered = True
         if not self._gathering and len(self._under_way) < self._max_runs:
             self._idle_until = now
-            self._begin_gathering(SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS)
+            self._gather_soon(SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS)
         return futures
 
     def run_now(self, run: Callable[[], Ran], cost: int, requests: int) -> tuple[Ran, float] | None:
@@ -203,22 +250,19 @@ class Batcher(Generic[Item, Result]):
         self._observe(requests, cost, 0.0, ended - started)
         return result, ended - started
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None or self._loop.is_closed():
-            self._loop = asyncio.get_running_loop()
-        return self._loop
-
-    def _begin_gathering(self, turns: int) -> None:
-        self._gathering = True
-        self._running_loop().call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
+    def _gather_soon(self, turns: int = GATHERING_TURNS) -> None:
+        """Gather the next batch if something waits for one."""
+        if self.queue.items and not self._gathering and self._loop is not None:
+            self._gathering = True
+            self._loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
 
     def _gather(self, seen: int, turns: int) -> None:
         """Run once every request that is already readable has been submitted: a few idle turns, no timer."""
         waiting = self.queue.items
         if waiting > seen:
             turns = GATHERING_TURNS
-        if turns and self.queue.cost < self._max_batch_cost:
-            self._running_loop().call_soon(self._gather, waiting, turns - 1, context=self._empty_context)
+        if turns and self.queue.cost < self._max_batch_cost and self._loop is not None:
+            self._loop.call_soon(self._gather, waiting, turns - 1, context=self._empty_context)
         else:
             self._next()
 
@@ -231,35 +275,27 @@ class Batcher(Generic[Item, Result]):
             taken = self.queue.take(self._max_batch_cost if free == 1 else min(self._max_batch_cost, share), began)
             # items that wait for the run of an equal one are answered by it
             batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
-            if not (batch and self._begin(batch, began)):
-                self._continue()
+            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until))):
+                self._gather_soon()
                 return
 
-    def _begin(self, batch: list[QueuedItem[Item, Result]], began: float) -> bool:
-        """Run a batch; return whether a thread does."""
-        self._single_item = len(batch) == 1
-        run = _Run(batch, began, self._idle_until)
-        if sum([waiting.cost for waiting in batch]) > self._max_inline_cost:
-            alone = self._single_item and not self._under_way and not self.queue.items
-            return self._run_in_thread(run, self._run_alone if alone else self._run)
-        try:
-            self._deliver(run, self._run_or_errors(self._run, [waiting.item for waiting in batch]))
-        finally:  # so that the next batch runs whatever happens
-            self._continue()
-        return False
-
-    def _run_in_thread(self, run: _Run[Item, Result], function: Callable[[list[Item]], list[Result]]) -> bool:
-        """Run a batch in a thread; return False if none can be started."""
-        loop = self._running_loop()
+    def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
+        """Run a batch; return whether a thread does: False if it ran here, or no thread could be started."""
+        items, loop = [waiting.item for waiting in run.batch], self._loop
+        self._single_item = len(items) == 1
+        if loop is None or sum([waiting.cost for waiting in run.batch]) <= self._max_inline_cost:
+            self._deliver(run, self._run_or_errors(self._run, items))
+            return False
+        alone = self._single_item and not self._under_way and not self.queue.items
         self._run_number += 1
         number = self._run_number
         try:
-            items = [waiting.item for waiting in run.batch]
-            future = self._executor.submit(partial(self._run_or_errors, function), items)
+            run_or_errors = partial(self._run_or_errors, self._run_alone if alone else self._run)
+            future = self._executor.submit(run_or_errors, items)
         except RuntimeError as error:
             self._replace_threads()  # the work was queued before its thread failed to start (3.11)
             refusal = RuntimeError(f"no thread could be started for it ({error}): try again in a moment")
-            self._deliver(run, [refusal] * len(run.batch))
+            self._deliver(run, [refusal] * len(items))
             return False
         self._under_way[number] = run
         for each in self._under_way.values():
@@ -300,7 +336,7 @@ class Batcher(Generic[Item, Result]):
             log.error("a run that was given up ended after %.1f s", self._clock() - began)
             return
         error = running.exception()
-        self._settle(number, [error] * len(run.batch) if error else running.result())
+        self._deliver(run, [error] * len(run.batch) if error else running.result(), number)
 
     def _abandon(self, number: int, future: "Future[list[Result | BaseException]]") -> None:
         """Fail the requests of a run that takes too long, and give later runs threads of their own."""
@@ -311,38 +347,33 @@ class Batcher(Generic[Item, Result]):
         abandoned.add(future)
         self._replace_threads()
         failure = RuntimeError(f"it ran for {self._stuck_seconds:g} s and was given up")
-        self._settle(number, [failure] * len(run.batch))
+        self._deliver(run, [failure] * len(run.batch), number)
 
-    def _settle(self, number: int, results: Sequence[Result | BaseException]) -> None:
-        run = self._under_way[number]
-        try:
-            self._deliver(run, results)
-        finally:  # so that the next batch runs whatever happens
-            del self._under_way[number]
-            self._continue()
-
-    def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException]) -> None:
+    def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException], number: int = 0) -> None:
+        """Answer the items of a run, which ends now, and all that shared it; `number` is that of a run in a thread."""
         ended = self._clock()
-        seconds = ended - run.began
-        for item, result in zip(run.batch, results, strict=True):
-            shared = self._shared(item.item)
-            for waiting in [item] if shared is None else shared.end(item.future):
-                waiting.times.add(max(0.0, run.began - waiting.since), ended - max(run.began, waiting.since))
-                if waiting.future.done():  # the caller left during the run
-                    continue
-                if isinstance(result, BaseException):
-                    self._count_failed()
-                    log.error("a run failed: %s: %s", type(result).__name__, result)
-                    waiting.future.set_exception(EngineFailure(f"the engine could not compute this request: {result}"))
-                else:
-                    self.succeeded_at = ended
-                    waiting.future.set_result(result)
-        cost = sum([waiting.cost for waiting in run.batch])
-        if not any([isinstance(result, BaseException) for result in results]):  # a failed run says nothing of the speed
-            self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._max_batch_cost)
-        self._idle_until = ended
-        self._observe(len(run.batch), cost, run.began - run.batch[0].since, seconds)
+        try:
+            for item, result in zip(run.batch, results, strict=True):
+                shared = self._shared(item.item)
+                for waiting in [item] if shared is None else shared.end(item.future):
+                    waiting.times.add(max(0.0, run.began - waiting.since), ended - max(run.began, waiting.since))
+                    if waiting.future.done():  # the caller left during the run
+                        continue
+                    if isinstance(result, BaseException):
+                        self._fail(waiting.future, result)
+                    else:
+                        self.succeeded_at = ended
+                        waiting.future.set_result(result)
+            cost = sum([waiting.cost for waiting in run.batch])
+            if not any([isinstance(result, BaseException) for result in results]):  # else it says nothing of the speed
+                self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._max_batch_cost)
+            self._idle_until = ended
+            self._observe(len(run.batch), cost, run.began - run.batch[0].since, ended - run.began)
+        finally:  # so that the next batch runs whatever happens
+            self._under_way.pop(number, None)
+            self._gather_soon()
 
-    def _continue(self) -> None:
-        if self.queue.items and not self._gathering:
-            self._begin_gathering(GATHERING_TURNS)
+    def _fail(self, future: "asyncio.Future[Result]", error: BaseException) -> None:
+        self._count_failed()
+        log.error("a run failed: %s: %s", type(error).__name__, error)
+        future.set_exception(EngineFailure(f"the engine could not compute this request: {error}"))

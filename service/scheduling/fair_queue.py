@@ -290,18 +290,18 @@ class FairQueue(Generic[Item, Result]):
         count, due = caller.requests.get(times, (0, 0.0))
         turn = due if due > caller.now else caller.now
         caller.requests[times] = count + 1, turn + cost
+        heappush(caller.items, QueuedItem(turn, self._number, item, cost, now, future, times, deadline))
+        caller.cost += cost
         self.requests += not count
-        self._put(caller, QueuedItem(turn, self._number, item, cost, now, future, times, deadline))
+        self.items += 1
+        self.cost += cost
 
     def _put_back(self, caller: Caller[Item, Result], item: QueuedItem[Item, Result]) -> None:
         count, due = caller.requests.get(item.times, (0, 0.0))
         caller.requests[item.times] = count + 1, max(due, item.turn + item.cost)
-        self.requests += not count
-        self._put(caller, item)
-
-    def _put(self, caller: Caller[Item, Result], item: QueuedItem[Item, Result]) -> None:
         heappush(caller.items, item)
         caller.cost += item.cost
+        self.requests += not count
         self.items += 1
         self.cost += item.cost
 

@@ -83,6 +83,7 @@ class SentenceVector(OutputKind):
         super().__init__(planning, name, HIDDEN if mode else POOLED)
         self.mode = self.row_pooling = mode
         self.completes = card.modules is not None and as_trained
+        self.probes = card.modules is not None
         self.dimensions = options.dimensions
         self.kept = card.pooling.dimensions if card.pooling and as_trained and self.dimensions is None else None
         if options.normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut
@@ -96,6 +97,7 @@ class SentenceVector(OutputKind):
         self.width = self.recipe.width
         self.cache_form = (mode,)
         self.ranges = {precision: self._ranges(planning, precision) for precision in precisions(options)}
+        self.finishes_in_thread = bool(self.ranges)
 
     @classmethod
     def makes(cls, planning: Planning, name: str) -> bool:
@@ -131,10 +133,7 @@ class SentenceVector(OutputKind):
         rows = vectors if self.dtype == "float32" or self.dtype in PRECISIONS else cast(vectors, self.dtype)
         if self.ranges:
             job.quantized = {name: quantized(rows, name, ranges) for name, ranges in self.ranges.items()}
-        return Output(self.name, job.quantized.get(self.dtype, rows), self._lengths(job), self.pooled)
-
-    def _lengths(self, job: Job) -> tuple[int, ...]:
-        return (1,) * len(job.lengths)
+        return Output(self.name, job.quantized.get(self.dtype, rows), (1,) * job.vectors, self.pooled)
 
     def finishes_slowly(self, job: Job) -> bool:
         """Return whether many values are quantized."""

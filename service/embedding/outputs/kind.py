@@ -1,7 +1,7 @@
 """What a kind of output is, the plan of a request's outputs, and the job that their methods work on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -58,17 +58,19 @@ class Kept(NamedTuple):
     cut: bool
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """One request while it is computed: what its kinds of output read, and the arrays that they leave.
 
     Attributes:
         ids: of each input as it is read; what stands for a text before it is tokenized has no ids.
         texts: the numbers of the inputs that are still to be tokenized.
-        kept: what the vector cache has of an input, by its number.
-        keys: of the inputs in the vector cache; empty: it keeps none of them.
         characters: of the texts.
+        tokenizing: seconds that it took.
+        keys: of the inputs in the vector cache; empty: it keeps none of them.
+        kept: what the vector cache has of an input, by its number.
         prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
-        located: the own tokens of a text, by its number; of a request for spans alone.
+        located: where the tokens of a text lie, by its number; of a plan that `locates` alone.
         chunks: the spans of each input; empty: the request has none.
         lengths: the tokens of each input.
         vectors: how many vectors the request gets where an output has one for each input or span.
@@ -76,40 +78,22 @@ class Job:
         quantized: the sentence vectors in the request's `precisions`.
     """
 
-    __slots__ = (
-        "characters",
-        "chunks",
-        "ids",
-        "kept",
-        "keys",
-        "lengths",
-        "located",
-        "plan",
-        "prompts",
-        "quantized",
-        "request",
-        "rows",
-        "settings",
-        "texts",
-        "vectors",
-    )
-
-    def __init__(
-        self, request: EmbedRequest, plan: "Plan", settings: Settings, ids: list[Ids], texts: list[int]
-    ) -> None:
-        self.request, self.plan, self.settings = request, plan, settings
-        self.ids, self.texts, self.characters, self.vectors = ids, texts, 0, len(ids)
-        self.keys: Sequence[bytes] = ()
-        self.kept: Mapping[int, Kept] = NOTHING
-        self.prompts: Mapping[int, int] = NOTHING
-        self.located: Mapping[int, OwnTokens] = NOTHING
-        self.chunks: tuple[Chunks, ...] = ()
-        self.lengths: tuple[int, ...] = ()
-        self.rows: list[Rows] = []
-        self.quantized: Mapping[str, NDArray[Any]] = NOTHING
-
-
-NOTHING: Mapping[Any, Any] = MappingProxyType({})
+    request: EmbedRequest
+    plan: "Plan"
+    settings: Settings
+    ids: list[Ids]
+    texts: list[int]
+    characters: int = 0
+    tokenizing: float = 0.0
+    keys: Sequence[bytes] = ()
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+    prompts: Mapping[int, int] = field(default_factory=dict)
+    located: Mapping[int, OwnTokens] = field(default_factory=dict)
+    chunks: tuple[Chunks, ...] = ()
+    lengths: tuple[int, ...] = ()
+    vectors: int = 0
+    rows: list[Rows] = field(default_factory=list)
+    quantized: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 class OutputKind:
@@ -134,6 +118,8 @@ class OutputKind:
         input_bytes: of memory for each vector of a request.
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
         reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
+        finishes_in_thread: `finishes_slowly` says of every job whether it is finished in a thread.
+        probes: something lies behind the graphs, which `probe` runs.
         locates: it reads where the tokens of each text lie.
         inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
@@ -146,6 +132,8 @@ class OutputKind:
     prepares: bool = False
     completes: bool = False
     reduces_in_thread: bool = False
+    finishes_in_thread: bool = False
+    probes: bool = False
     locates: bool = False
     inline_inputs: int = 0
     held_rows: int = 0

@@ -33,7 +33,7 @@ Flags = NDArray[np.bool_]
 class MultiVector(OutputKind):
     """A vector for each token of a text that is not left out."""
 
-    prepares = completes = True
+    prepares = completes = probes = True
     inline_inputs = 100  # that are filled up and marked on the event loop: half a millisecond
     held_rows = 4096  # of hidden states that wait for others, so that one run makes the vectors of several texts
 
@@ -84,7 +84,7 @@ class MultiVector(OutputKind):
         Raises:
             EngineFailure: a vector is not finite.
         """
-        chosen = [rows if own is None or own.all() else rows[own] for rows, own in zip(hidden, flags, strict=True)]
+        chosen = [rows if kept is None or kept.all() else rows[kept] for rows, kept in zip(hidden, flags, strict=True)]
         rows = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
         if not len(rows):
             return [np.empty((0, self.width), np.float32) for _ in chosen]
@@ -106,12 +106,12 @@ class MultiVector(OutputKind):
 
 def _expanded(expansion: Expansion, sequence: Ids) -> Ids:
     """Return a query filled up; each of its tokens gets a vector."""
-    own = len(sequence.ids)
-    more = expansion.tokens - own
+    length = len(sequence.ids)
+    more = expansion.tokens - length
     if more <= 0:
         return sequence
     filled = np.concatenate([sequence.ids, np.full(more, expansion.token_id)])
-    mask = None if expansion.attended else (np.arange(expansion.tokens) < own).astype(np.int64)
+    mask = None if expansion.attended else (np.arange(expansion.tokens) < length).astype(np.int64)
     types = None if sequence.types is None else np.concatenate([sequence.types, np.zeros(more, np.int64)])
     return Ids(filled, mask, types, cut=sequence.cut, vectors=np.ones(expansion.tokens, np.bool_))
 
@@ -122,12 +122,12 @@ def _with_vectors(ids: Sequence[Ids], skipped: Sequence[int], first: int) -> lis
     kept = ~np.isin(joined, np.array(skipped, np.int64))
     marked, start = [], 0
     for sequence in ids:
-        own = kept[start : start + len(sequence.ids)]
+        flags = kept[start : start + len(sequence.ids)]
         start += len(sequence.ids)
-        own[:first] = False
+        flags[:first] = False
         if sequence.vectors is not None:
-            own &= sequence.vectors
+            flags &= sequence.vectors
         elif sequence.mask is not None:
-            own &= sequence.mask.astype(np.bool_)
-        marked.append(sequence._replace(vectors=own))
+            flags &= sequence.mask.astype(np.bool_)
+        marked.append(sequence._replace(vectors=flags))
     return marked

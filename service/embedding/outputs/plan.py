@@ -62,8 +62,7 @@ def make(planning: Planning) -> Plan:
     """
     card, options = planning.card, planning.options
     _check_values(card, options)
-    default = POOLED if options.pooling else card.default_output
-    names = tuple(dict.fromkeys(options.outputs)) or (default,)
+    names = tuple(dict.fromkeys(options.outputs)) or (POOLED if options.pooling else card.default_output,)
     planning = planning._replace(outputs=names)
     classes = [_kind(planning, name) for name in names]
     _check_fields(planning, classes)
@@ -73,7 +72,6 @@ def make(planning: Planning) -> Plan:
     task = task_of(card, options.task, options.prompt_name, options.input_type)
     plain, typed = (_by_graph(card, kinds, with_types) for with_types in (False, True))
     whole = all(not card.graphs[graph].attends for graph in plain)
-    float_rows = options.dtype == "float32" and all(type(kind) is GraphRows for kind in kinds) and POOLED not in names
     return Plan(
         kinds,
         options,
@@ -84,7 +82,7 @@ def make(planning: Planning) -> Plan:
         _cuts(options, kinds),
         sum([kind.token_bytes for kind in kinds]),
         sum([kind.input_bytes for kind in kinds]),
-        lookup=_lookup(card, typed) if whole and float_rows else None,
+        lookup=_lookup(card, kinds, typed) if whole else None,
         checking=tuple([kind for kind in kinds if kind.checks]),
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
@@ -151,8 +149,10 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
     return graphs
 
 
-def _lookup(card: Card, graphs: Graphs) -> str | None:
+def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs) -> str | None:
     """Return the one graph that reads nothing but ids, positions and segments, which the family fills."""
+    if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
+        return None
     if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
         return None
     (graph,) = graphs

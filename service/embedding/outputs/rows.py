@@ -1,5 +1,7 @@
 """The rows that a graph gives: one for each token, or one for each input, as they are."""
 
+import numpy as np
+
 from service.embedding.outputs.classes import ROW_OF_EACH
 from service.embedding.outputs.kind import Job, OutputKind, Planning, cast, joined
 from service.embedding.requests import Output
@@ -27,4 +29,4 @@ class GraphRows(OutputKind):
             lengths = tuple([len(array) for array in arrays])
         else:
             lengths = job.lengths
-        return Output(self.name, cast(rows, self.dtype), lengths, self.pooled)
+        return Output(self.name, np.ascontiguousarray(cast(rows, self.dtype)), lengths, self.pooled)

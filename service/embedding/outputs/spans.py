@@ -12,7 +12,7 @@ from service.embedding.limits import check_inputs
 from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
+from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Output, OwnTokens, Spans, Text
 from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
 from service.embedding.tokenize.validation import attended
@@ -65,7 +65,7 @@ class SpanVectors(SentenceVector):
             ConflictingFields: an input is a pair.
             OutOfRange, WrongShape, TooManyInputs: the spans do not fit the inputs, or there are too many.
         """
-        request, spans = job.request, job.request.spans
+        request, spans = job.request, job.request.late_chunking
         if any(isinstance(item, Text) and item.pair is not None for item in request.inputs):
             raise ConflictingFields(
                 "makes spans of a text, and an input is a pair",
@@ -102,13 +102,15 @@ class SpanVectors(SentenceVector):
         values = int(np.diff(places).sum()) * int(rows[HIDDEN].shape[1])
         return values + SPAN_VALUES * len(places) > INLINE_VALUES
 
-    def _lengths(self, job: Job) -> tuple[int, ...]:
-        return tuple([len(each.rows) for each in job.chunks])
+    def finish(self, job: Job) -> Output:
+        """Return the vectors of all spans."""
+        return super().finish(job)._replace(lengths=tuple([len(each.rows) for each in job.chunks]))
 
 
 def field_of(request: EmbedRequest) -> str:
     """Return the name of the field that asks for spans; empty: the request has none."""
-    return "" if request.spans is None else "chunking" if isinstance(request.spans, Chunking) else "spans"
+    asked = request.late_chunking
+    return "" if asked is None else "chunking" if isinstance(asked, Chunking) else "spans"
 
 
 def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> None:
@@ -155,21 +157,20 @@ def _placed(job: Job) -> tuple[Chunks, ...]:
         BadInput, OutOfRange: a span covers no token that is read.
         TooLarge: there are too many chunks, or they have too many tokens together.
     """
-    request, settings = job.request, job.settings
-    left = request.options.truncation_direction == "left"
+    request, settings, left = job.request, job.settings, job.request.options.truncation_direction == "left"
     chunks: list[Chunks] = []
-    ends = np.cumsum(request.spans.counts).tolist() if isinstance(request.spans, Spans) else ()
+    ends = np.cumsum(request.late_chunking.counts).tolist() if isinstance(request.late_chunking, Spans) else ()
     count = tokens = 0
     for index, (item, sequence) in enumerate(zip(request.inputs, job.ids, strict=True)):
-        own = own_ids(item, sequence, left) if isinstance(item, Ids) else job.located[index]
-        spans = request.spans
+        located = own_ids(item, sequence, left) if isinstance(item, Ids) else job.located[index]
+        spans = request.late_chunking
         if isinstance(spans, Chunking):
-            check_inputs(count + _chunk_count(len(own.rows), spans), settings.max_inputs, "spans")
-            places = _steps(index, len(own.rows), spans)
+            check_inputs(count + _chunk_count(len(located.rows), spans), settings.max_inputs, "spans")
+            places = _steps(index, len(located.rows), spans)
         else:
             assert spans is not None
-            places = _places(index, spans, ends[index], own, sequence.cut)
-        chunks.append(_chunks(index, places, own, sequence))
+            places = _places(index, spans, ends[index], located, sequence.cut)
+        chunks.append(_chunks(index, places, located, sequence))
         rows = chunks[-1].rows
         if isinstance(spans, Spans) and spans.joined:
             first = job.prompts.get(index, 0)
@@ -199,7 +200,7 @@ def _steps(index: int, tokens: int, chunking: Chunking) -> Int64s:
     return np.stack([starts, np.minimum(starts + chunking.size, tokens)], axis=1)
 
 
-def _places(index: int, spans: Spans, end: int, own: OwnTokens, cut: bool) -> Int64s:
+def _places(index: int, spans: Spans, end: int, located: OwnTokens, cut: bool) -> Int64s:
     """Return the own tokens [start, stop) of every span of an input; a token that is partly inside counts.
 
     Args:
@@ -207,17 +208,17 @@ def _places(index: int, spans: Spans, end: int, own: OwnTokens, cut: bool) -> In
     """
     bounds = spans.bounds[end - spans.counts[index] : end]
     if spans.unit == "tokens":
-        beyond = bounds[:, 1] > own.total
+        beyond = bounds[:, 1] > located.total
         if beyond.any():
             number = int(np.argmax(beyond))
-            received, allowed = f"is {bounds[number].tolist()}", f"the input has {own.total} tokens"
+            received, allowed = f"is {bounds[number].tolist()}", f"the input has {located.total} tokens"
             raise OutOfRange(received, field=("spans", index, number), allowed=allowed)
-        places = np.clip(bounds - own.skipped, 0, len(own.rows))
+        places = np.clip(bounds - located.skipped, 0, len(located.rows))
     else:
-        assert own.starts is not None  # it is a text
-        assert own.stops is not None
-        starts = np.searchsorted(own.stops, bounds[:, 0], side="right")
-        stops = np.searchsorted(own.starts, bounds[:, 1], side="left")
+        assert located.starts is not None  # it is a text
+        assert located.stops is not None
+        starts = np.searchsorted(located.stops, bounds[:, 0], side="right")
+        stops = np.searchsorted(located.starts, bounds[:, 1], side="left")
         places = np.stack([starts, stops], axis=1)
     empty = places[:, 0] >= places[:, 1]
     if empty.any():
@@ -231,9 +232,9 @@ def _places(index: int, spans: Spans, end: int, own: OwnTokens, cut: bool) -> In
     return places
 
 
-def _chunks(index: int, places: Int64s, own: OwnTokens, sequence: Ids) -> Chunks:
+def _chunks(index: int, places: Int64s, located: OwnTokens, sequence: Ids) -> Chunks:
     first, last = places[:, 0], places[:, 1] - 1
-    rows = np.stack([own.rows[first], own.rows[last] + 1], axis=1)
+    rows = np.stack([located.rows[first], located.rows[last] + 1], axis=1)
     if sequence.mask is not None:
         attended = np.concatenate(([0], np.cumsum(sequence.mask)))
         hidden = attended[rows[:, 0]] == attended[rows[:, 1]]
@@ -244,6 +245,6 @@ def _chunks(index: int, places: Int64s, own: OwnTokens, sequence: Ids) -> Chunks
                 allowed="a span needs one token to attend to",
             )
     characters = None
-    if own.starts is not None and own.stops is not None:
-        characters = np.stack([own.starts[first], own.stops[last]], axis=1)
-    return Chunks(rows, places + own.skipped, characters)
+    if located.starts is not None and located.stops is not None:
+        characters = np.stack([located.starts[first], located.stops[last]], axis=1)
+    return Chunks(rows, places + located.skipped, characters)

@@ -33,7 +33,7 @@ class SparseVector(OutputKind):
     """The values of a sparse vector, ascending by their columns, which lie beside them under INDICES."""
 
     fields = ("max_active_dims",)
-    sparse = True
+    sparse = finishes_in_thread = probes = True
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, self._source())
@@ -64,7 +64,7 @@ class SparseVector(OutputKind):
             vectors = [largest(*vector, self._most) for vector in vectors]
         indices = np.concatenate([columns for columns, _ in vectors])
         values = np.concatenate([values for _, values in vectors])[:, None]
-        return Output(SPARSE, cast(values, self.dtype), tuple([len(own) for own, _ in vectors]), False, indices)
+        return Output(SPARSE, cast(values, self.dtype), tuple([len(part) for part, _ in vectors]), False, indices)
 
     def finishes_slowly(self, job: Job) -> bool:
         """Return True: vectors of a large vocabulary are sorted."""
@@ -138,7 +138,7 @@ def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
         hidden = [_attended(rows[index][HIDDEN], works[index]) for index in asking]
         ids = [_attended(works[index].packed.ids, works[index]) for index in asking]
         for index, (indices, values) in zip(asking, _vectors(engine, made, hidden, ids), strict=True):
-            kept = {name: own for name, own in rows[index].items() if name in works[index].outputs}
+            kept = {name: part for name, part in rows[index].items() if name in works[index].outputs}
             rows[index] = kept | {SPARSE: values, INDICES: indices}
         return rows
 
@@ -159,7 +159,7 @@ def _vectors(
 ) -> Iterator[Vector]:
     """Yield the vector of each text, of its attended tokens' hidden states [n, d] and ids [n]."""
     joined = hidden[0] if len(hidden) == 1 else np.concatenate(hidden)
-    lengths = [len(own) for own in ids]
+    lengths = [len(part) for part in ids]
     if sparse.splade:
         blocks = _logits(engine, joined, sparse.width)
         for pooled in _pooled(blocks, lengths, sparse.splade):
@@ -168,8 +168,8 @@ def _vectors(
     elif sparse.lexical:
         (weights,) = engine.run(SPARSE_LINEAR, {"pooled": joined}, (SPARSE,))
         ends = np.cumsum(lengths)
-        for own, weight in zip(ids, np.split(weights[:, 0], ends[:-1]), strict=True):
-            yield _largest_of_ids(own, weight, sparse.lexical)
+        for part, weight in zip(ids, np.split(weights[:, 0], ends[:-1]), strict=True):
+            yield _largest_of_ids(part, weight, sparse.lexical)
 
 
 def _logits(engine: Engine, hidden: NDArray[np.generic], width: int) -> Iterator[Floats]:
@@ -200,14 +200,14 @@ def _pooled(blocks: Iterator[Floats], lengths: Sequence[int], splade: Splade) ->
         while length:
             if not len(block):
                 block = next(blocks)
-            own, block = block[:length], block[length:]
-            length -= len(own)
+            part, block = block[:length], block[length:]
+            length -= len(part)
             if splade.pooling == "max":
-                largest = own.max(axis=0)
+                largest = part.max(axis=0)
                 total = largest if total is None else np.maximum(total, largest)
                 continue
-            total = np.zeros(own.shape[1]) if total is None else total
-            for row in own:
+            total = np.zeros(part.shape[1]) if total is None else total
+            for row in part:
                 total += _activated(row, splade)
         assert total is not None  # an encoder reads one token at least
         yield _activated(total, splade) if splade.pooling == "max" else total.astype(np.float32)

@@ -23,13 +23,13 @@ def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:
 
 def _located(encoding: Any, prompt: int) -> tuple[Int64s, Int64s, Int64s]:
     offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - prompt
-    own = np.array(encoding.special_tokens_mask, np.int64) == 0
+    inside = np.array(encoding.special_tokens_mask, np.int64) == 0
     # a token that begins in the prompt and ends in the text is the text's
-    own &= (offsets[:, 1] > 0) | (offsets[:, 0] >= 0)
-    starts, stops = offsets[own].T
+    inside &= (offsets[:, 1] > 0) | (offsets[:, 0] >= 0)
+    starts, stops = offsets[inside].T
     # a tokenizer that turns pieces around would have them fall
     starts = np.minimum.accumulate(starts[::-1])[::-1]
-    return np.flatnonzero(own), np.maximum(starts, 0), np.maximum.accumulate(stops)
+    return np.flatnonzero(inside), np.maximum(starts, 0), np.maximum.accumulate(stops)
 
 
 def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:

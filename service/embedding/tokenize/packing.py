@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.requests import Int64s
-from service.scheduling.shared_runs import SharedRun
+
+if TYPE_CHECKING:
+    from service.scheduling.batcher import SharedRun
 
 
 class Packed(NamedTuple):
@@ -50,10 +52,10 @@ class Pixels(NamedTuple):
     tokens: int
 
 
-Part = TypeVar("Part")
+Content = TypeVar("Content")
 
 
-class Work(NamedTuple, Generic[Part]):
+class Work(NamedTuple, Generic[Content]):
     """What one request has for one run of a graph.
 
     Args:
@@ -62,9 +64,9 @@ class Work(NamedTuple, Generic[Part]):
         shared: the run that it shares with equal works in flight; None: it runs by itself.
     """
 
-    packed: Part
+    packed: Content
     outputs: tuple[str, ...]
-    shared: SharedRun[Rows] | None = None
+    shared: "SharedRun[Rows] | None" = None
 
 
 def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:

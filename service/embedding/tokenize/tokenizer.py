@@ -131,9 +131,12 @@ class Tokenizer:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         encodings = encode(raw, add_special_tokens=cut.special_tokens)
+        most = cut.most(self._max_tokens)
         for (index, text), whole in zip(texts.items(), encodings, strict=True):
-            kept, was_cut = self._fitted(index, text, whole, cut, encode)
-            yield index, text, whole, kept, was_cut or text is not sent[index]
+            kept, count = whole, len(whole)
+            if not count or (most is not None and count > most):
+                kept = self._fitted(index, text, whole, most, cut, encode)
+            yield index, text, whole, kept, kept is not whole or text is not sent[index]
 
     def joined_now(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
         """Return the ids of all texts one after the other, and how many each has; what is raised is as of `encode`.
@@ -230,8 +233,8 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def _fitted(self, index: int, text: Text, whole: Any, cut: Cut, encode: EncodeBatch) -> tuple[Any, bool]:
-        """Return the encoding of a text within the limit of tokens, and whether it was cut."""
+    def _fitted(self, index: int, text: Text, whole: Any, most: int | None, cut: Cut, encode: EncodeBatch) -> Any:
+        """Return the encoding of a text, which is empty or too long, within `most` tokens."""
         count = len(whole)
         if not count and not self._may_be_empty:
             raise EmptyInput(
@@ -240,9 +243,8 @@ class Tokenizer:
                 allowed="this model adds none of its own",
                 remedy="send some text",
             )
-        most = cut.most(self._max_tokens)
         if most is None or count <= most:
-            return whole, False
+            return whole
         if not cut.truncate and cut.max_tokens is None:
             raise TooLong(
                 f"has {count} tokens" if text.pair is None else f"and the text paired with it have {count} tokens",
@@ -250,16 +252,16 @@ class Tokenizer:
                 allowed=f"this model reads {most}",
                 remedy=SHORTEN_OR_TRUNCATE,
             )
-        return self._cut(text, most, cut, encode), True
+        return self._cut(text, most, cut, encode)
 
     def _ids(self, encoding: Any, cut: bool, ending: tuple[int, ...] = ()) -> Ids:
         """Return the ids of an encoding; `ending` takes the place of the last where the text was cut."""
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
-        own = np.array(encoding.ids, np.int64)
+        ids = np.array(encoding.ids, np.int64)
         if cut and ending:
-            kept = min(len(ending), len(own))
-            own[len(own) - kept :] = ending[len(ending) - kept :]
-        return Ids(self._filled(own), None, types, cut=cut)
+            kept = min(len(ending), len(ids))
+            ids[len(ids) - kept :] = ending[len(ending) - kept :]
+        return Ids(self._filled(ids) if self._filling else ids, None, types, cut=cut)
 
     def _filled(self, ids: Int64s) -> Int64s:
         if self._filling is None or len(ids) >= self._filling[0]:

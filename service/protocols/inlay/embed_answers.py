@@ -3,9 +3,10 @@
 from typing import Any
 
 from service.embedding import truncation
-from service.http.formats import JSON, NPY, OCTETS, SAFETENSORS, TENSOR_HEADERS
+from service.http.formats import JSON, NPY, OCTETS, TENSOR_HEADERS
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, binary
+from service.http.tensors import SAFETENSORS
 from service.protocols.inlay import timing_headers
 
 VECTOR = {"type": "array", "items": {"type": "number"}}

@@ -13,7 +13,7 @@ from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, Spa
 from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INPUTS, decode
-from service.protocols.inlay.spans import read_spans
+from service.protocols.inlay.late_chunking import read_spans
 
 SPAN = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
 SPANS = {
@@ -171,7 +171,7 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
     if fields.chunking is not None:
         chunked = validated(ChunkingBody, fields.chunking, ("chunking",))
         chunking = Chunking(chunked.size, chunked.overlap)
-    return read_spans(fields.spans, fields.span_unit, chunking, bare=bare, max_inputs=max_inputs)
+    return read_spans(sent.get("spans"), fields.span_unit, chunking, bare=bare, max_inputs=max_inputs)
 
 
 @lru_cache(maxsize=256)

@@ -25,11 +25,11 @@ from service.errors import (
     WrongType,
 )
 from service.http import formats
-from service.http.formats import FORMATS, SAFETENSORS, count_values, negotiate
+from service.http.formats import FORMATS, count_values, negotiate
 from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
-from service.http.tensors import from_safetensors, tensor
+from service.http.tensors import SAFETENSORS, from_safetensors, tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from service.embedding.limits import check_inputs
 from service.embedding.requests import Ids, Input, Int64s, Text
-from service.errors import FieldPath, MissingField, OutOfRange, TooManyInputs, UnknownField, WrongShape, WrongType
+from service.errors import FieldPath, MissingField, OutOfRange, UnknownField, WrongShape, WrongType
 from service.http.validation_errors import quoted
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
@@ -68,17 +69,11 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
     if type(inputs) is list:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
-        if max_inputs is not None and len(inputs) > max_inputs:
-            raise too_many_inputs(len(inputs), max_inputs)
+        check_inputs(len(inputs), max_inputs)
         return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
     if type(inputs) is str or type(inputs) is dict:
         return [_decode_one(inputs, ("inputs",), 0)]
     raise WrongType(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")
-
-
-def too_many_inputs(count: int, most: int) -> TooManyInputs:
-    """Return the error for a request of more inputs than this server takes."""
-    return TooManyInputs(f"{count} inputs", allowed=f"this server takes {most} a request", remedy="send fewer")
 
 
 def _plain(value: Any) -> Ids | None:

@@ -9,10 +9,10 @@ from pydantic import BaseModel
 from pydantic_core import from_json
 
 from service.errors import BadRequest, ConflictingFields, InvalidJson
-from service.http.formats import SAFETENSORS, check_json
+from service.http.formats import check_json
 from service.http.json_structure import check_structure
 from service.http.routes import Request
-from service.http.tensors import from_safetensors
+from service.http.tensors import SAFETENSORS, from_safetensors
 from service.http.validation_errors import quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from proto import embed_pb2 as pb
 from service.errors import FieldPath, MissingField, UnknownValue, WrongType
 from service.http.tensors import tensor_of_bytes
-from service.protocols.inlay.rpc_requests import dtype_name
 
 FLOATS: dict[int, str] = {
     number: pb.DType.Name(number).lower() for number in (pb.FLOAT32, pb.FLOAT16, pb.BFLOAT16, pb.FLOAT64)
@@ -61,3 +60,8 @@ def array_of(tensor: pb.Tensor, path: FieldPath) -> NDArray[Any]:
 def tensor_of(rows: NDArray[Any], dtype: str) -> pb.Tensor:
     """Return values that are in a dtype as a tensor."""
     return pb.Tensor(dtype=dtype.upper(), shape=rows.shape, data=np.ascontiguousarray(rows).tobytes())
+
+
+def dtype_name(number: int) -> str:
+    """Return a DType's name in the contract; the number if it has none."""
+    return pb.DType.Name(number) if number in pb.DType.values() else str(number)

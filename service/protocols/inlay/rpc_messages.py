@@ -16,7 +16,7 @@ from service.protocols.inlay.prompt_embeds import PromptEmbeds
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "int8": 8, "uint8": 9}  # enum DType, of tensors
 DTYPE_OF = {number: name for name, number in DTYPES.items()} | {0: "float32", 10: "binary", 11: "ubinary"}
-"""What a request may name, by its number."""
+"""The dtypes that a request may name, by their numbers."""
 INT32 = 7
 
 # name, dtype, shape, bytes and lengths of an output, and whether it is sparse

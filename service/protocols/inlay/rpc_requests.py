@@ -6,29 +6,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from proto import embed_pb2 as pb
+from service.embedding.limits import check_inputs
 from service.embedding.requests import (
-    Chunking,
     Direction,
     EmbedOptions,
     EmbedRequest,
     Ids,
     Input,
     Int64s,
-    Spans,
-    SpanUnit,
     Text,
 )
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
-from service.protocols.inlay.inputs import too_many_inputs
+from service.protocols.inlay import late_chunking
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
+from service.protocols.inlay.rpc_fields import dtype_name
 from service.protocols.inlay.rpc_messages import DTYPE_OF
-from service.protocols.inlay.spans import check_count, read_spans, too_many_spans
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
-UNITS: dict[int, SpanUnit] = {pb.CHARACTERS: "characters", pb.TOKENS: "tokens"}
 SIDES: dict[int, Direction] = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
@@ -73,32 +70,13 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
         TooManyInputs: there are more than `max_inputs`.
         BadRequest: an input cannot be read, or an option has a value that it cannot have.
     """
-    if max_inputs is not None and len(message.inputs) > max_inputs:
-        raise too_many_inputs(len(message.inputs), max_inputs)
+    check_inputs(len(message.inputs), max_inputs)
     inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
-    spans = None
-    if message.spans or message.span_unit or message.HasField("chunking"):
-        spans = _spans(message, max_inputs)
+    spans = late_chunking.read_message(message, max_inputs)
     rest = message.SerializeToString()
     known = _known_options(rest) if len(rest) <= CACHED_BYTES else _known_options.__wrapped__(rest)
     return Decoded(EmbedRequest(inputs, known.model, known.options, spans), known.encoding, known.dtype_sent)
-
-
-def _spans(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking:
-    """Return the spans that a message asks for, and clear their fields."""
-    if message.span_unit not in UNITS:
-        raise _not_one_of("span_unit", message.span_unit, pb.SpanUnit.keys())
-    if max_inputs is not None and len(message.spans) > max_inputs:  # each one read costs a microsecond
-        raise too_many_spans(len(message.spans), max_inputs)
-    check_count([each.spans for each in message.spans], max_inputs)
-    lists = [[[span.start, span.stop] for span in each.spans] for each in message.spans]
-    chunking = message.chunking
-    chunked = Chunking(chunking.size, chunking.overlap) if message.HasField("chunking") else None
-    spans = read_spans(lists or None, UNITS[message.span_unit], chunked, bare=False)
-    for name in ("spans", "span_unit", "chunking"):
-        message.ClearField(name)
-    return spans
 
 
 @lru_cache(maxsize=256)
@@ -171,8 +149,3 @@ def _integers(values: Any) -> Int64s:
     if len(values) < FEW:
         return np.fromiter(values, np.int64, len(values))
     return np.array(values, np.int64)
-
-
-def dtype_name(number: int) -> str:
-    """Return a DType's name in the contract; the number if it has none."""
-    return pb.DType.Name(number) if number in pb.DType.values() else str(number)

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from service.embedding import truncation
-from service.errors import BadRequest, ConflictingFields, Malformed, TooLarge, WrongShape, WrongType
+from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
 from service.http import formats, json_arrays
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
@@ -118,8 +118,18 @@ EXAMPLES = {
 
 async def read(body: bytes, headers: Mapping[bytes, bytes]) -> Inference:
     """Return the request of a body; raise Malformed, BadRequest, TooLarge or Unsupported if it is invalid."""
-    length = _json_bytes(headers.get(JSON_BYTES_HEADER), len(body))
-    request = await inline_or_in_thread(length, _request, body[:length])
+    return await inline_or_in_thread(len(body), _inference, body, headers.get(JSON_BYTES_HEADER))
+
+
+def _inference(body: bytes, header: bytes | None) -> Inference:
+    length = _json_bytes(header, len(body))
+    try:
+        request = validated(InferRequest, parse_json(body[:length]))
+    except Malformed as error:
+        remedy = "with binary data send Inference-Header-Content-Length"
+        raise Malformed(error.received, remedy=remedy) from None
+    messages.check_count("inputs", request.inputs)
+    messages.check_count("outputs", request.outputs or ())
     parameters = messages.parameters_of(request.parameters)
     inputs, rest = [], memoryview(body)[length:]
     for index, sent in enumerate(request.inputs):
@@ -187,18 +197,6 @@ def _json_bytes(header: bytes | None, size: int) -> int:
     return int(text)
 
 
-def _request(text: bytes) -> InferRequest:
-    """Return the JSON of a body."""
-    try:
-        request = validated(InferRequest, parse_json(text))
-    except Malformed as error:
-        remedy = "with binary data send Inference-Header-Content-Length"
-        raise Malformed(error.received, remedy=remedy) from None
-    messages.check_count("inputs", request.inputs)
-    messages.check_count("outputs", request.outputs or ())
-    return request
-
-
 def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memoryview]:
     """Return an input, and the raw bytes that are left behind it."""
     entry = validated(InferInput, sent, ("inputs", index))
@@ -232,13 +230,10 @@ def _parameters(sent: Any, kind: str, name: str) -> TensorParameters:
 def _listed(tensor: InferInput) -> list[Any]:
     """Return the values of a JSON list, flat or nested as its shape says."""
     field, values, kind = messages.input_field(tensor.name), tensor.data, DATATYPES[tensor.datatype].json
+    messages.elements(tensor.name, tensor.shape)  # checks the shape
     if not isinstance(values, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
         raise WrongType(f"has data {quoted(values)}", field=field, allowed=allowed)
-    most = messages.MAX_STRINGS if kind is str else MAX_LISTED
-    if (count := max(len(values), messages.elements(tensor.name, tensor.shape))) > most:
-        allowed, remedy = f"as JSON this server reads {most}", "send it as binary data"
-        raise TooLarge(f"has {count} elements", field=field, allowed=allowed, remedy=remedy)
     for depth, size in enumerate(tensor.shape[1:] if values and type(values[0]) is list else (), 1):
         if {len(item) if type(item) is list else -1 for item in values} - {size}:
             received = f"has a list in data that is not {size} long at depth {depth}"

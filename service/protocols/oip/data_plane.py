@@ -38,7 +38,8 @@ class DataPlane:
         card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
         statistics = self._statistics_of(card.name)
         try:
-            request, places = request_of(card, inference, settings)
+            allowed = [tensor["name"] for tensor in metadata.input_tensors(card)]
+            request, places = request_of(card, inference, settings, allowed)
             if inference.parameters.timeout:
                 call = call.within(started + inference.parameters.timeout / 1e6)
             async with deadlines.within(call.deadline):

@@ -14,40 +14,44 @@ columns; sparse_embedding_lengths [B], how many of them each input has. Without 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from models.artifacts.card import Card
 from models.recipes.extra_inputs import Extra
+from service.embedding.limits import check_inputs
 from service.embedding.ranking import text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
 from service.embedding.scores import ACTIVATIONS
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
-from service.protocols.inlay.inputs import too_many_inputs
-from service.protocols.inlay.needs import has_row_per_token
-from service.protocols.oip import metadata
+from service.protocols.inlay.needs import has_row_per_token, is_sparse
 from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_field
 from service.protocols.oip.padding import Places, placed, places_of, right_padded
 from service.settings import Settings
 
 Tensors = Mapping[str, InputTensor]
+BESIDE = ("token_type_ids", "position_ids")
 PAIRS = {"query": "documents", "text": "text_pair"}  # the second texts of pairs, by the first ones
 
 
-def request_of(card: Card, inference: Inference, settings: Settings) -> tuple[EmbedRequest, Places | None]:
+def request_of(
+    card: Card, inference: Inference, settings: Settings, allowed: Collection[str]
+) -> tuple[EmbedRequest, Places | None]:
     """Return the core's request, and the places of its sequences in the caller's tensors; None: they are texts.
+
+    Args:
+        allowed: the names of the tensors that the model takes.
 
     Raises:
         BadRequest, BadInput, TooLarge: the tensors make no valid request.
     """
-    tensors, names = _by_name(card, inference.inputs), [output.name for output in inference.outputs]
+    tensors, names = _by_name(card, inference.inputs, allowed), [output.name for output in inference.outputs]
     if len(set(names)) < len(names):
         shown = ", ".join(names)[:SHOWN_CHARACTERS]
         raise ConflictingFields("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
     inputs, places = _sequences(card, tensors, settings) if "input_ids" in tensors else (_texts(tensors), None)
-    sources = metadata.sources(card)
-    computed = tuple(dict.fromkeys([sources.get(name, name) for name in names if name != "lengths"]))
+    computed = tuple(dict.fromkeys([_source(card, name) for name in names if name != "lengths"]))
     return EmbedRequest(inputs, card.name, inference.parameters.options(computed)), places
 
 
@@ -61,7 +65,7 @@ def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Pl
         lengths = [output.lengths for output in result.outputs if not output.pooled and output.indices is None]
         tensors["lengths"] = _lengths("lengths", lengths[0] if lengths else result.lengths)
     if "scores" in names and activation:
-        logits = tensors[metadata.sources(card)["scores"]].array
+        logits = tensors[card.classifier_output].array
         scores = ACTIVATIONS[activation](logits.astype(np.float64))
         tensors["scores"] = OutputTensor("scores", scores.astype(logits.dtype))
     return [tensors[name] for name in names]
@@ -114,12 +118,19 @@ def _lengths(name: str, lengths: Sequence[int]) -> OutputTensor:
     return OutputTensor(name, np.array(lengths, np.int64))
 
 
-def _by_name(card: Card, inputs: Sequence[InputTensor]) -> dict[str, InputTensor]:
+def _source(card: Card, tensor: str) -> str:
+    """Return the model's output that a tensor is made of."""
+    if tensor == "scores" and text_activation(card):
+        return card.classifier_output
+    output = tensor.removesuffix("_indices").removesuffix("_lengths")
+    return output if is_sparse(output) else tensor
+
+
+def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]) -> dict[str, InputTensor]:
     tensors = {tensor.name: tensor for tensor in inputs}
     if len(tensors) < len(inputs):
         shown = ", ".join([tensor.name for tensor in inputs])[: 2 * SHOWN_CHARACTERS]
         raise ConflictingFields("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
-    allowed = [tensor["name"] for tensor in metadata.input_tensors(card)]
     if unknown := [name for name in tensors if name not in allowed]:
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     for first, second in PAIRS.items():
@@ -169,10 +180,11 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
         raise TooLarge(f"has {len(values)} elements", field=input_field(ids.name), allowed=allowed)
     mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
     places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
-    if (count := len(places.starts)) > settings.max_inputs:  # before each is an object
-        raise too_many_inputs(count, settings.max_inputs)
+    check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
     sent = mask if card.mask_from == "pad_count" or places.holes else None
-    types, positions = [_integers(tensors[name], shape) if name in tensors else None for name in metadata.TOKENS[2:]]
+    types, positions = [
+        _integers(tensors[name], shape) if name in tensors else None for name in ("token_type_ids", "position_ids")
+    ]
     extras = {extra.name: _extra(extra, tensors[extra.name], shape) for extra in card.extras if extra.name in tensors}
     if sent is types is positions is None and not extras:
         return _ids_alone(values, places), places

@@ -6,7 +6,7 @@ from models.artifacts.card import Card
 from service.embedding.model import Model
 from service.embedding.ranking import reads_pairs, text_activation
 from service.embedding.requests import EmbedOptions
-from service.protocols.inlay.needs import is_sparse, reads_images
+from service.protocols.inlay.needs import reads_images
 from service.settings import Settings
 
 NAME = "inlay"
@@ -69,12 +69,6 @@ def _output_tensors(model: Model) -> Tensors:
     if text_activation(card):
         tensors += _tensors("FP32", {"scores": [-1, card.known_width(card.classifier_output) or -1]})
     return tensors + _tensors("INT64", {"lengths": [-1]})
-
-
-def sources(card: Card) -> dict[str, str]:
-    """Return the model's output that a tensor is made of, by the names of the tensors that are not outputs."""
-    parts = {f"{name}_{part}": name for name in card.outputs if is_sparse(name) for part in ("indices", "lengths")}
-    return parts | {"scores": card.classifier_output} if text_activation(card) else parts
 
 
 def _tensors(datatype: str, shapes: dict[str, list[int]]) -> Tensors:

@@ -323,7 +323,7 @@ def late_chunked(request: EmbedRequest) -> EmbedRequest:
     starts = stops - [len(text) for text in texts]
     return request._replace(
         inputs=[Text(JOINED_BY.join(texts))],
-        spans=Spans(np.stack([starts, stops], axis=1), (len(texts),), joined=True),
+        late_chunking=Spans(np.stack([starts, stops], axis=1), (len(texts),), joined=True),
     )
 
 

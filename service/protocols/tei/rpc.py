@@ -6,6 +6,7 @@ Clients name no model, so every call is served by the default model. Fields that
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -87,17 +88,8 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
 
 def _methods(handlers: "Handlers") -> dict[str, list[Method]]:
     """Return the methods of each service."""
-
-    def timed(name: str, request: Any, handler: Callable[..., Any]) -> Method:
-        return Method(
-            name=name,
-            request=request,
-            handler=handler,
-            serialize=timed_response,
-            admitted=True,
-            initial_metadata=handlers.initial_metadata,
-        )
-
+    timed = partial(_timed, handlers)
+    decode = Method(name="Decode", request=pb.DecodeRequest, handler=handlers.decode, admitted=True)
     rerank = timed("Rerank", pb.RerankRequest, handlers.rerank)
     stream = timed("RerankStream", pb.RerankStreamRequest, handlers.rerank_stream)
     return {
@@ -113,12 +105,21 @@ def _methods(handlers: "Handlers") -> dict[str, list[Method]]:
         ),
         "Rerank": [rerank, replace(stream, kind="client_stream", admitted=False, initial_metadata=None)],
         "Tokenize": _with_streams(
-            Method(
-                name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, serialize=bytes, admitted=True
-            ),
-            Method(name="Decode", request=pb.DecodeRequest, handler=handlers.decode, admitted=True),
+            replace(decode, name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, serialize=bytes),
+            decode,
         ),
     }
+
+
+def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[..., Any]) -> Method:
+    return Method(
+        name=name,
+        request=request,
+        handler=handler,
+        serialize=timed_response,
+        admitted=True,
+        initial_metadata=handlers.initial_metadata,
+    )
 
 
 def _with_streams(*methods: Method) -> list[Method]:

@@ -16,8 +16,8 @@ from proto.embed_pb2_grpc import EmbedderStub
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.errors import DeadlineExceeded, EngineFailure
+from service.scheduling.batcher import SharedRun
 from service.scheduling.deadlines import within
-from service.scheduling.shared_runs import SharedRun
 from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
@@ -192,12 +192,12 @@ async def test_joined_request_needs_no_room_in_a_full_queue(make: Make, monkeypa
     engine = Watched(service.registry, monkeypatch)
     first = await begun(service, engine, ids)
     batcher = service.registry.get("a").batchers["encoder"]
-    batcher.reserve(20)
+    batcher.queue.reserve(20)
     second = asyncio.create_task(embed(service, ids))
     await turns()
     engine.let_go()
     assert numbers(await first) == numbers(await second)
-    batcher.release(20)
+    batcher.queue.release(20)
 
 
 async def test_requests_of_all_protocols_share_one_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

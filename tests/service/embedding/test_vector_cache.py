@@ -242,7 +242,7 @@ async def test_long_texts_are_found_too_and_by_their_key_alone(make: Make) -> No
 async def test_known_texts_are_answered_while_the_queue_is_full(make: Make) -> None:
     service = make(max_queue_tokens=20)
     expected = answer(await embed(service, TEXT))
-    service.registry.get("a").batchers["encoder"].reserve(20)
+    service.registry.get("a").batchers["encoder"].queue.reserve(20)
     assert answer(await embed(service, TEXT)) == expected
     for refused in (OTHER, IDS):
         with pytest.raises(Overloaded):

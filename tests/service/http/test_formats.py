@@ -14,14 +14,8 @@ from safetensors.numpy import load
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import NotAcceptable
-from service.http.formats import (
-    FORMATS,
-    JSON,
-    NPY,
-    OCTETS,
-    SAFETENSORS,
-    negotiate,
-)
+from service.http.formats import FORMATS, JSON, NPY, OCTETS, negotiate
+from service.http.tensors import SAFETENSORS
 
 NUMPY: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 LENGTHS = (2, 1, 4)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -144,7 +145,7 @@ async def test_models_are_checked_concurrently(registry, monkeypatch):
         await together.wait()
 
     monkeypatch.setattr(warmup, "warm_up", meets)
-    await Readiness(dict.fromkeys("abc", registry.get("bert"))).check()
+    await Readiness({name: replace(registry.get("bert")) for name in "abc"}).check()
 
 
 async def test_lasting_fault_is_logged_once(registry, meddle, monkeypatch, caplog):

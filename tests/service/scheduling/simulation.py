@@ -514,7 +514,7 @@ class World:
         batchers = [graph.batcher for graph in graphs]
         for batcher in batchers:
             batcher.check(cost, deadline, caller)
-        with reserved(batchers, cost, caller):
+        with reserved([batcher.queue for batcher in batchers], cost, caller):
             for graph in graphs:
                 graph.reserved += cost
             try:

@@ -17,6 +17,7 @@ from service.errors import BadInput, DeadlineExceeded, EngineFailure, Overloaded
 from service.request_context import RequestContext
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController, TokenEstimator, reserved
+from service.scheduling.fair_queue import FairQueue
 from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
 from tests.service.registry.registry_service import Service
@@ -51,7 +52,7 @@ def batchers(service: Service) -> list[Any]:
 def reserve(service: Service, cost: int) -> None:
     """Room that another request keeps in every queue."""
     for batcher in batchers(service):
-        batcher.reserve(cost)
+        batcher.queue.reserve(cost)
 
 
 def reserved_cost(service: Service) -> list[int]:
@@ -124,24 +125,15 @@ async def test_texts_being_tokenized_keep_their_room(make: Make, monkeypatch: py
 
 
 def test_reservation_ends_with_its_block() -> None:
-    class Queue:
-        cost = 0
-
-        def reserve(self, cost: int, caller: str) -> None:
-            self.cost += cost
-
-        def release(self, cost: int, caller: str) -> None:
-            self.cost -= cost
-
-    queues = [Queue(), Queue()]
+    queues: list[FairQueue[int, int]] = [FairQueue(100, None), FairQueue(100, None)]
 
     def fail() -> None:
-        assert [queue.cost for queue in queues] == [7, 7]
+        assert [queue.reserved for queue in queues] == [7, 7]
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError), reserved(queues, 7, "a caller"):
         fail()
-    assert [queue.cost for queue in queues] == [0, 0]
+    assert [queue.reserved for queue in queues] == [0, 0]
 
 
 async def test_list_is_queued_whole_or_not_at_all(make: Make) -> None:

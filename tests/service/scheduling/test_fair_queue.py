@@ -253,7 +253,7 @@ async def test_long_requests_may_wait_even_while_others_are_refused() -> None:
         queue.check(5, 10.0, None)
 
 
-async def test_overload_by_one_caller_shortens_no_other_queue() -> None:
+async def test_overload_by_one_caller_refuses_no_other() -> None:
     queue = await overloaded()
     add(queue, "bulk", [10] * 500, of="other")
     queue.check(10, 10.0, None, "other")

@@ -13,10 +13,9 @@ import pytest
 
 from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
-from service.scheduling.batcher import Batcher
+from service.scheduling.batcher import Batcher, SharedRun
 from service.scheduling.deadlines import within
 from service.scheduling.fair_queue import FairQueue, ItemTimes
-from service.scheduling.shared_runs import SharedRun
 from tests.collector import collect
 from tests.service.scheduling.virtual_time import Clock, run
 from tests.sweeps import sampled

@@ -18,7 +18,7 @@ import pytest
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.observability import logs
-from service.scheduling.shared_runs import SharedRun
+from service.scheduling.batcher import SharedRun
 from tests.served import Served, serving, serving_here
 from tests.service.embedding.engines import Watched
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load
 
 from proto import embed_pb2 as pb
 from service.errors import TooManyInputs
-from service.protocols.inlay import rpc_requests
+from service.protocols.inlay import late_chunking, rpc_requests
 from tests.served import Served, array_of
 
 TEXT, OTHER = "hello world, a b c d e hello", "world é"
@@ -170,6 +170,6 @@ def test_grpc_refuses_with_the_same_codes(served: Served, fields: dict[str, Any]
 
 def test_lists_of_spans_beyond_the_limit_are_counted_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     message = pb.EmbedRequest(inputs=inputs(TEXT), spans=[pb.InputSpans()] * 65)
-    monkeypatch.setattr(rpc_requests, "check_count", pytest.fail)  # what counts the spans of each list
+    monkeypatch.setattr(late_chunking, "check_count", pytest.fail)  # what counts the spans of each list
     with pytest.raises(TooManyInputs, match="65 spans"):
         rpc_requests.decode(message, 64)

@@ -1,14 +1,17 @@
-"""The fields of a JSON request that ask for late chunking, as Spans or Chunking; the core checks them."""
+"""The fields that ask for late chunking, over REST and gRPC, as Spans or Chunking; the core checks them."""
 
 from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
 
+from proto import embed_pb2 as pb
+from service.embedding.limits import check_inputs
 from service.embedding.requests import Chunking, Spans, SpanUnit
-from service.errors import ConflictingFields, FieldPath, MissingField, OutOfRange, TooManyInputs, WrongType
+from service.errors import ConflictingFields, FieldPath, MissingField, OutOfRange, UnknownValue, WrongType
 from service.http.validation_errors import quoted
 
+UNITS: dict[int, SpanUnit] = {pb.CHARACTERS: "characters", pb.TOKENS: "tokens"}
 FORM = "a span is two integers, [start, stop]"
 
 
@@ -57,10 +60,22 @@ def _is_span(value: Any) -> bool:
 
 def check_count(lists: Sequence[Sized], max_inputs: int | None) -> None:
     """Raise TooManyInputs for more spans of all inputs together than the limit; None: there is none."""
-    if max_inputs is not None and (count := max(len(lists), sum(map(len, lists)))) > max_inputs:
-        raise too_many_spans(count, max_inputs)
+    check_inputs(max(len(lists), sum(map(len, lists))), max_inputs, "spans")
 
 
-def too_many_spans(count: int, most: int) -> TooManyInputs:
-    """Return the error for a request of more spans, or lists of spans, than this server takes."""
-    return TooManyInputs(f"{count} spans", allowed=f"this server takes {most} a request", remedy="send fewer")
+def read_message(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking | None:
+    """Return the spans that a message asks for, and clear their fields; None: it asks for none."""
+    chunked = message.HasField("chunking")
+    if not (message.spans or message.span_unit or chunked):
+        return None
+    if message.span_unit not in UNITS:
+        allowed = f"allowed: {', '.join(pb.SpanUnit.keys())}"
+        raise UnknownValue(f"is {message.span_unit}", field=("span_unit",), allowed=allowed)
+    check_inputs(len(message.spans), max_inputs, "spans")  # each one read costs a microsecond
+    check_count([each.spans for each in message.spans], max_inputs)
+    lists = [[[span.start, span.stop] for span in each.spans] for each in message.spans]
+    chunking = Chunking(message.chunking.size, message.chunking.overlap) if chunked else None
+    spans = read_spans(lists or None, UNITS[message.span_unit], chunking, bare=False)
+    for name in ("spans", "span_unit", "chunking"):
+        message.ClearField(name)
+    return spans
