@@ -73,9 +73,7 @@ def _run(
     embedder = open_embedder(options.embed_options, folder, settings)
     _check_kind(embedder, output, options)
     if whole is None:
-        whole = plan.planned(options, files)
-        if options.dtype in RANGED:
-            whole = replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
+        whole = _planned(options, files, embedder)
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     worker = job.Worker(whole, output, embedder)
     parts = whole.parts()
@@ -97,6 +95,14 @@ def _run(
     if outputs.is_file(output):
         worker.target.merge(parts, output)
     return whole.rows, found
+
+
+def _planned(options: Options, files: Sequence[Path], embedder: Embedder) -> BulkRun:
+    """Return a new run, with the ranges of int8 and uint8 vectors."""
+    whole = plan.planned(options, files)
+    if options.dtype not in RANGED:
+        return whole
+    return replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
 
 
 def _check(output: Path, options: Options) -> None:
