@@ -13,6 +13,8 @@ from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.model import Model
 from service.embedding.outputs.classes import CLASS_OUTPUTS
+from service.embedding.outputs.plan import width_in_graph
+from service.embedding.ranking import classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
 from service.embedding.scores import ACTIVATIONS
 from service.embedding.tokenize.pair_templates import texts_of
@@ -65,8 +67,8 @@ class Embedder:
         self.classifies = self.kind.name in CLASS_OUTPUTS
         self.output = SCORES if scored else self.kind.name
         self._activation = ACTIVATIONS[scored.activation] if scored else None
-        labels = model.card.classifier.labels if model.card.classifier else ()
-        self.width = len(labels) if self.classifies else self.kind.width
+        labels = width_in_graph(model.card, self.kind.name) if self.classifies else None
+        self.width = labels or self.kind.width
         self._task_characters = task_characters
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="embed")
 
@@ -128,7 +130,7 @@ def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Em
     """
     threads = settings.threads or machine.available_cpus()
     model = loading.load_model(folder, settings, threads, Metrics())
-    classifier, scored = model.card.classifier, options.outputs == (SCORES,)
+    classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
     if scored and classifier is None:
         raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
     if scored:

@@ -81,6 +81,8 @@ class RowLookup:
             if entry is None:
                 continue
             request, context = entry
+            if not request.inputs or type(request.inputs[0]) is not Ids:
+                continue
             if request[1:] != options:  # most equal those before: comparing is faster than looking up
                 options = request[1:]
                 if options not in batches:
