@@ -92,6 +92,11 @@ class Reading(NamedTuple):
 # ---- what a model can do
 
 
+def classifier_of(card: Card) -> Classifier | None:
+    """Return the classifier of a model; None: it has none."""
+    return card.classifier
+
+
 def classifies(card: Card) -> bool:
     """Return whether a model gives a text, not a token, scores of labels."""
     return card.classifier is not None and card.classifier.pooling is not None

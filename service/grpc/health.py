@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from service.grpc.methods import serialize
 from service.grpc.streams import until
 
 MAX_STREAMS = 1024
@@ -124,8 +125,4 @@ def open_handlers(checks: Health, streams: OpenStreams, services: Sequence[str])
             reflection_pb2.ServerReflectionRequest.FromString,
         ),
     )
-    return {f"/{path}": kind(handler, decode, _serialize) for path, kind, handler, decode in rows}
-
-
-def _serialize(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
+    return {f"/{path}": kind(handler, decode, serialize) for path, kind, handler, decode in rows}

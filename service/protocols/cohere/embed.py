@@ -1,4 +1,4 @@
-"""POST /v1/embed and /v2/embed, Cohere's sentence vectors in several types, of texts or of images.
+"""POST /v1/embed and /v2/embed: Cohere's sentence vectors of texts or images, in several types.
 
 Source: cohere-python 5.21 (v1, v2: embed); Cohere's reference of Embed.
 """
@@ -98,7 +98,7 @@ class CohereEmbedBody(BaseModel):
 
 
 class CohereV2EmbedBody(CohereEmbedBody):
-    """The same for v2, where the model and the use of the texts are named."""
+    """A body of v2, where the model and the use of the texts are required."""
 
     model: str = Field(description="a model's name")
     input_type: Literal["search_query", "search_document", "classification", "clustering", "image"] = Field(
@@ -138,14 +138,14 @@ ANSWER = Answer(
 
 
 class Source(NamedTuple):
-    """What is embedded: texts, or images."""
+    """The inputs of a request: texts, or images."""
 
     texts: list[str]
     pictures: list[Picture]
 
 
 def routes(context: ServiceContext) -> RouteGroup:
-    """Return Cohere's routes for vectors."""
+    """Return Cohere's embed routes."""
     bodies: dict[str, type[CohereEmbedBody]] = {"1": CohereEmbedBody, "2": CohereV2EmbedBody}
     rows = [_route(context, version, body) for version, body in bodies.items()]
     return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
@@ -179,7 +179,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
 def read(
     body: bytes, model_of_body: type[CohereEmbedBody], max_inputs: int
 ) -> tuple[CohereEmbedBody, Source, list[str]]:
-    """Return a body, what it embeds, and the fields that are not used; raise BadRequest if it is invalid."""
+    """Return a body, its inputs, and the names of ignored fields; raise BadRequest if it is invalid."""
     data = parse_json(body)
     sent = [name for name in SOURCES if data.get(name) is not None] if type(data) is dict else []
     for name in sent:

@@ -34,12 +34,12 @@ def render_embed_error(error: InlayError) -> Response:
 
 
 def render_rerank_error(error: InlayError) -> Response:
-    """Return an error of a ranking, which Jina's clients read too."""
+    """Return an error of a rerank route, which Jina's clients read too."""
     message = error.render(RANKING)
     return _render(error, {"message": message, "detail": message})
 
 
 def _render(error: InlayError, members: dict[str, str]) -> Response:
-    """Return an error with these members; invalid requests are answered with 400, as vLLM does."""
+    """Return an error with these members; invalid requests get 400, as in vLLM."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
     return json_response({"id": CURRENT_CALL.get().request_id.decode(), **members}, status, tuple(retry_headers(error)))

@@ -1,4 +1,4 @@
-"""POST /v1/rerank and /v2/rerank: Cohere's ranking, as Jina, vLLM and infinity have it too; and /rerank with documents.
+"""POST /v1/rerank and /v2/rerank as Cohere, Jina, vLLM and infinity have them; and /rerank with documents.
 
 Their fields are read together and the answer holds what each of their clients reads.
 
@@ -120,12 +120,12 @@ ANSWER = Answer(
 
 
 class Ranking(NamedTuple):
-    """A body of a ranking.
+    """A rerank request, read from its body.
 
     Args:
-        body: its fields.
-        documents: as they came.
-        texts: what is read of each document.
+        body: the fields of the body.
+        documents: the documents as they came.
+        texts: the text that is read of each document.
     """
 
     body: CohereRerankBody
@@ -134,7 +134,7 @@ class Ranking(NamedTuple):
 
 
 def routes(context: ServiceContext) -> RouteGroup:
-    """Return Cohere's routes for ranking."""
+    """Return Cohere's rerank routes."""
     handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=EXAMPLES)
     rows = [
         Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
@@ -147,7 +147,7 @@ def routes(context: ServiceContext) -> RouteGroup:
 
 
 class RerankHandler:
-    """Ranks documents.
+    """Ranks documents by a query.
 
     Args:
         with_documents: results hold their documents where `return_documents` is not sent.
@@ -159,11 +159,11 @@ class RerankHandler:
         self._with_documents = with_documents
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request."""
+        """Return the answer to a request."""
         return await self.answer(request, await read_json(request, parse_json))
 
     async def answer(self, request: Request, data: Any) -> Response:
-        """Answer a request whose body is this JSON value."""
+        """Return the answer to a request whose body is this JSON value."""
         request.render_error = render_rerank_error
         size = len(request.body)
         ranking = await inline_or_in_thread(size, read, data, self._max_inputs)
@@ -179,7 +179,7 @@ class RerankHandler:
 
 
 def read(data: Any, max_inputs: int) -> Ranking:
-    """Return the ranking that a JSON value asks for; raise BadRequest if it is invalid."""
+    """Return the Ranking in a JSON value; raise BadRequest if it is invalid."""
     body = validated(CohereRerankBody, data)
     documents = [body.documents] if isinstance(body.documents, str) else body.documents
     if type(documents) is not list:
@@ -198,7 +198,7 @@ def read(data: Any, max_inputs: int) -> Ranking:
 
 
 def _text(document: Any, index: int, fields: Sequence[str]) -> str:
-    """Return what is read of a document: its text, or the fields that `rank_fields` names."""
+    """Return the text that is ranked: a document's text, or the fields that `rank_fields` names."""
     if isinstance(document, str):
         return document
     place: FieldPath = ("documents", index)
@@ -215,7 +215,7 @@ def _text(document: Any, index: int, fields: Sequence[str]) -> str:
 
 
 def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> dict[str, Any]:
-    """Return the answer, a superset of what Cohere, Jina, vLLM and infinity answer."""
+    """Return the answer, a superset of the answers of Cohere, Jina, vLLM and infinity."""
     body, documents = ranking.body, ranking.documents
     results: list[dict[str, Any]] = [
         {"index": index, "relevance_score": score} for index, score in islice(ranks.best_first(), body.top_n or None)

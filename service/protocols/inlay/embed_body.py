@@ -1,4 +1,4 @@
-"""The JSON body of POST /embed, a strict superset of text-embeddings-inference's, as an EmbedRequest.
+"""Reads the JSON body of POST /embed, a superset of text-embeddings-inference's, as an EmbedRequest.
 
 An unknown field is an error, because it is a typing mistake.
 """
@@ -46,7 +46,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class ChunkingBody(BaseModel):
-    """Chunks of so many tokens of the text itself."""
+    """Splits each text into chunks of so many tokens."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -108,7 +108,7 @@ class AnswerForm(NamedTuple):
     Args:
         encoding: the encoding_format.
         dtype_sent: whether the body has a dtype.
-        bare: whether `inputs` is a single input and no list.
+        bare: whether `inputs` is a single input instead of a list.
     """
 
     encoding: str = "float"
@@ -117,7 +117,7 @@ class AnswerForm(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a body says beside its inputs, with the form of the answer to one input and to a list."""
+    """The fields of a body except its inputs, with the form of the answer to one input and to a list."""
 
     model: str | None
     options: EmbedOptions
@@ -145,7 +145,7 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
 
 
 def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | Chunking | None:
-    """Return the spans of a request; None: the fields are null. Not cached, since few requests have the same."""
+    """Return the spans of a request, None if the fields are null; not cached, since few requests have the same."""
     sent = {name: value for name, value in sent.items() if value is not None}
     if not sent:
         return None
@@ -159,7 +159,7 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
 
 @lru_cache(maxsize=256)
 def _known_options(rest: bytes) -> _Known:
-    """Return what a body says beside its inputs; cached, because callers repeat their options."""
+    """Return the fields of a body except its inputs; cached, because callers repeat their options."""
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(

@@ -152,7 +152,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options of a query string, a form or safetensors' metadata, where lists are separated by commas."""
+    """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
     options: dict[str, Any] = {"inputs": None} | texts
     if "outputs" in texts:
         options["outputs"] = texts["outputs"].split(",")
@@ -194,7 +194,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
 
 
 def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
-    """Return the rows and columns of flattened patches; raise WrongType for another value than two integers."""
+    """Return the rows and columns of flattened patches; raise WrongType for anything but two integers."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
@@ -206,7 +206,7 @@ def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return as pictures the parts that name a file or are called image, images or inputs; the rest are options."""
+    """Return the parts with a filename or called image, images or inputs as pictures; the others are options."""
     pictures: ImageInputs = []
     options: dict[str, str] = {}
     for part in parts_of(content_type, body):
@@ -222,7 +222,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
 
 
 def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return pixel_values or input_features, one image or a stack; or tensors 0, 1, ...; options in __metadata__."""
+    """Return images from pixel_values, input_features, or tensors 0, 1, ...; options are in __metadata__."""
     sent = from_safetensors(body)
     arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
     options = {name: value for name, value in sent.items() if name not in arrays}
@@ -239,7 +239,7 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
 
 
 def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
-    """Return each image of [images, channels, height, width] or [images, bins, frames], or the one that came."""
+    """Return each image of [images, channels, height, width] or [images, bins, frames]; a single image as it is."""
     axes = 2 if name == "input_features" else 3
     return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]
 

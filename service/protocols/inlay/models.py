@@ -1,4 +1,4 @@
-"""Descriptions of loaded models, for HTTP and gRPC."""
+"""Describes the loaded models, over HTTP and gRPC."""
 
 import asyncio
 from dataclasses import asdict
@@ -27,13 +27,13 @@ from service.settings import Settings
 
 
 class _Summary(BaseModel):
-    """A part of a description, read from the attributes of what it describes."""
+    """A part of a description, read from the attributes of the described object."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
 class PoolingSummary(_Summary):
-    """How token rows become one vector when the caller does not say."""
+    """How token rows become one vector unless the request says otherwise."""
 
     mode: str = Field(description="of several, joined by +, the vectors follow one another")
     normalize: bool
@@ -148,7 +148,7 @@ class ImageSummary(_Summary):
 
 
 class QuantizedSummary(_Summary):
-    """How the matrices of the encoder's blocks are stored, and what that changes."""
+    """How the matrices of the encoder's blocks are stored, and how that changes the vectors."""
 
     dtype: Literal["int8"]
     min_cosine: float = Field(description="least cosine to the float32 encoder, of any compared text")
@@ -176,14 +176,14 @@ class AdoptedSummary(_Summary):
 
 
 class MemorySummary(_Summary):
-    """The weights that the answering worker has mapped; workers share these pages."""
+    """The weights that this worker has mapped; workers share these pages."""
 
     mapped: int = Field(description="bytes that are addressed")
     resident: int = Field(description="bytes of them that it has touched and that are in memory")
 
 
 class CalibrationSummary(_Summary):
-    """The ranges that int8 and uint8 sentence vectors are made with."""
+    """The ranges that int8 and uint8 sentence vectors are quantized with."""
 
     texts: int = Field(description="whose vectors they are of")
 
@@ -268,7 +268,7 @@ class ModelSummary(_Summary):
 
 
 class ListedModel(BaseModel):
-    """A loaded model as infinity lists it; its client takes no other `owned_by`."""
+    """A loaded model as infinity lists it; its client accepts no other `owned_by`."""
 
     id: str
     object: Literal["model"] = "model"
@@ -280,7 +280,7 @@ class ListedModel(BaseModel):
 
 
 class ModelList(BaseModel):
-    """Every loaded model; `object` and `data` are what clients of infinity and OpenAI read."""
+    """Every loaded model; clients of infinity and OpenAI read `object` and `data`."""
 
     object: Literal["list"] = "list"
     data: list[ListedModel]
@@ -288,7 +288,7 @@ class ModelList(BaseModel):
 
 
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
-    """Return the card of a loaded model, its device, and its share of `mappings`."""
+    """Return the description of a loaded model: its card, its device, and its share of `mappings`."""
     card, choice, mapped = model.card, model.choice, machine.mapped_of(model.mapped, mappings or {})
     facts = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     facts |= {
@@ -307,7 +307,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
 
 
 def default_flops_per_token(card: Card) -> int:
-    """Return the FLOPs of a token in the graph behind the default output."""
+    """Return the FLOPs per token of the graph behind the default output."""
     graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
     return card.flops_per_token.get(graph or "", 0)
 

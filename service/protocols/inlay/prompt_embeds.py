@@ -1,4 +1,4 @@
-"""Responses that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
+"""Answers that another inference server takes as input: prompt_embeds for vLLM, input_embeds for sglang.
 
 Both hold the rows that the model's own `embed_input_ids` gives there: without positions, segments or norms, and scaled
 only where no later step scales (card.prompt_embeds_output). Over gRPC they are the same rows.
@@ -34,7 +34,7 @@ LOCAL_HEADER_BYTES = 30  # before the name (APPNOTE 4.3.7)
 
 
 class PromptEmbeds(NamedTuple):
-    """A torch-save file for each input, of the rows of `result`."""
+    """The rows of `result`, with one torch-save file for each input."""
 
     result: EmbedResult
     files: tuple[memoryview, ...]
@@ -69,7 +69,7 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
 
 
 def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
-    """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
+    """Return the JSON document of `encoding`; `bare`: the request held a single input instead of a list."""
     if encoding == PROMPT_EMBEDS:
         value: Any = [json_arrays.Base64(file) for file in prompt_embeds(result).files]
     else:
@@ -140,6 +140,6 @@ def _integer(value: int) -> bytes:
 
 
 def _padding(start: int) -> bytes:
-    """Return an extra field that aligns the values behind a local header at `start`."""
+    """Return an extra field that aligns the values after a local header at `start`."""
     size = -(start + LOCAL_HEADER_BYTES + len(VALUES) + 4) % ALIGNMENT
     return b"FB" + size.to_bytes(2, "little") + b"Z" * size

@@ -27,7 +27,7 @@ TableChunks = Callable[[TableCall, str, str | None, RequestContext], AsyncGenera
 
 
 class Vocabulary:
-    """Computes on the word table and the output head of a model.
+    """Serves Logits, Similar and Analysis, which read the word table and the output head of a model.
 
     Args:
         table_chunks: (call, dtype, output, context of the request) -> a table as messages.
@@ -39,7 +39,7 @@ class Vocabulary:
     async def logits(
         self, request: pb.LogitsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """Yield logits, or the tokens of the largest, as Positions does a table."""
+        """Yield logits, or the tokens of the largest, in the messages of a table."""
         model = self._model(request.model)
         logits.head_of(model)
         parameters = await _read(LogitsParameters, request)
@@ -48,7 +48,7 @@ class Vocabulary:
             yield chunk
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
-        """Return the tokens that are nearest, best first."""
+        """Return the most similar tokens, best first."""
         table = word_table(self._model(request.model))
         found = await search(self._context, table, await _read(SimilarParameters, request))
         return pb.SimilarResponse(

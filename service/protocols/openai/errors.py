@@ -27,7 +27,7 @@ INVALID_REQUEST = "invalid_request_error"
 
 
 class OpenAIFault(BaseModel):
-    """What OpenAI's clients raise as APIStatusError."""
+    """The error object that OpenAI's clients raise as APIStatusError."""
 
     message: str = Field(description="What came, what is allowed, what to do.")
     type: str = Field(examples=[INVALID_REQUEST, *sorted(set(TYPES.values()))])
@@ -55,7 +55,7 @@ def render_error(error: InlayError) -> Response:
 
 
 def _param(error: InlayError) -> str | None:
-    """Return the field of the body to blame."""
+    """Return the field of the body that the error is about."""
     if not error.field:
         return DEFAULT_PARAMS.get(error.code)
     name = str(error.field[0])

@@ -1,4 +1,4 @@
-"""Bodies and responses of OpenAI's routes as pydantic models, and how a body becomes an EmbedRequest.
+"""Bodies and responses of OpenAI's routes, and how a body becomes an EmbedRequest.
 
 The fields are OpenAI's, vLLM's and infinity's, and those by which Jina, Voyage and NVIDIA NIM name types of vectors and
 uses of texts; an unknown one is an error, because it is a typing mistake.
@@ -50,7 +50,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class EmbeddingsBody(BaseModel):
-    """What to embed, and the form of the response: OpenAI's fields, vLLM's and infinity's."""
+    """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -114,7 +114,7 @@ class EmbeddingsBody(BaseModel):
 
 
 class PoolingBody(EmbeddingsBody):
-    """The same, and which rows to return."""
+    """A body of /embeddings, and which rows to return."""
 
     task: Literal["embed", "token_embed"] | None = Field(
         None, description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"
@@ -132,7 +132,7 @@ class OpenAIUsage(BaseModel):
 
 
 class EmbeddingEntry(BaseModel):
-    """The vector of one input; of /embeddings."""
+    """The vector of one input of /embeddings."""
 
     object: Literal["embedding"]
     index: int
@@ -140,7 +140,7 @@ class EmbeddingEntry(BaseModel):
 
 
 class PoolingEntry(BaseModel):
-    """The vector of one input, or those of its tokens; of /pooling."""
+    """The vector of one input of /pooling, or those of its tokens."""
 
     object: Literal["pooling"]
     index: int
@@ -194,8 +194,8 @@ class AnswerForm(NamedTuple):
 
     Args:
         encoding: `encoding_format`, or Jina's word for it.
-        embed_dtype: of base64 and bytes.
-        endianness: of base64 and bytes.
+        embed_dtype: dtype of values in base64 and bytes.
+        endianness: byte order of values in base64 and bytes.
         rows: embed or token_embed, where the body of /pooling says which rows to return.
         images: whether the inputs are images.
         late_chunking: whether all texts are read as one.
@@ -210,11 +210,11 @@ class AnswerForm(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A body.
+    """A body, decoded.
 
     Args:
-        request: what to compute; of images without its inputs.
-        form: of the response.
+        request: the request; for images it has no inputs yet.
+        form: form of the response.
         caller_id: the caller's own id of the request.
         pictures: the images to embed; empty: `request` has texts or token ids.
     """
@@ -233,7 +233,7 @@ class Decoder:
         self._cached_options = lru_cache(maxsize=256)(self._options)
 
     def __call__(self, body: bytes) -> Decoded:
-        """Return what a body holds.
+        """Return the decoded body.
 
         Raises:
             BadRequest: the body is not JSON, or a field cannot be read.
@@ -253,7 +253,7 @@ class Decoder:
         return Decoded(late_chunked(request) if form.late_chunking else request, form, request_id, [])
 
     def _options(self, rest: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
-        """Return the model's name, the options and the form of the response in a body's other fields."""
+        """Return the model's name, the options and the form of the response that a body's other fields set."""
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
         pooling = fields if isinstance(fields, PoolingBody) else None
         _check_numbers(fields)
@@ -292,7 +292,7 @@ def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:
 
 
 def late_chunked(request: EmbedRequest) -> EmbedRequest:
-    """Return the request for the vector of each text when all are read as one.
+    """Return the request for the vectors of texts that are read as one document.
 
     The first vector counts the tokens before its text too and the last those behind, as in Jina's own code (tests/
     test_api.py of jina-ai/late-chunking, which compares it with the API).
@@ -314,7 +314,7 @@ def late_chunked(request: EmbedRequest) -> EmbedRequest:
 
 
 def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
-    """Return how texts are cut, by vLLM's fields, Voyage's or NIM's."""
+    """Return how texts are cut, by the fields of vLLM, Voyage or NIM."""
     sent = [name for name in ("truncate_prompt_tokens", "truncation", "truncate") if getattr(fields, name) is not None]
     if len(sent) > 1:
         raise ConflictingFields(f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them")
@@ -325,7 +325,7 @@ def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
 
 
 def _precision(fields: EmbeddingsBody) -> str:
-    """Return the dtype of the vectors; raise ConflictingFields for fields that contradict one another."""
+    """Return the dtype of the vectors; raise ConflictingFields if fields contradict each other."""
     _check_same(fields, "embedding_type", "encoding_type")
     jina: str | None = fields.embedding_type or fields.encoding_type
     voyage, jina = fields.output_dtype, None if jina == "base64" else jina
@@ -342,28 +342,28 @@ def _precision(fields: EmbeddingsBody) -> str:
 
 
 def _check_numbers(fields: EmbeddingsBody) -> None:
-    """Raise OutOfRange for 0 dimensions, unless infinity's client sends them for all, and for a text of 0 tokens."""
+    """Raise OutOfRange for 0 dimensions, except with infinity's `modality`, and for 0 tokens of a text."""
     for name in ("truncate_prompt_tokens",) if fields.modality else ("dimensions", "truncate_prompt_tokens"):
         if getattr(fields, name) == 0:
             raise OutOfRange("is 0", field=(name,), allowed=f"allowed: {type(fields).model_fields[name].description}")
 
 
 def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
-    """Raise ConflictingFields where two fields of one meaning are sent and differ."""
+    """Raise ConflictingFields if two fields of one meaning differ."""
     values = [value for value in (getattr(fields, one), getattr(fields, other)) if value]
     if len(set(values)) > 1:
         raise ConflictingFields(f"is {values[1]}, and {one} {values[0]}", field=(other,), remedy="send one")
 
 
 def _check_late_chunking(fields: PoolingBody) -> None:
-    """Raise ConflictingFields for a field that asks for something else than vectors of texts."""
+    """Raise ConflictingFields for a field that late chunking does not support."""
     for name in ("task", "output"):
         if getattr(fields, name) not in (None, "embed"):
             raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
 
 
 def _check_image_fields(fields: EmbeddingsBody) -> None:
-    """Raise ConflictingFields for a field that says how texts are read, or what only their vectors have."""
+    """Raise ConflictingFields for a field that applies only to texts."""
     for name in TEXT_FIELDS:
         if name in fields.model_fields_set and getattr(fields, name) is not None:
             raise ConflictingFields("is of texts, and modality is image", field=(name,), remedy="leave it out")

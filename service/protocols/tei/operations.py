@@ -1,4 +1,4 @@
-"""Operations of text-embeddings-inference that its REST and gRPC share, and what they make of a model.
+"""Operations that text-embeddings-inference's REST and gRPC share.
 
 Both read their requests into EmbedOptions, which say how texts are cut and which prompt they get.
 """
@@ -71,14 +71,14 @@ class Operations:
         output_of: Callable[[Card], str],
         call: RequestContext,
     ) -> EmbedResult:
-        """Return the one output of a model that `output_of` names."""
+        """Return the one output that `output_of` names for a model."""
         options = options._replace(outputs=(output_of(model.card),))
         return await self._embedder.embed(EmbedRequest(inputs, model.card.name, options), call)
 
     async def rank(
         self, model: Model, query: str, texts: Sequence[str], options: EmbedOptions, raw: bool, call: RequestContext
     ) -> Ranks:
-        """Return the scores of texts with a query: logits where they are `raw`, else their sigmoids."""
+        """Return the scores of texts with a query: logits if `raw`, else their sigmoids."""
         self.check_batch(len(texts), "texts")
         truncate, side = options.truncate, options.truncation_direction
         return await ranking.rank(self._embedder, model, query, texts, call, truncate, side, raw_or_sigmoid(raw))
@@ -91,7 +91,7 @@ class Operations:
         activation: ScoreActivation | None,
         call: RequestContext,
     ) -> Labelled:
-        """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
+        """Return the scores of the labels of texts or pairs; `activation` None: the model's own."""
         truncate, side = options.truncate, options.truncation_direction
         return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
 
@@ -142,7 +142,7 @@ class Operations:
         )
 
     def check_batch(self, size: int, name: str, *, besides: int = 0) -> None:
-        """Raise EmptyRequest or TooLarge for a list of no items, or of more than are left with `besides` others."""
+        """Raise EmptyRequest for an empty list, TooLarge for one that with `besides` others exceeds the limit."""
         most = self._settings.max_inputs - besides
         if not size:
             raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
@@ -151,7 +151,7 @@ class Operations:
 
 
 def raw_or_sigmoid(raw: bool) -> ScoreActivation:
-    """Return what is made of the logits of a ranking."""
+    """Return the activation of a ranking's logits."""
     return "identity" if raw else "sigmoid"
 
 
@@ -196,7 +196,7 @@ def token_output(card: Card) -> str:
     """Return the name of the output that holds one vector per token: the encoder's, else the input layer's.
 
     Raises:
-        WrongModelKind: there is neither.
+        WrongModelKind: the model has neither.
     """
     for name in (HIDDEN, INPUT_LAYER):
         if name in card.outputs:

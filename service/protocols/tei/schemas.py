@@ -1,4 +1,4 @@
-"""Bodies and responses of text-embeddings-inference's routes as pydantic models.
+"""Bodies and responses of text-embeddings-inference's routes.
 
 Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
 """
@@ -28,7 +28,7 @@ OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 class StrictBody(BaseModel):
-    """A body that takes the fields of its model alone, without converting values."""
+    """A body that accepts only the fields of its model, without converting values."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -45,7 +45,7 @@ class TokenVectorsBody(StrictBody):
 
 
 class AllVectorsBody(TokenVectorsBody):
-    """What to embed token by token, and whether the vectors are scaled."""
+    """What to embed token by token, and whether to normalize the vectors."""
 
     normalize_tokens: bool | None = Field(
         None, description="true scales the vector of each token to unit length; left out: false"
@@ -64,7 +64,7 @@ class SparseBody(TokenVectorsBody):
 
 
 class ComparedTexts(StrictBody):
-    """A text and those it is compared with."""
+    """A text, and the texts to compare it with."""
 
     source_sentence: str = Field(description="a text")
     sentences: Texts
@@ -79,7 +79,7 @@ class ComparisonParameters(StrictBody):
 
 
 class SimilarityBody(StrictBody):
-    """A text, those it is compared with, and how they are read."""
+    """A text, the texts to compare it with, and how they are read."""
 
     inputs: ComparedTexts = Field(description="an object with source_sentence and sentences")
     parameters: ComparisonParameters | None = Field(
@@ -106,7 +106,7 @@ class DecodeBody(StrictBody):
 
 
 class PredictParameters(StrictBody):
-    """What huggingface_hub sends beside a text, as Hugging Face's Inference API has it."""
+    """The parameters that huggingface_hub sends with a text, as in Hugging Face's Inference API."""
 
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(
         default=None, description="sigmoid, softmax or none"
@@ -115,7 +115,7 @@ class PredictParameters(StrictBody):
 
 
 class PredictBody(StrictBody):
-    """What a classifier reads."""
+    """Texts or pairs to classify."""
 
     inputs: str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)] = Field(
         description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'
@@ -130,7 +130,7 @@ class PredictBody(StrictBody):
 
 
 class RerankBody(StrictBody):
-    """What a re-ranker reads."""
+    """A query and texts to rank."""
 
     query: str = Field(description="a text")
     texts: Texts
@@ -189,7 +189,7 @@ def similarity_body(data: Any) -> SimilarityBody:
 
 
 def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | RerankBody) -> EmbedOptions:
-    """Return how the texts of a body are cut, and the prompt that they get."""
+    """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,
         truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
@@ -198,7 +198,7 @@ def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | Rer
 
 
 def id_lists(ids: Any) -> list[list[int]]:
-    """Return one list of ids, or several, as several.
+    """Return one list of ids as a list of lists; several as they are.
 
     Raises:
         BadRequest: a value is not an id or a list of ids.

@@ -43,8 +43,8 @@ class Scheme:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for; of a loaded model it takes the CardAndWeights first.
         example: parameters of a small table, as a query string and a JSON body alike have them.
-        methods: with GET, whose responses can be cached and linked to, or with POST alone.
-        has: what a model with this encoding has, such as "rotary positions"; empty: it is no encoding of a model.
+        methods: GET, whose responses can be cached and linked to, and POST, or POST alone.
+        has: what a model with this encoding has, such as "rotary positions"; empty: no model has this encoding.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Scheme:
 
     @property
     def of_model(self) -> bool:
-        """Whether it is the encoding of a loaded model."""
+        """Whether this is the encoding of a loaded model."""
         return bool(self.has)
 
     @property
@@ -67,7 +67,7 @@ class Scheme:
 
 
 def positions_of(parameters: PositionRange, trained: int | None = None) -> Positions:
-    """Return the positions that start and length, or a list, stand for.
+    """Return the positions given by start and length, or by a list.
 
     Args:
         trained: the positions of the model, up to which a missing length goes; None: length is required.
@@ -96,7 +96,7 @@ def positions_of(parameters: PositionRange, trained: int | None = None) -> Posit
 
 
 def check_positions_alone(parameters: PositionRange) -> None:
-    """Raise BadParameters where both a list of positions and start or length were sent."""
+    """Raise BadParameters if both a list of positions and start or length were sent."""
     if parameters.positions is not None and {"start", "length"} & parameters.model_fields_set:
         raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
 
@@ -104,10 +104,10 @@ def check_positions_alone(parameters: PositionRange) -> None:
 def call_of(
     function: Callable[..., Table], parameters: TableOptions, facts: Mapping[str, Any] | None = None, **others: Any
 ) -> TableCall:
-    """Return the call of a function with the parameters that it takes by their names.
+    """Return the call of a function with its parameters by name.
 
     Args:
-        facts: of the call.
+        facts: facts about the call.
         others: arguments that are no parameters, or come in their place.
     """
     if isinstance(parameters, PositionRange) and "positions" not in others:
@@ -125,17 +125,17 @@ def _argument_names(function: Callable[..., Table]) -> tuple[str, ...]:
 
 
 class ChosenRope(NamedTuple):
-    """The rope that a caller means, and facts about where it comes from."""
+    """The rope that a request names, and facts about its source."""
 
     layer: LayerRope
     facts: Mapping[str, Any]
 
 
 def choose_rope(source: RopeSource) -> ChosenRope:
-    """Return the rope that parameters, a preset or a config stand for.
+    """Return the rope that parameters, a preset or a config describe.
 
     Raises:
-        BadParameters: they contradict each other, or describe no rope.
+        BadParameters: these contradict each other, or describe no rope.
     """
     sources = [name for name in ("config", "preset") if getattr(source, name) is not None]
     explicit = [name for name in SIZES if getattr(source, name) is not None] + list(source.scaling_parameters)
@@ -229,13 +229,13 @@ SCHEMES = {row.name: row for row in _ROWS}
 
 @dataclass(frozen=True, slots=True)
 class CardAndWeights:
-    """A loaded model's card and its tensors as mapped then: its folder may hold another export by now."""
+    """A loaded model's card and its mapped tensors, kept because its folder may hold another export by now."""
 
     card: Card
     weights: Mapping[str, Any]
 
     def tensor(self, name: str | None) -> NDArray[Any] | None:
-        """Return a view of a tensor of the weights file; None where the model has none."""
+        """Return a view of a tensor of the weights file; None if the model has none."""
         if name is None:
             return None
         if self.card.weights is None:
@@ -254,7 +254,7 @@ def _model_rope(model: CardAndWeights, parameters: schemas.ModelRopeParameters) 
 
 
 def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
-    """Return the requested layer type and how it rotates; raise NotFound where the model does not rotate."""
+    """Return the requested layer type and its rotation; raise NotFound if the model has no rotary encoding."""
     check_has(model, "rope")
     encodings = model.card.encodings
     with as_bad_parameters():
@@ -348,17 +348,17 @@ MODEL_SCHEMES = {row.name: row for row in _MODEL_ROWS}
 
 
 def need_of(row: Scheme) -> Need | None:
-    """Return what the routes of a row need, for the OpenAPI document."""
+    """Return what the routes of a row need of a model, for the OpenAPI document."""
     if not row.of_model:
         return None
     return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
 
 
 def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
-    """Return a row's example; of a model whose layers differ, with the first layer type.
+    """Return a row's example; if the model's layers differ, with the first layer type.
 
     Args:
-        card: of the model whose encoding it is; None: of none.
+        card: card of the model that the example is for; None: any model.
     """
     tables: Mapping[str, Any] = {}
     if card is not None and row.of_model:
@@ -396,7 +396,7 @@ def check_has(model: CardAndWeights, scheme: str) -> None:
 
 
 def find_model(context: ServiceContext, name: str | None, scheme: str = "rope") -> CardAndWeights:
-    """Return the loaded model of a name, or the default; raise NotFound where it has no such encoding."""
+    """Return the loaded model of a name, or the default; raise NotFound if it has no such encoding."""
     loaded = context.registry.get(name)
     model = CardAndWeights(loaded.card, loaded.weights)
     check_has(model, scheme)
@@ -417,7 +417,7 @@ def call_maker(context: ServiceContext, row: Scheme, model: str) -> Callable[[An
     """Return the function that turns the row's parameters into a call.
 
     Args:
-        model: whose encoding it is, for a row of MODEL_SCHEMES.
+        model: the model, for a row of MODEL_SCHEMES.
 
     Raises:
         NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.
