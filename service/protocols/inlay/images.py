@@ -6,6 +6,7 @@ one file, or in a safetensors body. An address is never fetched.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -67,8 +68,6 @@ FORM = {
     },
 }
 EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
-BOOLEANS = {"true": True, "false": False}
-DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
 ImageInputs = list[Picture | Values]
 
 
@@ -100,23 +99,11 @@ class ImagesBody(BaseModel):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
-
-    async def handler(request: Request) -> Response:
-        name = request.parameters["name"]
-        context.registry.get(name)
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
-        _check_type(request.media_type)
-        inputs, body = await in_thread(_read, request)
-        result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
-        base64, values = body.encoding_format == "base64", count_values(result)
-        headers, parts = await inline_or_in_thread(values, encode, result, base64)
-        return formats.response(headers, parts)
-
     return [
         Route(
             verb="POST",
             path="/models/{name}/images",
-            handler=handler,
+            handler=partial(_answer, context),
             name="images",
             summary="Embed images or pixel tensors",
             tag=EMBED,
@@ -130,6 +117,18 @@ def routes(context: ServiceContext) -> list[Route]:
             answers=VECTOR_ANSWERS,
         )
     ]
+
+
+async def _answer(context: ServiceContext, request: Request) -> Response:
+    name = request.parameters["name"]
+    context.registry.get(name)
+    encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+    _check_type(request.media_type)
+    inputs, body = await in_thread(_read, request)
+    result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
+    base64, values = body.encoding_format == "base64", count_values(result)
+    headers, parts = await inline_or_in_thread(values, encode, result, base64)
+    return formats.response(headers, parts)
 
 
 def _check_type(media_type: str) -> None:
@@ -153,14 +152,8 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 def _options(texts: dict[str, str]) -> ImagesBody:
     """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
-    options: dict[str, Any] = {"inputs": None} | texts
-    if "outputs" in texts:
-        options["outputs"] = texts["outputs"].split(",")
-    if texts.get("normalize") in BOOLEANS:
-        options["normalize"] = BOOLEANS[texts["normalize"]]
-    if texts.get("dimensions", "").isdecimal():
-        options["dimensions"] = int(texts["dimensions"][:DIGITS])
-    return validated(ImagesBody, options, strict=True)
+    lists = {"outputs": texts["outputs"].split(",")} if "outputs" in texts else {}
+    return validated(ImagesBody, {"inputs": None} | texts | lists, strict=False)
 
 
 # ---- JSON

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import (
-    OCTETS,
-    Body,
-    Headers,
-    check_dense,
-    described,
-)
+from service.http.formats import OCTETS, Body, Headers, check_dense, described
 
 BYTES = "bytes"
 BYTES_ONLY = "bytes_only"
