@@ -21,8 +21,8 @@ class LimitedCall(Protocol):
     """A call as a limit sees it.
 
     Attributes:
-        arrived: on `time.perf_counter`.
-        silent: whether its first message is still to come.
+        arrived: time of arrival, on `time.perf_counter`.
+        silent: whether the first message has yet to come.
     """
 
     arrived: float

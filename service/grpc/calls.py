@@ -63,7 +63,7 @@ class ServedMethod:
 
     Attributes:
         path: service and method, for spans and log lines.
-        metric_name: its name in the metrics.
+        metric_name: name of the method in the metrics.
         limit: bounds its calls.
         call_class: serves one call.
     """
@@ -81,7 +81,7 @@ class Call:
     Attributes:
         arrived: when its headers had arrived, on `time.perf_counter`.
         silent: whether its first message has yet to arrive.
-        identity: its id, key and trace, which the context of each of its requests repeats.
+        identity: id, key and trace of the call, which the context of each of its requests repeats.
     """
 
     request_streaming: ClassVar[bool] = False
@@ -378,7 +378,7 @@ class RefusedCall(Call):
 
     Attributes:
         error: the reason.
-        counted: whether it is counted already.
+        counted: whether the call is counted already.
     """
 
     request_streaming = response_streaming = True

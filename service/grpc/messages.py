@@ -35,7 +35,7 @@ async def decode(kind: Any, data: bytes) -> Any:
         kind: the message's class.
 
     Raises:
-        TooLarge: it has more fields or numbers than this server reads.
+        TooLarge: the message has more fields or numbers than this server reads.
         Malformed: the bytes do not parse.
     """
     return _decode(kind, data) if len(data) <= INLINE_BYTES else await asyncio.to_thread(_decode, kind, data)
@@ -56,7 +56,7 @@ def check_structure(data: bytes, kind: Descriptor) -> None:
     """Raise TooLarge for a message of more fields or numbers than this server reads.
 
     Args:
-        kind: of the message.
+        kind: kind of the message.
     """
     if len(data) <= UNCHECKED_BYTES:
         return

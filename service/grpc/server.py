@@ -137,7 +137,7 @@ class RpcServer:
     Args:
         admission: shared with HTTP; None: gRPC's own.
         keys: callers must show one of them; None: everyone may call.
-        budget: of the memory of all requests, shared with HTTP; None: gRPC's own.
+        budget: the memory of all requests, shared with HTTP; None: gRPC's own.
 
     Attributes:
         pipeline: serves calls, from `open` or `start` on.

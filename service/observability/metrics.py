@@ -156,10 +156,10 @@ class Metrics:
         """Count passes through the embedding pipeline that end now, and keep their times for the spans of requests.
 
         Args:
-            contexts: of the requests that ran together.
+            contexts: contexts of the requests that ran together.
             model: the model's name.
-            tokens: of all requests together.
-            times: of each request's stages.
+            tokens: tokens of all requests together.
+            times: seconds of each request's stages.
         """
         tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
         count, now = len(contexts), perf_counter()
@@ -222,7 +222,7 @@ class Metrics:
         """Show the value of `read` at each scrape, in place of an earlier reader with the same labels.
 
         Args:
-            name: of a gauge, or of a counter whose total each worker shows for itself.
+            name: name of a gauge, or of a counter whose total each worker shows for itself.
             labels: exactly the family's.
             read: returns the present value.
         """

@@ -63,7 +63,7 @@ class Tracing:
         Args:
             name: a first name of the span, until its route is known.
             carrier: the values of TRACEPARENT and TRACESTATE that the caller sent.
-            attributes: of the span.
+            attributes: attributes of the span.
         """
         context = self._propagator.extract(carrier) if carrier else None
         kind = self._trace.SpanKind.SERVER
@@ -78,8 +78,8 @@ class Tracing:
         """Add a child of `span` for each stage of each pass.
 
         Args:
-            span: of the request.
-            passes: in the order of time.
+            span: span of the request.
+            passes: the passes in the order of time.
             written: whether the time since the last pass went into writing the response.
         """
         parent = self._trace.set_span_in_context(span)
@@ -102,7 +102,7 @@ class Traced:
     """The span of a request that is being served.
 
     Attributes:
-        trace_id: of its trace, in hexadecimal.
+        trace_id: id of the span's trace, in hexadecimal.
         passes: collects the request's passes through the core.
     """
 
@@ -114,7 +114,7 @@ class Traced:
         """End the span, as the request is answered.
 
         Args:
-            name: of the span, now that its route is known.
+            name: name of the span, now that its route is known.
             attributes: more of the span.
             failed: whether the request failed through the service's own fault.
             written: whether the time since the last pass went into writing the response.

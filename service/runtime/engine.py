@@ -20,10 +20,10 @@ class Choice(NamedTuple):
     """Which engine runs a model's encoder.
 
     Args:
-        engine: by the name of its setting.
-        precision: of matrix products.
+        engine: name of the engine's setting.
+        precision: precision of matrix products.
         reason: why this one, for the start-up line; empty: there is one only.
-        closeness: to float32, measured when the model was loaded; None: it is float32 or better.
+        closeness: cosines to float32, measured when the model was loaded; None: it is float32 or better.
     """
 
     engine: Name = "onnx"
@@ -38,7 +38,7 @@ class Engine(Protocol):
     Attributes:
         device: "cpu", "cuda", or "cpu (numpy float64)" for the reference.
         widths: values in a row of each output, where it is known before a run.
-        runs: of one graph with attention that go on at a time at best; others and the output head run one at a time.
+        runs: best number of concurrent runs of a graph with attention; others and the output head run one at a time.
     """
 
     device: str
@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Return the outputs of one graph.
 
         Args:
-            graph: its name in the card.
+            graph: name of the graph in the card.
             feeds: exactly the inputs of the graph, by name.
             outputs: the names of the outputs to return, in order.
         """

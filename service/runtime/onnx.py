@@ -53,9 +53,9 @@ class OnnxEngine:
 
     Args:
         device: "cpu" or "cuda".
-        sessions: by the name of their graph, those of row_graphs by their file's.
-        graphs: of the card, by name.
-        runs: of one graph with attention that go on at a time at best.
+        sessions: sessions by the name of their graph, those of row_graphs by their file's.
+        graphs: graphs of the card, by name.
+        runs: best number of concurrent runs of one graph with attention.
         alone: the same graphs with all threads in one run.
         packed: whether sessions of graphs with attention have packed copies of their matrices.
         rows: the card's row_graphs, by the name of the graph that they are a form of.
@@ -138,12 +138,12 @@ def load(
 
     Args:
         device: auto takes CUDA where a session really gets it; cuda fails where it does not.
-        threads: for graphs that contain attention and for the output head; other graphs run on the calling thread.
-        gpu_memory_bytes: of the arena of each graph on CUDA; 0: no limit.
-        twice: there is memory for the weights of graphs with attention twice.
+        threads: threads for graphs that contain attention and the output head; others run on the calling thread.
+        gpu_memory_bytes: bytes of the arena of each graph on CUDA; 0: no limit.
+        twice: whether there is memory for the weights of graphs with attention twice.
 
     Raises:
-        StartError: in one line, there is no CUDA where it was asked for, or ONNX Runtime rejects a graph.
+        StartError: CUDA was asked for and is missing, or ONNX Runtime rejects a graph; one line.
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
     providers = _providers(device, gpu_memory_bytes)

@@ -41,10 +41,10 @@ class OpenVinoEngine:
 
     Args:
         encoder: the blocks, compiled.
-        name: of the graph they belong to.
+        name: name of the graph they belong to.
         rows: runs every other graph.
         input_layer: the graph of `rows` that gives the input of the blocks, and the inputs it reads.
-        runs: of the encoder that go on at a time at best.
+        runs: best number of concurrent runs of the encoder.
         alone: the same with all threads in one run.
     """
 
@@ -118,14 +118,14 @@ def load(
     A run that has the machine to itself takes three fifths of the time with two threads.
 
     Args:
-        folder: of the exported model.
+        folder: folder of the exported model.
         rows: runs every graph but the encoder.
-        precision: of matrix products; all sums are float32.
-        threads: for as many runs at a time, each on one.
-        twice: there is memory for the packed weights twice, so that a run alone may have all threads.
+        precision: precision of matrix products; all sums are float32.
+        threads: number of threads and of concurrent runs, each on one thread.
+        twice: whether there is memory for the packed weights twice, so that a single run may have all threads.
 
     Raises:
-        StartError: in one line, OpenVINO rejects the model.
+        StartError: OpenVINO rejects the model; one line.
     """
     name = next(name for name, graph in card.graphs.items() if graph.attends)
     input_layer = _input_layer(card)

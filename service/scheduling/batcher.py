@@ -99,7 +99,7 @@ class _Run(Generic[Item, Result]):
     """A run of one batch.
 
     Args:
-        batch: its items, with the futures that await them.
+        batch: the items of the run, with the futures that await them.
         began: when the batch was taken.
         since: when it could have begun.
         together: the most runs that were under way with it, itself included.
@@ -116,7 +116,7 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         run: returns one result for each item, in order; called again item by item if a batch of several fails.
-        queue: of the items that wait.
+        queue: the queue of the items that wait.
         max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
         max_inline_cost: batches up to this cost run on the event loop, others in threads.
         new_executor: makes the threads of the runs, one for each that may be under way; called again when a run is
@@ -127,7 +127,7 @@ class Batcher(Generic[Item, Result]):
         count_stuck: called for each run that is given up.
         shared: returns the run that an item shares with equal ones in flight, or None.
         clock: seconds.
-        runs: under way at a time at most, outside the event loop.
+        runs: most runs at a time outside the event loop.
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
 
     Attributes:
@@ -196,14 +196,14 @@ class Batcher(Generic[Item, Result]):
 
         Args:
             items: passed to `run`.
-            costs: of each item.
+            costs: cost of each item.
             times: where the times of each item are added; it names the caller, for fair shares.
-            deadline: on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
+            deadline: time on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
             admitted: the request passed `check` already.
             staggered: concurrent requests arrive over several turns of the event loop.
 
         Raises:
-            Overloaded: there is no room.
+            Overloaded: the queue has no room.
             DeadlineExceeded: the request would be done too late.
         """
         loop, now, times = self._loop, self._clock(), times or ItemTimes()
@@ -231,8 +231,8 @@ class Batcher(Generic[Item, Result]):
 
         Args:
             run: computes the results.
-            cost: of all requests together.
-            requests: their number.
+            cost: cost of all requests together.
+            requests: number of requests.
 
         Returns:
             What `run` returned and the seconds it took; None if it would have to wait, costs too much for the event

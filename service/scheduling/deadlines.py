@@ -13,7 +13,7 @@ async def within(deadline: float | None, clock: Callable[[], float] = perf_count
     """Cancel the block when the deadline passes.
 
     Args:
-        deadline: on `clock`; None: there is none.
+        deadline: time on `clock`; None: there is none.
         clock: seconds.
 
     Raises:

@@ -58,9 +58,9 @@ class QueuedItem(NamedTuple, Generic[Item, Result]):
 
     Args:
         turn: the virtual time of its caller at which it is due.
-        number: its place in the order of arrival.
+        number: number of the item in the order of arrival.
         times: collects the request's times; items of one request share it.
-        deadline: on the clock of `since`; after it the caller no longer waits.
+        deadline: time on the clock of `since` after which the caller no longer waits.
     """
 
     turn: float
@@ -79,12 +79,12 @@ class Caller(Generic[Item, Result]):
     Attributes:
         turn: the virtual time of the graph at which its next item is due.
         number: the place of the caller in the order of arrival, for callers of one turn.
-        now: its own virtual time, at which a new request is due.
+        now: the caller's virtual time, at which a new request is due.
         items: a heap of its queued items.
-        requests: how many items each request has queued, and the turn of its next one.
-        cost: of its queued items and its reservations.
+        requests: number of queued items of each request, and the turn of its next one.
+        cost: cost of the queued items and the reservations.
         reservations: the number of admitted requests that are still being tokenized.
-        sharing: its requests when the present batch was begun.
+        sharing: number of the caller's requests when the present batch was begun.
     """
 
     # the class's defaults, since one is made for each caller of each batch
@@ -125,7 +125,7 @@ class FairQueue(Generic[Item, Result]):
     Attributes:
         requests: the number of requests with something queued or reserved.
         items: the number of queued items, cancelled ones included until their turn.
-        cost: of these items.
+        cost: cost of these items.
         reserved: cost of admitted requests that are still being tokenized.
         rate: the cost a second of full batches; None until one has been timed.
     """
@@ -189,7 +189,7 @@ class FairQueue(Generic[Item, Result]):
         """Check whether a request of this cost may join.
 
         Raises:
-            Overloaded: there is no room; the error says after how many seconds there should be.
+            Overloaded: the queue has no room; the error says after how many seconds it should.
             DeadlineExceeded: the request could not be done in time.
         """
         if deadline is not None and now >= deadline:

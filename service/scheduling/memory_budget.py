@@ -51,7 +51,7 @@ class MemoryBudget:
 
         Raises:
             TooLarge: the request alone needs more than there is.
-            Overloaded: beside the others there is no room for it.
+            Overloaded: there is no room for it beside the others.
         """
         self._take(size)
         if context.reservations is None:
