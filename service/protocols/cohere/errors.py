@@ -1,7 +1,5 @@
 """Errors as Cohere's message and id, with the field names of its requests."""
 
-from typing import Annotated
-
 from pydantic import BaseModel, Field
 
 from service.embedding.outputs.dense import AS_THE_MODEL_GIVES
@@ -25,9 +23,9 @@ EMBEDDING = Spelling(
 class CohereError(BaseModel):
     """An error of Cohere's routes."""
 
-    id: Annotated[str, Field(description="the request's id")]
-    message: Annotated[str, Field(description="What came, what is allowed, what to do.")]
-    detail: Annotated[str | None, Field(description="`message`, as Jina's clients read it, of rankings.")] = None
+    id: str = Field(description="the request's id")
+    message: str = Field(description="What came, what is allowed, what to do.")
+    detail: str | None = Field(None, description="`message`, as Jina's clients read it, of rankings.")
 
 
 def render_embed_error(error: InlayError) -> Response:

@@ -58,43 +58,39 @@ class CohereRerankBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    query: Annotated[str, Field(description="a text")]
+    query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
     model: vllm_fields.ModelName = None
-    top_n: Annotated[
-        int | None, Field(ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
-    ] = None
-    return_documents: Annotated[
-        bool | None, Field(description="true repeats each document in its result; left out: /rerank alone does")
-    ] = None
-    rank_fields: Annotated[
-        list[str] | None, Field(description="names of the fields of objects that are read, one after the other")
-    ] = None
+    top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
+    return_documents: bool | None = Field(
+        None, description="true repeats each document in its result; left out: /rerank alone does"
+    )
+    rank_fields: list[str] | None = Field(
+        None, description="names of the fields of objects that are read, one after the other"
+    )
     max_tokens_per_doc: vllm_fields.TokenLimit = None
     max_tokens_per_query: vllm_fields.TokenLimit = None
-    max_chunks_per_doc: Annotated[
-        int | None,
-        Field(ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"),
-    ] = None
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"
+    )
     instruction: vllm_fields.Instruction = None
-    truncation: Annotated[bool | None, Field(description="true cuts what is too long, false refuses it")] = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Field(ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many")
-    ] = None
+    truncation: bool | None = Field(None, description="true cuts what is too long, false refuses it")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many"
+    )
     truncation_side: vllm_fields.TruncationSide = None
     use_activation: vllm_fields.UseActivation = None
-    raw_scores: Annotated[
-        bool | None,
-        Field(description="true leaves scores as the model gives them; infinity's, whose documents are texts"),
-    ] = None
+    raw_scores: bool | None = Field(
+        None, description="true leaves scores as the model gives them; infinity's, whose documents are texts"
+    )
 
 
 class RankedDocument(BaseModel):
     """One document of a ranking."""
 
-    index: Annotated[int, Field(description="its number in the request, from 0")]
+    index: int = Field(description="its number in the request, from 0")
     relevance_score: float
-    document: Annotated[Any, Field(description='{"text": …}, the object that was sent, or infinity\'s text')] = None
+    document: Any = Field(None, description='{"text": …}, the object that was sent, or infinity\'s text')
 
 
 class RankedUsage(BaseModel):
@@ -113,7 +109,7 @@ class CohereRanking(BaseModel):
     model: str
     results: list[RankedDocument]
     usage: RankedUsage
-    meta: Annotated[dict[str, Any], Field(description="Cohere's api_version, billed_units and tokens")]
+    meta: dict[str, Any] = Field(description="Cohere's api_version, billed_units and tokens")
 
 
 ANSWER = Answer(

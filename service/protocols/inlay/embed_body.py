@@ -4,7 +4,7 @@ An unknown field is an error, because it is a typing mistake.
 """
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -50,10 +50,10 @@ class ChunkingBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    size: Annotated[int, Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")]
-    overlap: Annotated[
-        int, Field(ge=0, lt=2**31, description="an integer below size: tokens that a chunk shares with the next")
-    ] = 0
+    size: int = Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")
+    overlap: int = Field(
+        0, ge=0, lt=2**31, description="an integer below size: tokens that a chunk shares with the next"
+    )
 
 
 class EmbedBody(BaseModel):
@@ -62,61 +62,44 @@ class EmbedBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Annotated[Any, WithJsonSchema(INPUTS)]
-    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
-    outputs: Annotated[
-        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
-        Field(description="one name or a list of names from the model's outputs; left out: a bare list of vectors"),
-    ] = None
-    truncate: Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")] = None
-    truncation_direction: Annotated[
-        Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
-    ] = "Right"
-    normalize: Annotated[
-        bool | None, Field(description="true scales pooled vectors to unit length, false does not")
-    ] = None
-    dimensions: Annotated[
-        int | None, Field(gt=0, description="an integer from 1: leading values kept, then normalised")
-    ] = None
-    pooling: Annotated[POOLING_NAMES | None, Field(description=f"one of {', '.join(POOLING_NAMES.__args__)}")] = None
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"],
-        Field(
-            description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
-            "calibrated), binary or ubinary (signs, eight to a byte)"
-        ),
-    ] = "float32"
-    prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
-    task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
-        None
+    model: str | None = Field(None, description="a model's name; left out: the server's default")
+    outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
+        None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
     )
-    max_active_dims: Annotated[
-        int | None, Field(gt=0, description="an integer from 1: the largest values kept of a sparse vector")
-    ] = None
-    spans: Annotated[
-        Any,
-        WithJsonSchema(SPANS),
-        Field(
-            description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
-        ),
-    ] = None
-    span_unit: Annotated[
-        Literal["characters", "tokens"],
-        Field(description="characters: code points of the text; tokens: of the text itself, or all that were sent"),
-    ] = "characters"
-    chunking: Annotated[
-        Any,
-        WithJsonSchema(ChunkingBody.model_json_schema()),
-        Field(description="an object of size and overlap: spans of so many tokens"),
-    ] = None
-    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
-    encoding_format: Annotated[
-        Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
-        Field(
-            description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
-            "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
-            "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
-        ),
-    ] = "float"
+    truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
+    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
+        "Right", description="Right keeps the beginning, Left the end"
+    )
+    normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
+    dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
+    pooling: POOLING_NAMES | None = Field(None, description=f"one of {', '.join(get_args(POOLING_NAMES))}")
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"] = Field(
+        "float32",
+        description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
+        "calibrated), binary or ubinary (signs, eight to a byte)",
+    )
+    prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
+    task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
+    max_active_dims: int | None = Field(
+        None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
+    )
+    spans: Annotated[Any, WithJsonSchema(SPANS)] = Field(
+        None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
+    )
+    span_unit: Literal["characters", "tokens"] = Field(
+        "characters",
+        description="characters: code points of the text; tokens: of the text itself, or all that were sent",
+    )
+    chunking: Annotated[Any, WithJsonSchema(ChunkingBody.model_json_schema())] = Field(
+        None, description="an object of size and overlap: spans of so many tokens"
+    )
+    input_type: INPUT_TYPES | None = Field(None, description=INPUT_TYPE_ABOUT)
+    encoding_format: Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"] = Field(
+        "float",
+        description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
+        "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
+        "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only",
+    )
 
 
 class AnswerForm(NamedTuple):

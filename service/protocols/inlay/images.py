@@ -74,24 +74,20 @@ class ImagesBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS), Field(description="an image or a list of images")]
-    outputs: Annotated[
-        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
-        Field(description="one name or a list of names from the model's outputs; left out: its default output"),
-    ] = None
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Field(description="float32, float16 or bfloat16")] = (
-        "float32"
+    inputs: Annotated[Any, WithJsonSchema(INPUTS)] = Field(description="an image or a list of images")
+    outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
+        None, description="one name or a list of names from the model's outputs; left out: its default output"
     )
-    encoding_format: Annotated[
-        Literal["float", "base64"], Field(description="in JSON responses: float or base64 (little-endian, in `dtype`)")
-    ] = "float"
-    normalize: Annotated[
-        bool | None,
-        Field(description="scale image_embedding to unit length; left out: if the model compares unit vectors"),
-    ] = None
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="leading values of image_embedding to keep, before it is scaled")
-    ] = None
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="float32, float16 or bfloat16")
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="in JSON responses: float or base64 (little-endian, in `dtype`)"
+    )
+    normalize: bool | None = Field(
+        None, description="scale image_embedding to unit length; left out: if the model compares unit vectors"
+    )
+    dimensions: int | None = Field(
+        None, ge=1, description="leading values of image_embedding to keep, before it is scaled"
+    )
 
 
 def routes(context: ServiceContext) -> list[Route]:

@@ -4,8 +4,7 @@ A request may hold
     input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
     attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
-    text_pair        beside it, the second text of each pair, for models with labels
-    query, documents BYTES [1] and [B] instead: pairs of one query with each document
+    text_pair        beside it, the second text of each pair, for models with labels; one text goes with each of many
 Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
 padded with zeros on the right. `scores` [B, labels] of models with labels are their activated `class_logits`.
 `lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
@@ -32,7 +31,6 @@ from service.settings import Settings
 
 Tensors = Mapping[str, InputTensor]
 BESIDE = ("token_type_ids", "position_ids")
-PAIRS = {"query": "documents", "text": "text_pair"}  # the second texts of pairs, by the first ones
 
 
 def request_of(
@@ -133,14 +131,12 @@ def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]
         raise ConflictingFields("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
     if unknown := [name for name in tensors if name not in allowed]:
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
-    for first, second in PAIRS.items():
-        if others := tensors.keys() - {first, second} if first in tensors else ():
-            received = f"came with {', '.join(sorted(others))}"
-            raise ConflictingFields(received, field=input_field(first), remedy="send texts or token ids, not both")
-    for name, other in (("query", "documents"), ("documents", "query"), ("text_pair", "text")):
-        if name in tensors and other not in tensors:
-            raise MissingField(f'"{other}" is missing', allowed=f'"{name}" came', remedy="send both")
-    if not tensors.keys() & {"text", "input_ids", "query"}:
+    if others := tensors.keys() - {"text", "text_pair"} if "text" in tensors else ():
+        received = f"came with {', '.join(sorted(others))}"
+        raise ConflictingFields(received, field=input_field("text"), remedy="send texts or token ids, not both")
+    if "text_pair" in tensors and "text" not in tensors:
+        raise MissingField('"text" is missing', allowed='"text_pair" came', remedy="send both")
+    if not tensors.keys() & {"text", "input_ids"}:
         required = '"input_ids" or "text"' if "text" in allowed else '"input_ids"'
         received = ", ".join(map(repr, tensors)) or "no inputs"
         raise MissingField(f"{required} is missing", allowed=f"{received} came")
@@ -148,14 +144,13 @@ def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]
 
 
 def _texts(tensors: Tensors) -> list[Input]:
-    """Return each text with its pair, or one text with every pair."""
-    first, second = next(pair for pair in PAIRS.items() if pair[0] in tensors)
-    texts = _strings(tensors[first])
-    if second not in tensors:
+    """Return each text, with its own pair, or one text with each pair."""
+    texts = _strings(tensors["text"])
+    if "text_pair" not in tensors:
         return [Text(text) for text in texts]
-    others = _strings(tensors[second])
+    others = _strings(tensors["text_pair"])
     if len(texts) not in (1, len(others)):
-        raise _shape_error(tensors[second], f"[{len(texts)}], as many as the texts, or one text with any number")
+        raise _shape_error(tensors["text_pair"], f"[{len(texts)}], as many as the texts, or one text with any number")
     texts = texts * len(others) if len(texts) == 1 else texts
     return [Text(text, other) for text, other in zip(texts, others, strict=True)]
 
@@ -182,28 +177,24 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
     places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
     check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
     sent = mask if card.mask_from == "pad_count" or places.holes else None
-    types, positions = [
-        _integers(tensors[name], shape) if name in tensors else None for name in ("token_type_ids", "position_ids")
-    ]
+    types, positions = [_integers(tensors[name], shape) if name in tensors else None for name in BESIDE]
     extras = {extra.name: _extra(extra, tensors[extra.name], shape) for extra in card.extras if extra.name in tensors}
-    if sent is types is positions is None and not extras:
-        return _ids_alone(values, places), places
+    if sent is types is positions is None and not (extras or places.padded) and len(shape) == 2:
+        return [Ids(row) for row in values.reshape(shape)], places  # half the time of slicing
     return [
         Ids(
             values[cut],
-            None if sent is None else sent[cut],
-            None if types is None else types[cut],
-            None if positions is None else positions[cut],
+            _part(sent, cut),
+            _part(types, cut),
+            _part(positions, cut),
             {name: column[cut] for name, column in extras.items()} or None,
         )
         for cut in places.slices
     ], places
 
 
-def _ids_alone(values: Int64s, places: Places) -> list[Input]:
-    if len(places.shape) == 2 and not places.padded:
-        return [Ids(row) for row in values.reshape(places.shape)]  # half the time of slicing
-    return [Ids(values[cut]) for cut in places.slices]
+def _part(column: Int64s | None, cut: slice) -> Int64s | None:
+    return None if column is None else column[cut]
 
 
 def _mask(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:

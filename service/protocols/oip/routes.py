@@ -1,6 +1,6 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference, model repository."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay.tags import OIP, OIP_REPOSITORY
 from service.protocols.oip import bodies
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
-from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import OipError, render_error
 
 PREFIX = "/v2"
@@ -39,7 +39,7 @@ class IndexRequest(BaseModel):
     ready: bool = Field(False, description="true or false; true: the loaded ones alone")
 
 
-class MoveRequest(BaseModel):
+class ChangeRequest(BaseModel):
     """The body of a request to load or unload a model."""
 
     model_config = STRICT
@@ -59,7 +59,6 @@ METADATA = _object(name=TEXT, versions=TEXTS, platform=TEXT, inputs=TENSORS, out
 STATISTICS = _object(model_stats={"type": "array", "items": {"type": "object"}})
 STATE = {"enum": ["READY", "UNAVAILABLE"]}
 INDEX = {"type": "array", "items": _object(name=TEXT, version=TEXT, state=STATE, reason=TEXT)}
-LOADED, UNLOADED = _object(name=TEXT, load=BOOLEAN), _object(name=TEXT, unload=BOOLEAN)
 
 
 def routes(plane: DataPlane) -> RouteGroup:
@@ -129,24 +128,23 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     async def index(request: Request) -> Response:
         return json_response(await plane.index((await _optional(IndexRequest, request)).ready))
 
-    def exchange(verb: str, change: Callable[[str, dict[str, Any]], Awaitable[None]]) -> Handler:
+    def change(verb: Verb, about: str) -> list[Route]:
         async def handler(request: Request) -> Response:
             name = request.parameters["name"]
-            await change(name, (await _optional(MoveRequest, request)).parameters or {})
+            await plane.change(verb, name, (await _optional(ChangeRequest, request)).parameters or {})
             return json_response({"name": name, verb: True})
 
-        return handler
+        body = RequestBody(model=ChangeRequest, examples={"empty": {}}, required=False)
+        answer, path = _object(name=TEXT, **{verb: BOOLEAN}), f"{REPOSITORY}/models/{{name}}/{verb}"
+        return rows(f"oip_{verb}", handler, about, answer, path, body=body, need=CONTROL)
 
     about_index = "Every model of the store, and whether it is loaded"
-    about_load, about_unload = "Serve the store's present version of a model", "Stop serving a model"
     which = RequestBody(model=IndexRequest, examples={"ready": {"ready": True}}, required=False)
-    move = RequestBody(model=MoveRequest, examples={"empty": {}}, required=False)
     rows = partial(_rows, verb="POST", tag=OIP_REPOSITORY, management=True)
-    moves, model = partial(rows, body=move, need=CONTROL), f"{REPOSITORY}/models/{{name}}"
     return [
         *rows("oip_index", index, about_index, INDEX, f"{REPOSITORY}/index", body=which, admitted=False),
-        *moves("oip_load", exchange("load", plane.load), about_load, LOADED, f"{model}/load"),
-        *moves("oip_unload", exchange("unload", plane.unload), about_unload, UNLOADED, f"{model}/unload"),
+        *change("load", "Serve the store's present version of a model"),
+        *change("unload", "Stop serving a model"),
     ]
 
 

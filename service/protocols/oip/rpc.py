@@ -9,7 +9,7 @@ from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequi
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip import messages
-from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import grpc_status, message_of
 from service.protocols.oip.messages import Answer, Inference, InputTensor, OutputForm
 from service.protocols.oip.metadata import VERSION
@@ -95,26 +95,19 @@ def _repository(plane: DataPlane) -> list[Method]:
     async def index(request: Any) -> Document:
         return {"models": await plane.index(request.ready, request.repository_name)}
 
-    async def load(request: Any) -> Document:
-        return {"model_name": await _exchange(plane.load, request), "isLoaded": True}
+    def change(verb: Verb) -> Method:
+        async def handler(request: Any) -> Document:
+            name = request.model_name or request.repository_name  # KServe's clients send the first, Triton's the second
+            if not name:
+                remedy = "send the name of one folder of the store"
+                raise ModelRequired("is empty", field=("model_name",), remedy=remedy)
+            repository = request.repository_name if request.model_name else ""
+            await plane.change(verb, name, values_of(request.parameters), repository)
+            return {"model_name": name, f"is{verb.title()}ed": True}
 
-    async def unload(request: Any) -> Document:
-        return {"model_name": await _exchange(plane.unload, request), "isUnloaded": True}
+        return _method(f"RepositoryModel{verb.title()}", handler, management=True, admitted=True)
 
-    return [
-        _method("RepositoryIndex", index, management=True),
-        _method("RepositoryModelLoad", load, management=True, admitted=True),
-        _method("RepositoryModelUnload", unload, management=True, admitted=True),
-    ]
-
-
-async def _exchange(change: Callable[[str, Document, str], Awaitable[None]], request: Any) -> str:
-    """Load or unload the model of a request and return its name; KServe's clients send it as `model_name`."""
-    name: str = request.model_name or request.repository_name  # Triton's clients send the model as the repository
-    if not name:
-        raise ModelRequired("is empty", field=("model_name",), remedy="send the name of one folder of the store")
-    await change(name, values_of(request.parameters), request.repository_name if request.model_name else "")
-    return name
+    return [_method("RepositoryIndex", index, management=True), change("load"), change("unload")]
 
 
 # ---- requests for inference, and answers as protobuf would write them, byte for byte

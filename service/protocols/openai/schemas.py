@@ -56,86 +56,72 @@ class EmbeddingsBody(BaseModel):
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
     model: vllm_fields.ModelName = None
-    encoding_format: Annotated[
-        Literal["float", "base64", "bytes", "bytes_only"],
-        Field(description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"),
-    ] = "float"
-    dimensions: Annotated[
-        int | None, Field(ge=0, description="an integer from 1: leading values kept, then normalised")
-    ] = None
-    user: Annotated[str | None, Field(description="a text; not used")] = None
-    embed_dtype: Annotated[
-        Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"],
-        Field(description="of base64 and bytes: float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2"),
-    ] = "float32"
-    endianness: Annotated[
-        Literal["native", "little", "big"], Field(description="of base64 and bytes: native (here: little), little, big")
-    ] = "native"
-    truncate_prompt_tokens: Annotated[
-        int | None,
-        Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"),
-    ] = None
-    truncation_side: Annotated[
-        Literal["left", "right"] | None, Field(description="right keeps the beginning, left the end")
-    ] = None
-    normalize: Annotated[bool | None, Field(description="true scales vectors to unit length, false does not")] = None
-    use_activation: Annotated[bool | None, Field(description="as normalize: vLLM's newer name for it")] = None
-    add_special_tokens: Annotated[bool, Field(description="false: a text's bare pieces")] = True
-    priority: Annotated[Literal[0], Field(description="0: requests are answered as they come")] = 0
-    padding: Annotated[Literal["do_not_pad"] | None, Field(description="do_not_pad: nothing is padded here")] = None
-    cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
+    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = Field(
+        "float", description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"
+    )
+    dimensions: int | None = Field(None, ge=0, description="an integer from 1: leading values kept, then normalised")
+    user: str | None = Field(None, description="a text; not used")
+    embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = Field(
+        "float32", description="of base64 and bytes: float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2"
+    )
+    endianness: Literal["native", "little", "big"] = Field(
+        "native", description="of base64 and bytes: native (here: little), little, big"
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="right keeps the beginning, left the end"
+    )
+    normalize: bool | None = Field(None, description="true scales vectors to unit length, false does not")
+    use_activation: bool | None = Field(None, description="as normalize: vLLM's newer name for it")
+    add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
+    priority: Literal[0] = Field(0, description="0: requests are answered as they come")
+    padding: Literal["do_not_pad"] | None = Field(None, description="do_not_pad: nothing is padded here")
+    cache_salt: str | None = Field(None, description="a text; not used: no prompt is cached")
     request_id: vllm_fields.RequestId = None
-    modality: Annotated[
-        Literal["text", "image"] | None,
-        Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
-    ] = None
-    task: Annotated[
-        str | None, Field(description="one of the model's tasks, whose adapters and prompt are used (Jina's field)")
-    ] = None
-    late_chunking: Annotated[
-        bool | None,
-        Field(description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"),
-    ] = None
-    normalized: Annotated[bool | None, Field(description="as normalize: Jina's name for it")] = None
-    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
-    output_dtype: Annotated[
-        Literal["float", "int8", "uint8", "binary", "ubinary"] | None,
-        Field(
-            description="float, int8 or uint8 (of a model that was calibrated), binary or ubinary (signs, eight to a "
-            "byte): integers, or their bytes in base64 (Voyage's field)"
-        ),
-    ] = None
-    embedding_type: Annotated[
-        JinaType | None, Field(description="as output_dtype; base64 is as encoding_format (Jina's field)")
-    ] = None
-    encoding_type: Annotated[
-        JinaType | None, Field(description="as embedding_type: what llama-index's client of Jina sends")
-    ] = None
-    output_dimension: Annotated[
-        int | None, Field(ge=1, description="an integer from 1: as dimensions (Voyage's field)")
-    ] = None
-    truncation: Annotated[
-        bool | None, Field(description="true cuts to what the model reads, false refuses (Voyage's field)")
-    ] = None
-    truncate: Annotated[
-        bool | Literal["NONE", "START", "END"] | None,
-        Field(
-            description="what is cut off a text that is too long: START, END, or NONE, which refuses (NIM's field); "
-            "true cuts its end, false refuses (Jina's field)"
-        ),
-    ] = None
+    modality: Literal["text", "image"] | None = Field(
+        None, description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"
+    )
+    task: str | None = Field(
+        None, description="one of the model's tasks, whose adapters and prompt are used (Jina's field)"
+    )
+    late_chunking: bool | None = Field(
+        None, description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"
+    )
+    normalized: bool | None = Field(None, description="as normalize: Jina's name for it")
+    input_type: INPUT_TYPES | None = Field(None, description=INPUT_TYPE_ABOUT)
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
+        None,
+        description="float, int8 or uint8 (of a model that was calibrated), binary or ubinary (signs, eight to a "
+        "byte): integers, or their bytes in base64 (Voyage's field)",
+    )
+    embedding_type: JinaType | None = Field(
+        None, description="as output_dtype; base64 is as encoding_format (Jina's field)"
+    )
+    encoding_type: JinaType | None = Field(
+        None, description="as embedding_type: what llama-index's client of Jina sends"
+    )
+    output_dimension: int | None = Field(None, ge=1, description="an integer from 1: as dimensions (Voyage's field)")
+    truncation: bool | None = Field(
+        None, description="true cuts to what the model reads, false refuses (Voyage's field)"
+    )
+    truncate: bool | Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="what is cut off a text that is too long: START, END, or NONE, which refuses (NIM's field); "
+        "true cuts its end, false refuses (Jina's field)",
+    )
 
 
 class PoolingBody(EmbeddingsBody):
     """A body of /embeddings, and which rows to return."""
 
-    task: Annotated[
-        Literal["embed", "token_embed"] | None,
-        Field(description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"),
-    ] = None
-    output: Annotated[
-        str | None, Field(description="the name of one of the model's outputs, as it is; left out: as task says")
-    ] = None
+    task: Literal["embed", "token_embed"] | None = Field(
+        None, description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"
+    )
+    output: str | None = Field(
+        None, description="the name of one of the model's outputs, as it is; left out: as task says"
+    )
 
 
 class OpenAIUsage(BaseModel):
@@ -167,9 +153,9 @@ class _List(BaseModel):
     created: int
     model: str
     usage: OpenAIUsage
-    truncated: Annotated[
-        list[int] | None, Field(description="numbers of the inputs that were cut, from 0; absent: none was cut")
-    ] = None
+    truncated: list[int] | None = Field(
+        None, description="numbers of the inputs that were cut, from 0; absent: none was cut"
+    )
 
 
 class EmbeddingList(_List):
@@ -189,10 +175,10 @@ class OpenAIModel(BaseModel):
 
     id: str
     object: Literal["model"] = "model"
-    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    created: int = Field(description="when it was exported, in seconds since 1970")
     owned_by: Literal["inlay"] = "inlay"
-    max_model_len: Annotated[int | None, Field(description="longest text, in tokens")]
-    root: Annotated[str, Field(description="what it was exported from")]
+    max_model_len: int | None = Field(description="longest text, in tokens")
+    root: str = Field(description="what it was exported from")
     parent: None = None
 
 

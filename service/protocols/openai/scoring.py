@@ -54,9 +54,9 @@ class _ScoredBody(BaseModel):
 
     model: vllm_fields.ModelName = None
     use_activation: vllm_fields.UseActivation = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens")
-    ] = None
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
+    )
     truncation_side: vllm_fields.TruncationSide = None
     request_id: vllm_fields.RequestId = None
 
@@ -80,10 +80,10 @@ class ClassifyBody(_ScoredBody):
     """What to classify."""
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
-    raw_scores: Annotated[
-        bool | None, Field(description="infinity's: true leaves scores as the model gives them; sent, its answer comes")
-    ] = None
-    add_special_tokens: Annotated[bool, Field(description="false: a text's bare pieces")] = True
+    raw_scores: bool | None = Field(
+        None, description="infinity's: true leaves scores as the model gives them; sent, its answer comes"
+    )
+    add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
 
 
 class ScoreEntry(BaseModel):
@@ -98,8 +98,8 @@ class ClassifyEntry(BaseModel):
     """The scores of one input's labels."""
 
     index: int
-    label: Annotated[str, Field(description="the best one")]
-    probs: Annotated[list[float], Field(description="of all labels, in the order of their numbers")]
+    label: str = Field(description="the best one")
+    probs: list[float] = Field(description="of all labels, in the order of their numbers")
     num_classes: int
 
 

@@ -4,7 +4,7 @@ Both read their requests into EmbedOptions, which say how texts are cut and whic
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -36,18 +36,18 @@ POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: i
 class Info(BaseModel):
     """What is served, and its limits."""
 
-    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
-    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
+    model_id: str = Field(description="the Hub id it was made from, else its name here")
+    model_sha: str | None = Field(default=None, description="the Hub's revision, which is not kept here")
     model_dtype: str
     served_model_name: str
     model_type: dict[str, dict[str, Any]]
-    max_concurrent_requests: Annotated[int, Field(description="of this process")]
-    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
-    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
+    max_concurrent_requests: int = Field(description="of this process")
+    max_input_length: int = Field(description="in tokens, special ones included")
+    max_batch_tokens: int = Field(description="tokens that run together; a longer single input runs alone")
     max_batch_requests: int | None = None
-    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
+    max_client_batch_size: int = Field(description="inputs of one request")
     auto_truncate: bool
-    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
+    tokenization_workers: int = Field(description="threads that tokenise one request's texts")
     version: str
     sha: str | None = None
     docker_label: str | None = None
