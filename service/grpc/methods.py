@@ -78,5 +78,5 @@ class Service:
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of its methods in the metrics."""
+        """The names of the service's methods in the metrics."""
         return [self.metric_prefix + method.name for method in self.methods]

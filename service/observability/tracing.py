@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: one for each request, its stages below it. The only module that imports opentelemetry.
+"""OpenTelemetry spans: one for each request, with its stages below it. The only module that imports opentelemetry.
 
 Nothing is imported unless an endpoint is set. A caller's W3C trace context and its decision whether to sample are
 continued; of the requests without one, a share is sampled. Attributes never hold what a caller sent.
@@ -58,7 +58,7 @@ class Tracing:
         self._trace = trace
 
     def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Traced":
-        """Begin a server span, below the caller's.
+        """Begin a server span below the caller's span.
 
         Args:
             name: a first name of the span, until its route is known.
@@ -71,7 +71,7 @@ class Tracing:
         return Traced(self, span, self._trace.format_trace_id(span.get_span_context().trace_id))
 
     def close(self) -> None:
-        """Send the spans that are not sent yet; returns when the exporter has sent them or given up."""
+        """Send the remaining spans; returns when the exporter has sent them or given up."""
         self._provider.shutdown()
 
     def stages(self, span: "Span", passes: Sequence[Pass], written: bool) -> None:
@@ -111,7 +111,7 @@ class Traced:
         self.passes: list[Pass] = []
 
     def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:
-        """End the span, as the request is answered.
+        """End the span when the request is answered.
 
         Args:
             name: name of the span, now that its route is known.

@@ -17,7 +17,7 @@ class Closeness(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which engine runs a model's encoder.
+    """The engine that runs a model's encoder.
 
     Args:
         engine: name of the engine's setting.
@@ -47,7 +47,7 @@ class Engine(Protocol):
 
     @property
     def alone(self) -> "Engine | None":
-        """Runs graphs with attention, with the same bits, where a run has all cores to itself; None: as this does."""
+        """An engine with the same bits for a run of a graph with attention that has all cores; None: this engine."""
         ...
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
@@ -61,5 +61,5 @@ class Engine(Protocol):
         ...
 
     def shrink(self) -> None:
-        """Let the next run of each graph (the next two where several go on at a time) give back unused memory."""
+        """Make the next run of each graph (the next two if several run at a time) free unused memory."""
         ...

@@ -1,4 +1,4 @@
-"""Deadlines: cancels work when the time that its caller allowed is over."""
+"""Cancels work when its caller's deadline has passed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
