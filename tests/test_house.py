@@ -29,7 +29,7 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
 # The floors of models/ and of service/, from the ground up: a package imports itself and what lies on lower floors.
 MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "progress"),
+    ("errors",),
     ("positions",),
     ("recipes",),
     ("tables",),
