@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
+from google.protobuf.json_format import ParseDict
+
 from proto import open_inference_pb2 as pb
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired, Unsupported
@@ -57,7 +59,7 @@ def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]]
 
     async def handler(request: Any, call: RequestContext) -> Any:
         made = document(request)
-        return answer(**(made if isinstance(made, dict) else await made))
+        return ParseDict(made if isinstance(made, dict) else await made, answer(), ignore_unknown_fields=True)
 
     return Method(name=name, request=getattr(pb, f"{name}Request"), handler=handler, **options)
 
@@ -86,7 +88,7 @@ def _descriptions(plane: DataPlane) -> list[Method]:
         _method("ServerMetadata", lambda request: plane.server()),
         _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
         _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
-        _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
+        _method("ModelStatistics", lambda request: plane.statistics(request.name, request.version)),
         *[unsupported(name) for name in UNSUPPORTED],
     ]
 
@@ -142,12 +144,12 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
     if raw is not None:
         if tensor.HasField("contents"):
             received, remedy = "has contents beside raw_input_contents", "send every tensor raw, or every one typed"
-            raise ConflictingFields(received, field=messages.input_field(name), remedy=remedy)
+            raise messages.input_error(ConflictingFields, name, received, remedy=remedy)
         return messages.from_raw(name, datatype, shape, raw)
     field = messages.datatype_of(name, datatype).contents
     if sent not in ([], [field]):
         received = f"has datatype {datatype} and {', '.join(sent)}"
-        raise ConflictingFields(received, field=messages.input_field(name), remedy=f"send {field} alone")
+        raise messages.input_error(ConflictingFields, name, received, remedy=f"send {field} alone")
     return messages.from_values(name, datatype, shape, list(getattr(tensor.contents, field)))
 
 
