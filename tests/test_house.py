@@ -120,11 +120,6 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 # Modules that may pass MOST_LINES, with the reason.
 LONG: dict[str, str] = {
-    "models/families/decoders.py": "a table: one row a model_type",
-    "models/families/encoder_decoders.py": "a table: one row a model_type",
-    "models/families/encoders.py": "a table: one row a model_type",
-    "models/families/heads.py": "a table: one row a model_type",
-    "models/positions/rope/conventions.py": "a table: one row a model_type",
     "models/positions/rope/scalings.py": "a function and a row a scaling",
     "service/protocols/inlay/positions/parameters.py": "a class a scheme",
 }

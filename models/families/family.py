@@ -172,7 +172,6 @@ class Family:
 
     Attributes:
         prefix: what files of the family's other classes put before every tensor name.
-        defaults: what transformers' config class assumes for keys that config.json omits, under the class's own names.
         names: usual key -> the config's own name for it, where they differ; `table_width` is the width of the tables
             before a Linear.
         input_layer: the steps before the first block.
@@ -237,10 +236,11 @@ class Family:
         alibi: its ALiBi; None: none.
         buckets: its relative buckets; None: none.
         adapters: whether files may hold LoRA adapters of several tasks beside the weights (adapters.py).
+        defaults: what transformers' config class assumes for keys that config.json omits, under the class's own names:
+            those of class_defaults.json, in which a row here has only what differs (published code).
     """
 
     prefix: str
-    defaults: Mapping[str, Any]
     input_layer: Recipe
     block: Recipe = ()
     after_blocks: Recipe = ()
@@ -290,16 +290,7 @@ class Family:
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
     adapters: bool = False
-
-
-def sizes(vocab_size: int, hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    """Return a config class's sizes under the usual keys."""
-    return {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def norm(stem: str) -> LayerNorm:

@@ -97,7 +97,7 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
 
 def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
     """Return the blocks of CLIP and SigLIP, with the steps behind the last."""
-    return BlockFamily("", {}, (), encoder_blocks.CLIP, after_blocks)
+    return BlockFamily("", (), encoder_blocks.CLIP, after_blocks)
 
 
 _CLIP_SIZES = {

@@ -1,4 +1,4 @@
-"""Parts of a run computed on a Ray cluster by Ray Data: a pool of actors, each with a model of its own.
+"""Computes parts of a run on a Ray cluster by Ray Data: a pool of actors, each with its own model.
 
 Every machine of the cluster needs Inlay, and the model, the input and the output under the same paths.
 """
@@ -26,12 +26,12 @@ def run(
     actors: int,
     progress: Callable[[int], None],
 ) -> None:
-    """Compute parts of a run, each by the next actor that is free.
+    """Compute parts of a run, each by the next free actor.
 
     Args:
         settings: `threads` of each actor; 0: one.
-        address: of the cluster, as ray.init takes it; local: one on this machine, for this run.
-        actors: how many; 0: as many as the cluster has cores for.
+        address: address of the cluster, as ray.init takes it; local: a cluster on this machine, for this run.
+        actors: number of actors; 0: as many as the cluster has cores for.
     """
     import ray
 

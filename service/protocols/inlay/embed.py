@@ -22,7 +22,7 @@ POOLED_BYTES_FORMATS = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
 
 
 class EmbedHandler:
-    """Answers bodies of /embed."""
+    """Answers requests for /embed."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._registry = context.registry
@@ -52,9 +52,8 @@ class EmbedHandler:
         return formats.response(headers, encoded, timing_headers.lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | Handler]:
-        """Return responses to requests for rows of plain token ids, errors of requests that cannot be read, and for all
-        others a handler that goes on with what was read.
-        """
+        """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
+        read."""
         answers: list[Response | InlayError | Handler] = []
         entries: list[tuple[EmbedRequest, RequestContext] | None] = [None] * len(requests)
         forms: dict[int, tuple[AnswerForm, Encode]] = {}
@@ -86,10 +85,10 @@ class EmbedHandler:
 
 
 def _format_of(head: Head) -> Encode:
-    """Return the function that encodes in the format that a head accepts, and keep it with the head.
+    """Return the function that encodes in the format that a head accepts, and remember it with the head.
 
     Raises:
-        NotAcceptable: it accepts no format.
+        NotAcceptable: the head accepts none of FORMATS.
         UnsupportedMedia: the body is not declared to be JSON.
     """
     if head.memo is None:
@@ -101,7 +100,7 @@ def _format_of(head: Head) -> Encode:
 
 
 def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:
-    """Return headers and body in the request's encoding_format, by default in the format of `encode`."""
+    """Return headers and body in the request's encoding_format; by default, in the format of `encode`."""
     if form.encoding in PROMPT_EMBEDS_FORMATS:
         return prompt_embeds.answer(result, form.encoding, form.bare)
     if form.encoding in POOLED_BYTES_FORMATS:

@@ -1,4 +1,4 @@
-"""POST /models/{name}/images: pictures and pixel tensors, answered in the formats of /embed.
+"""POST /models/{name}/images: embeds pictures and pixel tensors, with answers in the formats of /embed.
 
 An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, as the bytes of
 one file, or in a safetensors body. An address is never fetched.
@@ -74,24 +74,20 @@ class ImagesBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS), Field(description="an image or a list of images")]
-    outputs: Annotated[
-        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
-        Field(description="one name or a list of names from the model's outputs; left out: its default output"),
-    ] = None
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Field(description="float32, float16 or bfloat16")] = (
-        "float32"
+    inputs: Annotated[Any, WithJsonSchema(INPUTS)] = Field(description="an image or a list of images")
+    outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
+        None, description="one name or a list of names from the model's outputs; left out: its default output"
     )
-    encoding_format: Annotated[
-        Literal["float", "base64"], Field(description="in JSON responses: float or base64 (little-endian, in `dtype`)")
-    ] = "float"
-    normalize: Annotated[
-        bool | None,
-        Field(description="scale image_embedding to unit length; left out: if the model compares unit vectors"),
-    ] = None
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="leading values of image_embedding to keep, before it is scaled")
-    ] = None
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="float32, float16 or bfloat16")
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="in JSON responses: float or base64 (little-endian, in `dtype`)"
+    )
+    normalize: bool | None = Field(
+        None, description="scale image_embedding to unit length; left out: if the model compares unit vectors"
+    )
+    dimensions: int | None = Field(
+        None, ge=1, description="leading values of image_embedding to keep, before it is scaled"
+    )
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -150,7 +146,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options of a query string, a form or safetensors' metadata, where lists are separated by commas."""
+    """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
     options: dict[str, Any] = {"inputs": None} | texts
     if "outputs" in texts:
         options["outputs"] = texts["outputs"].split(",")
@@ -165,7 +161,7 @@ def _options(texts: dict[str, str]) -> ImagesBody:
 
 
 def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
-    """Return the image of one entry; several of a tensor that holds a stack of one size."""
+    """Return the image of one entry; several images for a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     if isinstance(value, str):
         return [decode_picture(value, path)]
@@ -192,7 +188,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
 
 
 def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
-    """Return the rows and columns of flattened patches; raise WrongType for another value than two integers."""
+    """Return the rows and columns of flattened patches; raise WrongType for anything but two integers."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
@@ -204,7 +200,7 @@ def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return as pictures the parts that name a file or are called image, images or inputs; the rest are options."""
+    """Return the parts with a filename or called image, images or inputs as pictures; the others are options."""
     pictures: ImageInputs = []
     options: dict[str, str] = {}
     for part in parts_of(content_type, body):
@@ -220,7 +216,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
 
 
 def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return pixel_values or input_features, one image or a stack; or tensors 0, 1, ...; options in __metadata__."""
+    """Return images from pixel_values, input_features, or tensors 0, 1, ...; options are in __metadata__."""
     sent = from_safetensors(body)
     arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
     options = {name: value for name, value in sent.items() if name not in arrays}
@@ -237,6 +233,6 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
 
 
 def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
-    """Return each image of [images, channels, height, width] or [images, bins, frames], or the one that came."""
+    """Return each image of [images, channels, height, width] or [images, bins, frames]; a single image as it is."""
     axes = 2 if name == "input_features" else 3
     return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]

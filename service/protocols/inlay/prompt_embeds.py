@@ -1,4 +1,4 @@
-"""Responses that another server takes as its input: prompt_embeds for vLLM, input_embeds for sglang.
+"""Answers that another inference server takes as input: prompt_embeds for vLLM, input_embeds for sglang.
 
 Both hold the rows that the model's own `embed_input_ids` gives there: without positions, segments or norms, and scaled
 only where no later step scales (card.prompt_embeds_output). Over gRPC they are the same rows.
@@ -26,7 +26,7 @@ _DECIDED = ("outputs", "pooling", "dimensions", "normalize")
 
 
 class PromptEmbeds(NamedTuple):
-    """A torch-save file for each input, of the rows of `result`."""
+    """The rows of `result`, with one torch-save file for each input."""
 
     result: EmbedResult
     files: tuple[memoryview, ...]
@@ -61,7 +61,7 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
 
 
 def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
-    """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
+    """Return the JSON document of `encoding`; `bare`: the request held a single input instead of a list."""
     if encoding == PROMPT_EMBEDS:
         value: Any = [json_arrays.Base64(file) for file in prompt_embeds(result).files]
     else:

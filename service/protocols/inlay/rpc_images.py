@@ -1,4 +1,4 @@
-"""The method Images of inlay.v1.Embedder: POST /models/{name}/images over gRPC."""
+"""The method Images of inlay.v1.Embedder, which is POST /models/{name}/images over gRPC."""
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
@@ -19,7 +19,7 @@ class Images:
         self._context = context
 
     async def __call__(self, message: pb.ImagesRequest, call: RequestContext) -> EmbedResult:
-        """Return the outputs; raise InlayError where an image or an option cannot be served."""
+        """Return the outputs; raise InlayError if an image or an option cannot be served."""
         name = self._context.registry.get(message.model or None).card.name
         inputs = await inline_or_in_thread(message.ByteSize(), _inputs, message)
         message.ClearField("inputs")
@@ -35,7 +35,7 @@ def _inputs(message: pb.ImagesRequest) -> ImageInputs:
 
 
 def _input(message: pb.Image, index: int) -> ImageInputs:
-    """Return the image of one entry; several of a tensor that holds a stack of one size."""
+    """Return the image of one entry; several images for a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     name = message.WhichOneof("kind")
     if name is None:

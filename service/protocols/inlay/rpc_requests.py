@@ -52,7 +52,7 @@ class Decoded(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a message says beside its inputs."""
+    """The fields of a message except its inputs."""
 
     model: str | None
     options: EmbedOptions
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
 
 
 def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
-    """Return the request in a message, which is cleared.
+    """Return the request in a message, and clear the message.
 
     Args:
         max_inputs: the limit, checked before any input is read.
@@ -81,7 +81,7 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
 
 @lru_cache(maxsize=256)
 def _known_options(message_without_inputs: bytes) -> _Known:
-    """Return what a message says beside its inputs; cached, because callers repeat their options."""
+    """Return the fields of a message except its inputs; cached, because callers repeat their options."""
     message = pb.EmbedRequest.FromString(message_without_inputs)
     if message.pooling not in POOLINGS:
         raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())

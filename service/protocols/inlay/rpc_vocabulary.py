@@ -26,7 +26,7 @@ Fields = TypeVar("Fields", bound=BaseModel)
 
 
 class Vocabulary:
-    """Computes on the word table and the output head of a model.
+    """Serves Logits, Similar and Analysis, which read the word table and the output head of a model.
 
     Args:
         positions: sends tables.
@@ -38,7 +38,7 @@ class Vocabulary:
     async def logits(
         self, request: pb.LogitsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """Yield logits, or the tokens of the largest, as Positions does a table."""
+        """Yield logits, or the tokens of the largest, in the messages of a table."""
         model = self._model(request.model)
         logits.head_of(model)
         parameters = await _read(LogitsParameters, request)
@@ -47,7 +47,7 @@ class Vocabulary:
             yield chunk
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
-        """Return the tokens that are nearest, best first."""
+        """Return the most similar tokens, best first."""
         table = word_table(self._model(request.model))
         found = await search(self._context, table, await _read(SimilarParameters, request))
         return pb.SimilarResponse(

@@ -1,4 +1,4 @@
-"""POST /models/{name}/similarity: vectors of texts and images to a dual encoder's logits and probabilities."""
+"""POST /models/{name}/similarity: a dual encoder's logits and probabilities for vectors of texts and images."""
 
 from typing import Any
 

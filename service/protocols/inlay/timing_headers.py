@@ -1,4 +1,4 @@
-"""The x-* headers that say what a response took, as text-embeddings-inference sends them."""
+"""The x-* headers with the times and counts of a response, as text-embeddings-inference sends them."""
 
 from time import perf_counter
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Rows as the file that `torch.save` writes of a tensor, without torch.
+"""Writes rows as the file that `torch.save` writes of a tensor, without torch.
 
 A zip of stored entries: a pickle that describes the tensor, its byte order, its values, the version of the layout.
 
@@ -68,6 +68,6 @@ def _integer(value: int) -> bytes:
 
 
 def _padding(start: int) -> bytes:
-    """Return an extra field that aligns the values behind a local header at `start`."""
+    """Return an extra field that aligns the values after a local header at `start`."""
     size = -(start + LOCAL_HEADER_BYTES + len(VALUES) + 4) % ALIGNMENT
     return b"FB" + size.to_bytes(2, "little") + b"Z" * size

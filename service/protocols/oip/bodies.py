@@ -1,4 +1,4 @@
-"""Bodies of POST .../infer: JSON, with raw tensors behind it where the binary tensor extension puts them.
+"""Bodies of POST .../infer: JSON, followed by raw tensors as in the binary tensor extension.
 
 Inference-Header-Content-Length counts the JSON's bytes; raw tensors follow in the order of the list, without
 gaps. Content types are not checked.
@@ -41,7 +41,7 @@ STRICT = ConfigDict(strict=True)
 
 
 class TensorDescription(BaseModel):
-    """A tensor without its data."""
+    """The name, datatype and shape of a tensor."""
 
     model_config = STRICT
     name: str = Field(description="a string")
@@ -60,7 +60,7 @@ class TensorParameters(BaseModel):
 
 
 class InferInput(TensorDescription):
-    """A tensor of a request: with data, or with raw bytes behind the JSON."""
+    """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
     data: Any = Field(None, description="flat or nested as the shape says; BYTES as strings; FP16 and BF16 never")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
@@ -145,7 +145,7 @@ def _inference(body: bytes, header: bytes | None) -> Inference:
 
 
 async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
-    """Return an answer as JSON, with raw tensors behind it.
+    """Return an answer as JSON, followed by raw tensors.
 
     Args:
         reserve: keeps memory for bytes of the response.
@@ -164,7 +164,7 @@ async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
 
 
 def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
-    """Return the JSON of an answer, the raw tensors behind it, and the number of values in its lists."""
+    """Return the JSON of an answer, the raw tensors that follow it, and the number of values in its lists."""
     binary, default = dict(answer.inference.outputs), answer.inference.parameters.binary_data_output
     entries, raws, values = [], list[memoryview](), 0
     for tensor in answer.outputs:
@@ -188,7 +188,7 @@ def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
 
 
 def _json_bytes(header: bytes | None, size: int) -> int:
-    """Return the length of a body's JSON: what the header says, else all of it."""
+    """Return the length of a body's JSON: what the header says, by default the whole body."""
     if header is None:
         return size
     text = header.strip()
@@ -200,7 +200,7 @@ def _json_bytes(header: bytes | None, size: int) -> int:
 
 
 def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memoryview]:
-    """Return an input, and the raw bytes that are left behind it."""
+    """Return an input, and the raw bytes that follow its own."""
     entry = validated(InferInput, sent, ("inputs", index))
     name = entry.name
     messages.datatype_of(name, entry.datatype)

@@ -40,7 +40,7 @@ class DataPlane:
         self._statistics = defaultdict[str, dict[str, Any]](_no_statistics)
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
-        """Return the answer to a request, which is counted in the model's statistics."""
+        """Return the answer to a request, and count the request in the model's statistics."""
         card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
         try:
             allowed = [tensor["name"] for tensor in metadata.input_tensors(card)]
@@ -59,7 +59,7 @@ class DataPlane:
         return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
-        """Return a loaded model; raise NotFound where there is none, or none of that version."""
+        """Return a loaded model; raise NotFound if there is none, or none of that version."""
         model = self.context.registry.get(name)
         if version not in ("", VERSION):
             shown = version[:SHOWN_CHARACTERS]
@@ -67,7 +67,7 @@ class DataPlane:
         return model
 
     async def why_not_ready(self) -> InlayError | None:
-        """Return the error that new requests would get; None: they are served."""
+        """Return the error that new requests would get; None if they are served."""
         try:
             await self.context.check_ready()
         except InlayError as error:
@@ -110,7 +110,7 @@ class DataPlane:
     # ---- the model repository: names of the store's folders, and nothing else that could reach a file
 
     async def index(self, only_ready: bool, repository: str = "") -> list[dict[str, str]]:
-        """Return every model of the store by name, or the loaded ones alone."""
+        """Return every model of the store by name, or only the loaded ones."""
         _check_repository(repository)
         states = await asyncio.to_thread(self.context.registry.states)
         return [

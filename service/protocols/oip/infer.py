@@ -36,7 +36,7 @@ BESIDE = ("token_type_ids", "position_ids")
 def request_of(
     card: Card, inference: Inference, settings: Settings, allowed: Collection[str]
 ) -> tuple[EmbedRequest, Places | None]:
-    """Return the core's request, and the places of its sequences in the caller's tensors; None: they are texts.
+    """Return the core's request, and the places of its sequences in the caller's tensors, None for texts.
 
     Args:
         allowed: the names of the tensors that the model takes.
@@ -70,7 +70,7 @@ def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Pl
 
 
 def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
-    """Return the bytes of the token rows of a result with their padding.
+    """Return the bytes of a result's token rows with their padding.
 
     Raises:
         TooLarge: padding makes them larger than this server sends.
@@ -90,12 +90,12 @@ def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
 
 
 def _places(output: Output, places: Places | None) -> Places | None:
-    """Return the places of an output's rows in the caller's tensors; None: it has no row for each of their tokens."""
+    """Return the places of an output's rows in the caller's tensors; None if it has no row for each token."""
     return places if has_row_per_token(output.name) else None
 
 
 def _tensors(output: Output, places: Places | None, left: bool) -> list[OutputTensor]:
-    """Return the tensors that an output is sent as where a request names none.
+    """Return the tensors to send of an output if the request names none.
 
     Args:
         left: whether truncation cut off the beginning.
@@ -165,7 +165,7 @@ def _strings(tensor: InputTensor) -> list[str]:
 
 
 def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[Input], Places]:
-    """Return each sequence's ids and what goes with them, padding left out, and their places in the tensors."""
+    """Return each sequence's ids and extra inputs, without padding, and their places in the tensors."""
     ids = tensors["input_ids"]
     shape, values = ids.shape, _integers(ids, ids.shape)
     if not len(values):
@@ -212,7 +212,7 @@ def _sent_lengths(tensor: InputTensor | None) -> Int64s | None:
 
 
 def _integers(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
-    """Return the numbers of a tensor, flat; raise BadRequest if it is of another shape, or of texts."""
+    """Return the numbers of a tensor, flat; raise BadRequest for another shape, or for texts."""
     if isinstance(tensor.values, list):
         raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: integers")
     if tensor.shape != shape:

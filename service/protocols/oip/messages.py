@@ -1,4 +1,4 @@
-"""What a request for inference and its answer hold over REST and gRPC alike, and how tensors are read and written.
+"""Inference requests and answers as REST and gRPC share them, and how tensors are read and written.
 
 Every input of a model is whole numbers or texts, so a tensor becomes an int64 array or a list of texts at once.
 """
@@ -33,7 +33,7 @@ class Datatype(NamedTuple):
     """How the elements of an input are stored and sent.
 
     Args:
-        dtype: of raw bytes; empty: texts, 4 bytes of length before each.
+        dtype: dtype of raw bytes; empty: texts, each after its length in 4 bytes.
         contents: the field of InferTensorContents that carries it.
         json: the type of an element in JSON.
     """
@@ -99,7 +99,7 @@ class OutputTensor(NamedTuple):
 
 
 def _one_of(names: Mapping[str, str]) -> BeforeValidator:
-    """Return a validator that reads one of these names as its value; null stays."""
+    """Return a validator that turns one of these names into its value; null stays."""
 
     def read(value: Any) -> str | None:
         if value is None:
@@ -151,18 +151,18 @@ def parameters_of(sent: Any) -> InferParameters:
 
 
 class OutputForm(NamedTuple):
-    """A requested output, and whether it leaves as raw bytes."""
+    """A requested output, and whether it is sent as raw bytes."""
 
     name: str
     binary: bool = True
 
 
 class Inference(NamedTuple):
-    """A request for inference.
+    """An inference request.
 
     Args:
         outputs: empty: the model's default output.
-        id: which the answer repeats; None: there is none.
+        id: id that the answer repeats; None: there is none.
     """
 
     inputs: Sequence[InputTensor]
@@ -172,11 +172,11 @@ class Inference(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request for inference.
+    """The answer to an inference request.
 
     Args:
         model: the name of the model that computed it.
-        outputs: in the order of the request.
+        outputs: the tensors, in the order of the request.
         truncated: numbers of the sequences that were cut.
     """
 
@@ -192,7 +192,7 @@ def input_error(kind: type[BadRequest], name: str, received: str, allowed: str =
 
 
 def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None:
-    """Raise Unsupported where the parameters of a tensor ask for what this server does not do.
+    """Raise Unsupported if the parameters of a tensor ask for a feature that this server lacks.
 
     Args:
         kind: "inputs" or "outputs".
@@ -203,7 +203,7 @@ def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None
 
 
 def check_count(kind: str, tensors: Sized) -> None:
-    """Raise TooLarge for more inputs or outputs than one request has."""
+    """Raise TooLarge if a request has too many inputs or outputs."""
     if len(tensors) > MAX_TENSORS:
         raise TooLarge(f"holds {len(tensors)} tensors", field=(kind,), allowed=f"this server reads {MAX_TENSORS}")
 
@@ -227,7 +227,7 @@ def elements(name: str, shape: Sequence[Any]) -> int:
 
 
 def from_values(name: str, datatype: str, shape: Sequence[Any], values: list[Any]) -> InputTensor:
-    """Return the tensor of a list of numbers, or of texts or their bytes for BYTES.
+    """Return the tensor of a list of numbers or, for BYTES, of texts or their bytes.
 
     Raises:
         WrongShape: the shape takes another number of values.
@@ -248,7 +248,7 @@ def from_values(name: str, datatype: str, shape: Sequence[Any], values: list[Any
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> InputTensor:
-    """Return the tensor of raw bytes; INT64 shares their memory where that is aligned.
+    """Return the tensor of raw bytes; INT64 shares their memory if that is aligned.
 
     Args:
         raw: little-endian elements; for BYTES, 4 bytes of length before each.

@@ -17,7 +17,7 @@ Tensors = list[dict[str, Any]]
 
 
 def server(version: str, settings: Settings) -> dict[str, Any]:
-    """Return the server's metadata, with the extensions that are on."""
+    """Return the server's metadata, with its extensions."""
     repository = ["model_repository"] if settings.model_control == "explicit" else []
     return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}
 
@@ -57,7 +57,7 @@ def input_tensors(card: Card) -> Tensors:
 
 
 def _output_tensors(model: Model) -> Tensors:
-    """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
+    """Return name, datatype and shape of each tensor that a model returns, in FP32 by default."""
     tensors, card = [], model.card
     for name in card.outputs:
         (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1

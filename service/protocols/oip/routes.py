@@ -33,7 +33,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class IndexRequest(BaseModel):
-    """Which models are listed."""
+    """Which models to list."""
 
     model_config = STRICT
     ready: bool = Field(False, description="true or false; true: the loaded ones alone")
@@ -62,7 +62,7 @@ INDEX = {"type": "array", "items": _object(name=TEXT, version=TEXT, state=STATE,
 
 
 def routes(plane: DataPlane) -> RouteGroup:
-    """Return everything under /v2."""
+    """Return the routes under /v2."""
     rows = (*_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
     return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON))
 
@@ -100,7 +100,7 @@ def _probed(error: InlayError | None, document: dict[str, Any]) -> Response:
 
 
 def _json_of(document: Callable[[str, str], dict[str, Any]]) -> Handler:
-    """Return a handler that answers with a document of the model and version that a path names."""
+    """Return a handler that answers with a document about the model and version in the path."""
 
     async def handler(request: Request) -> Response:
         return json_response(document(*_named(request)))
@@ -164,12 +164,12 @@ def _rows(
 
 
 def _both(path: str) -> tuple[str, str]:
-    """Return the path of a model, and the same path of a version of it."""
+    """Return the path of a model, and that of one of its versions."""
     return f"{MODEL}{path}", f"{MODEL}/versions/{{version}}{path}"
 
 
 def _named(request: Request) -> tuple[str, str]:
-    """Return the name and version in a path, empty where it has none."""
+    """Return the model's name and version in a path; empty if the path has none."""
     return request.parameters.get("name", ""), request.parameters.get("version", "")
 
 

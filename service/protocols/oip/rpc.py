@@ -154,7 +154,7 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
 
 
 def values_of(parameters: Mapping[str, Any]) -> Document:
-    """Return a map of parameters as JSON has it; those that are not set are left out."""
+    """Return a map of parameters as JSON values, without those that are not set."""
     chosen = {name: (parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in parameters.items()}
     return {name: getattr(parameter, choice) for name, (parameter, choice) in chosen.items() if choice}
 
@@ -184,7 +184,7 @@ def _parts(answer: Answer) -> list[bytes | memoryview]:
 
 
 def stream_response(answer: Answer | bytes) -> bytes:
-    """Return a serialized ModelStreamInferResponse that holds `infer_response`, or that of an error as it is."""
+    """Return a serialized ModelStreamInferResponse that holds `infer_response`; an error's is returned as it is."""
     if isinstance(answer, bytes):
         return answer
     parts = _parts(answer)
@@ -192,6 +192,6 @@ def stream_response(answer: Answer | bytes) -> bytes:
 
 
 def _stream_error(request: pb.ModelInferRequest | None, error: InlayError) -> bytes:
-    """Return the answer to a request that failed: its message and, where it could be read, the request's id."""
+    """Return the answer to a failed request: its message and, if it could be read, the request's id."""
     named = pb.ModelInferResponse(id="" if request is None else request.id)
     return serialize(pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=named))

@@ -1,4 +1,4 @@
-"""The handlers behind text-embeddings-inference's REST routes."""
+"""The handlers of text-embeddings-inference's REST routes."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -66,7 +66,7 @@ class Handlers:
         return await self._embed(request)
 
     def _handler(self, body: bytes) -> Callable[[Request], Awaitable[Response]]:
-        """Return the handler that a body is for."""
+        """Return the handler of a body."""
         data = parse_json(body)
         if type(data) is not dict:
             return self._embed
@@ -95,7 +95,7 @@ class Handlers:
         return formats.response(headers, parts, self._timing(request, result))
 
     async def embed_sparse(self, request: Request) -> Response:
-        """Return the values of each input's sparse vector that are not 0."""
+        """Return the non-zero values of each input's sparse vector."""
         body, inputs = await read_json(request, self._vectors_body, schemas.SparseBody)
         self._operations.check_batch(len(inputs), "inputs")
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
@@ -105,7 +105,7 @@ class Handlers:
         return formats.response(headers, parts, self._timing(request, result))
 
     async def similarity(self, request: Request) -> Response:
-        """Return the score of a text with each of the others."""
+        """Return the similarity of a text to each of the others."""
         body = await read_json(request, _similarity_body)
         texts, model = body.inputs, self._registry.get(body.model)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
@@ -153,7 +153,7 @@ class Handlers:
         return self._timed(request, predictions if nested else predictions[0], labelled.result)
 
     async def rerank(self, request: Request) -> Response:
-        """Return the texts' numbers and scores, the best first; a body with `documents` is another protocol's."""
+        """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
         data = await read_json(request, parse_json)
         if type(data) is dict and "texts" not in data:
             if "documents" in data:
@@ -169,7 +169,7 @@ class Handlers:
         return self._timed(request, best, ranks.result)
 
     async def info(self, request: Request) -> Response:
-        """Return what is served, and its limits."""
+        """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
         return json_response(self._operations.info(self._registry.get(query.model)).model_dump())
 
@@ -181,7 +181,7 @@ class Handlers:
 
 
 def _is_marked(body: bytes) -> bool:
-    """Return whether a body may be of another operation than /embed."""
+    """Return whether a body may be for another operation than /embed."""
     return any([mark in body for mark in MARKS])
 
 
@@ -205,13 +205,13 @@ def _normalized(result: EmbedResult) -> EmbedResult:
 
 
 def _cosines(result: EmbedResult) -> NDArray[np.float64]:
-    """Return the products of the first unit vector with the others, [n - 1]."""
+    """Return the cosines of the first vector with the others, [n - 1]."""
     source, *_ = rows = result.outputs[0].rows.astype(np.float64)
     return np.asarray(rows[1:] @ source)
 
 
 def _predictions(labelled: Labelled, top_k: int | None) -> list[list[dict[str, Any]]]:
-    """Return the best `top_k` labels of each text; None: all."""
+    """Return the best `top_k` labels of each text; None: all labels."""
     return [
         [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
         for index in range(len(labelled.scores))

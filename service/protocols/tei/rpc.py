@@ -44,11 +44,11 @@ PredictRequest = pb.PredictRequest | pb.PredictPairRequest
 
 
 class Timed(NamedTuple):
-    """An answer whose metadata says what it took.
+    """An answer whose metadata holds timings.
 
     Args:
         message: without its metadata.
-        result: of the core.
+        result: result of the core.
         seconds: since the request was taken up.
         entries: wire bytes of the message's first field, which are written apart from it.
     """
@@ -60,7 +60,7 @@ class Timed(NamedTuple):
 
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
-    """Return the services of tei.v1; health checks report NOT_SERVING for those that no model here supports."""
+    """Return the services of tei.v1; health checks report NOT_SERVING for those that no loaded model supports."""
     registry = context.registry
 
     def serves(*kinds: str) -> Callable[[], bool]:
@@ -123,7 +123,7 @@ def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[...,
 
 
 def _with_streams(*methods: Method) -> list[Method]:
-    """Return unary methods, and for each the one that answers a stream of its requests."""
+    """Return unary methods, each with its method that answers a stream of requests."""
     streams = [
         replace(method, name=f"{method.name}Stream", kind="bidirectional", initial_metadata=None) for method in methods
     ]
@@ -131,7 +131,7 @@ def _with_streams(*methods: Method) -> list[Method]:
 
 
 class Handlers:
-    """Handlers of tei.v1, each for one request of the default model."""
+    """Handlers of tei.v1; each serves the default model."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._operations = context, Operations(context)
@@ -147,7 +147,7 @@ class Handlers:
         return registry.default
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
-        """Return the same as /info."""
+        """Return the answer of /info."""
         info = self._operations.info(self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
         (kind,) = info.model_type
@@ -224,7 +224,7 @@ class Handlers:
         return _ranked(ranks, texts if request.return_text else None, started)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
-        """Return the same of the pairs of a stream; the first message says whether scores are raw and texts returned.
+        """Rank the pairs of a stream; the first message says whether to return raw scores and texts.
 
         Each pair is cut as its own message says.
         """
@@ -243,7 +243,7 @@ class Handlers:
         return _ranked(ranks, [request.text for request in read] if read[0].return_text else None, started)
 
     def _ranking_model(self) -> Model:
-        """Return the default model; raise WrongModelKind before a stream is read if it does not rank."""
+        """Return the default model; raise WrongModelKind if it does not rank, before a stream is read."""
         model = self._model()
         if not ranks_pairs(model.card):
             raise ranking.not_a_ranker(model.card)
@@ -259,7 +259,7 @@ def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None, started: float) -
 
 
 def timed_response(answer: Timed) -> bytes:
-    """Return a serialized message with its metadata, which stands behind its entries."""
+    """Return a serialized message with its metadata, which follows its entries."""
     result, times = answer.result, answer.result.times
     metadata = pb.Metadata(
         compute_chars=result.characters,

@@ -1,4 +1,4 @@
-"""GET /positions and GET /positions/presets: schemes, figures and presets as data for a page's controls.
+"""GET /positions and GET /positions/presets: describe schemes, figures and presets for a page's controls.
 
 All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS, FIGURES, PRESETS.
 """
@@ -67,7 +67,7 @@ def _scheme(row: Scheme) -> Description:
 
 
 def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """Return what a scheme's pictures show, and their options; those of none are empty."""
+    """Return the figures of a scheme and their options; empty for a scheme without figures."""
     extensions = PICTURE_TYPES if figures else ()
     options = PlotOptions.model_json_schema()["properties"] if figures else {}
     return {
@@ -82,7 +82,7 @@ def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
 
 
 def _model_fields(scheme: str) -> dict[str, Any]:
-    """Return the parameters of a model's own encoding with their defaults; those of `fields` that its card leaves."""
+    """Return the parameters of a model's encoding with their defaults: those of `fields` that its card does not set."""
     if scheme not in MODEL_SCHEMES:
         return {}
     properties = MODEL_SCHEMES[scheme].parameters.model_json_schema()["properties"]
@@ -104,7 +104,7 @@ def _field(row: Scheme, name: str, entry: JsonSchemaValue) -> Description:
 
 
 def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
-    """Return a schema without alternatives: null is dropped, and the types of several forms become a list."""
+    """Return a schema without alternatives: null is dropped, and several types become a list of types."""
     options = [option for option in entry.get("anyOf", [entry]) if option != {"type": "null"}]
     field: dict[str, Any] = {}
     for option in options:
@@ -117,7 +117,7 @@ def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
 
 
 def _scalings_of(name: str) -> dict[str, Any]:
-    """Return what a parameter is to the rope types: which read it, unless all do, and which need it."""
+    """Return which rope types read a parameter, unless all do, and which require it."""
     parameter = SCALING_PARAMETERS.get(name)
     default = parameter.default if parameter else _ROPE_DEFAULTS.get(name)
     needing = [rope_type for rope_type, row in SCALINGS.items() if name in (*row.required, *row.sizes)]
@@ -136,7 +136,7 @@ def _scalings_of(name: str) -> dict[str, Any]:
 
 
 def _exclusive(row: Scheme) -> list[list[tuple[str, ...]]]:
-    """Return groups of parameters of which a request takes one group only."""
+    """Return groups of parameters; a request may use only one group."""
     choices = []
     if issubclass(row.parameters, RopeSource):
         choices.append([("preset",), ("config", "model_type"), tuple(dict.fromkeys((*SIZES, *SCALING_PARAMETERS)))])
@@ -163,7 +163,7 @@ def _rope_type(name: str) -> Description:
 
 
 def preset_list() -> list[Description]:
-    """Return every preset: its config, and the parameters of each kind of layer."""
+    """Return every preset: its config, and the parameters of each layer type."""
     return [
         {
             "name": name,
@@ -182,7 +182,7 @@ def _layers(preset: Preset) -> Iterator[tuple[str | None, LayerRope]]:
 
 
 def _layer(layer_type: str | None, layer: LayerRope) -> Description:
-    """Return how one kind of layer rotates, as the parameters that give the same table without the preset."""
+    """Return the parameters that give the table of one layer type without the preset."""
     rope = layer.rope
     parameters = {
         "theta": rope.theta,

@@ -1,4 +1,4 @@
-"""Rotation of q and k by their positions, and conversion of weights between layouts: tensors in, tensors out."""
+"""Rotates q and k by their positions, and converts weights between layouts: tensors in, tensors out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ LISTED_DTYPE = "float32"  # of numbers that come without one
 
 
 def rotate(parameters: RotateParameters) -> TableCall:
-    """Return q, k or both, turned by a RoPE of any parameters."""
+    """Return q, k or both, rotated by a RoPE of any parameters."""
     layer, facts = choose_rope(parameters)
     layout = parameters.layout or layer.layout
     rope = {"rope": layer.rope, "layout": layout, "notes": layer.notes}
@@ -35,7 +35,7 @@ def rotate(parameters: RotateParameters) -> TableCall:
 
 
 def rotate_by_model(model: CardAndWeights, parameters: ModelRotateParameters) -> TableCall:
-    """Return q, k or both, turned as a model's layers do."""
+    """Return q, k or both, rotated as a model's layers rotate them."""
     layer_type, table = model_rope(model, parameters)
     rope = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
     return TableCall(_rotated, _arguments(parameters) | rope, {"model": model.card.name, "layer_type": layer_type})
@@ -112,7 +112,7 @@ def _rotated(
 def _token_positions(
     name: str, tensor: NDArray[Any], skip: int, start: int, length: int | None, positions: Positions | None
 ) -> Positions:
-    """Return the positions of a tensor's tokens; raise BadEncoding where there are more or fewer."""
+    """Return the positions of a tensor's tokens; raise BadEncoding if their number differs."""
     if tensor.ndim < 2:
         raise BadEncoding(f"{name} is {list(tensor.shape)}; it must be [..., tokens, head_dim]")
     tokens = tensor.shape[-2] - skip

@@ -1,4 +1,4 @@
-"""The routes of positional encodings: /positions/... of any parameters, /models/{name}/... of a model's own."""
+"""The routes of positional encodings: /positions/... for any parameters, /models/{name}/... for a model."""
 
 import asyncio
 from collections.abc import Callable
@@ -151,7 +151,7 @@ async def _post_table(context: ServiceContext, row: Scheme, request: Request) ->
 
 
 def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
-    """Return the examples of a row's query parameters by name, but for those named."""
+    """Return the examples of a row's query parameters by name, except those named."""
 
     def example(name: str) -> Example:
         return Example(make=lambda model: example_of(row, model and model.card).get(name))
@@ -260,7 +260,7 @@ async def _tensors(context: ServiceContext, request: Request, call: TableCall, o
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
-    """Return two queries that a model's first kind of layer rotates; of no model, without layers."""
+    """Return two queries that a model's first layer type rotates; without a model, without layers."""
     if model is None:
         return {"q": [[1, 2], [1, 2]]}
     ropes = model.card.encodings.ropes

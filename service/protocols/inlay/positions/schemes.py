@@ -1,4 +1,4 @@
-"""SCHEMES: one row per positional encoding, with its parameters and the table they stand for."""
+"""SCHEMES: one row per positional encoding, with its parameters and the function that makes its table."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,8 +44,8 @@ class Scheme:
         parameters: the model that validates and describes the parameters.
         call: returns the table that they stand for; of a loaded model it takes the CardAndWeights first.
         example: parameters of a small table, as a query string and a JSON body alike have them.
-        methods: with GET, whose responses can be cached and linked to, or with POST alone.
-        has: what a model with this encoding has, such as "rotary positions"; empty: it is no encoding of a model.
+        methods: GET, whose responses can be cached and linked to, and POST, or POST alone.
+        has: what a model with this encoding has, such as "rotary positions"; empty: no model has this encoding.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Scheme:
 
     @property
     def of_model(self) -> bool:
-        """Whether it is the encoding of a loaded model."""
+        """Whether this is the encoding of a loaded model."""
         return bool(self.has)
 
     @property
@@ -68,7 +68,7 @@ class Scheme:
 
 
 def positions_of(parameters: PositionRange, trained: int | None = None) -> Positions:
-    """Return the positions that start and length, or a list, stand for.
+    """Return the positions given by start and length, or by a list.
 
     Args:
         trained: the positions of the model, up to which a missing length goes; None: length is required.
@@ -97,7 +97,7 @@ def positions_of(parameters: PositionRange, trained: int | None = None) -> Posit
 
 
 def check_positions_alone(parameters: PositionRange) -> None:
-    """Raise BadParameters where both a list of positions and start or length were sent."""
+    """Raise BadParameters if both a list of positions and start or length were sent."""
     if parameters.positions is not None and {"start", "length"} & parameters.model_fields_set:
         raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
 
@@ -105,10 +105,10 @@ def check_positions_alone(parameters: PositionRange) -> None:
 def call_of(
     function: Callable[..., Table], parameters: TableOptions, facts: Mapping[str, Any] | None = None, **others: Any
 ) -> TableCall:
-    """Return the call of a function with the parameters that it takes by their names.
+    """Return the call of a function with its parameters by name.
 
     Args:
-        facts: of the call.
+        facts: facts about the call.
         others: arguments that are no parameters, or come in their place.
     """
     if isinstance(parameters, PositionRange) and "positions" not in others:
@@ -126,17 +126,17 @@ def _argument_names(function: Callable[..., Table]) -> tuple[str, ...]:
 
 
 class ChosenRope(NamedTuple):
-    """The rope that a caller means, and facts about where it comes from."""
+    """The rope that a request names, and facts about its source."""
 
     layer: LayerRope
     facts: Mapping[str, Any]
 
 
 def choose_rope(source: RopeSource) -> ChosenRope:
-    """Return the rope that parameters, a preset or a config stand for.
+    """Return the rope that parameters, a preset or a config describe.
 
     Raises:
-        BadParameters: they contradict each other, or describe no rope.
+        BadParameters: these contradict each other, or describe no rope.
     """
     sources = [name for name in ("config", "preset") if getattr(source, name) is not None]
     explicit = [name for name in SIZES if getattr(source, name) is not None] + list(source.scaling_parameters)
