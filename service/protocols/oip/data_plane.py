@@ -86,10 +86,10 @@ class DataPlane:
         """Return a model's configuration in Triton's format."""
         return metadata.model_config(self.model(name, version))
 
-    def statistics(self, name: str, version: str) -> dict[str, Any]:
+    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
-        return {"model_stats": [{"name": model, "version": VERSION} | self._statistics[model] for model in names]}
+        return [{"name": model, "version": VERSION} | self._statistics[model] for model in names]
 
     def _count(self, model: str, sequences: int, **seconds: float) -> None:
         """Count a request in a model's statistics, on the event loop's thread.
@@ -144,8 +144,7 @@ class DataPlane:
 def _no_statistics() -> dict[str, Any]:
     """Return Triton's `model_stats` of no requests: inference_count is of sequences, execution_count of requests."""
     counts = {"last_inference": 0, "inference_count": 0, "execution_count": 0}
-    stages = {name: {"count": 0, "ns": 0} for name in DURATIONS}
-    return {**counts, "inference_stats": stages, "batch_stats": [], "memory_usage": []}  # batches are all protocols'
+    return {**counts, "inference_stats": {name: {"count": 0, "ns": 0} for name in DURATIONS}}
 
 
 def _check_repository(name: str) -> None:

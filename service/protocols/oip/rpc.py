@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn
 
-from google.protobuf.json_format import ParseDict
-
 from proto import open_inference_pb2 as pb
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired, Unsupported
@@ -59,7 +57,7 @@ def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]]
 
     async def handler(request: Any, call: RequestContext) -> Any:
         made = document(request)
-        return ParseDict(made if isinstance(made, dict) else await made, answer(), ignore_unknown_fields=True)
+        return answer(**(made if isinstance(made, dict) else await made))
 
     return Method(name=name, request=getattr(pb, f"{name}Request"), handler=handler, **options)
 
@@ -88,7 +86,7 @@ def _descriptions(plane: DataPlane) -> list[Method]:
         _method("ServerMetadata", lambda request: plane.server()),
         _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
         _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
-        _method("ModelStatistics", lambda request: plane.statistics(request.name, request.version)),
+        _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
         *[unsupported(name) for name in UNSUPPORTED],
     ]
 
