@@ -30,6 +30,7 @@ from service.protocols.tei import answers, schemas
 from service.protocols.tei.operations import (
     Operations,
     pooled_output,
+    reading_of,
     sparse_output,
     token_output,
 )
@@ -112,14 +113,7 @@ class Handlers:
         scores: NDArray[Any]
         if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
-                self._embedder,
-                model,
-                texts.source_sentence,
-                texts.sentences,
-                request.context,
-                options.truncate,
-                options.truncation_direction,
-                options.prompt_name,
+                self._embedder, model, texts.source_sentence, texts.sentences, request.context, options
             )
         else:
             inputs = [Text(texts.source_sentence), *map(Text, texts.sentences)]
@@ -167,9 +161,8 @@ class Handlers:
             raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
         request.render_error = render_ranking_problem
         body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
-        ranks = await self._operations.rank(
-            self._registry.get(body.model), body.query, body.texts, options_of(body), body.raw_scores, request.context
-        )
+        model, reading = self._registry.get(body.model), reading_of(options_of(body), body.raw_scores)
+        ranks = await self._operations.rank(model, body.query, body.texts, reading, request.context)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
