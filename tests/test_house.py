@@ -104,7 +104,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "google": ("service.grpc",),
     "opentelemetry": ("service.observability.tracing" + IN_FUNCTIONS,),
     "pydantic": ("service.web", "service.settings", "service.http", "service.protocols", "service.cli"),
-    "pydantic_core": ("service.protocols",),
+    "pydantic_core": ("service.http", "service.protocols"),
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),

@@ -177,7 +177,7 @@ class Card:
         family: model_type of the model.
         hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
-        max_tokens: limit of texts, which are cut, special tokens included; None: none. Token ids are bound by `position`.
+        max_tokens: limit of texts, special tokens included, which are cut; None: none. `position` binds token ids.
         pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
