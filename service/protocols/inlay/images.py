@@ -25,8 +25,7 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
 from service.http.parameter_types import TENSOR
 from service.http.response import Response
@@ -104,13 +103,13 @@ def routes(context: ServiceContext) -> list[Route]:
     async def handler(request: Request) -> Response:
         name = request.parameters["name"]
         context.registry.get(name)
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+        encode = encoder(request.headers.get(b"accept"))
         _check_type(request.media_type)
         inputs, body = await in_thread(_read, request)
-        result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
-        base64, values = body.encoding_format == "base64", count_values(result)
-        headers, parts = await inline_or_in_thread(values, encode, result, base64)
-        return formats.response(headers, parts)
+        outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
+        options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
+        result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
+        return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
 
     return [
         Route(
