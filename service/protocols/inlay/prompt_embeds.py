@@ -20,10 +20,9 @@ from models.artifacts.card import Card
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import count_values
+from service.http.formats import NAMES, buffer, count_values
 from service.http.json_arrays import Base64, array_response
 from service.http.response import Response
-from service.protocols.inlay.torch_file import torch_file
 
 PROMPT_EMBEDS = "prompt_embeds"
 INPUT_EMBEDS = "input_embeds"

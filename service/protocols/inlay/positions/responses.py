@@ -28,6 +28,7 @@ from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
 from service.http.negotiation import negotiate
+from service.http.parameter_types import ArrayOptions
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
