@@ -26,8 +26,7 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
 from service.http.parameter_types import TENSOR
 from service.http.response import Response
@@ -122,13 +121,11 @@ def routes(context: ServiceContext) -> list[Route]:
 async def _answer(context: ServiceContext, request: Request) -> Response:
     name = request.parameters["name"]
     context.registry.get(name)
-    encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+    encode = encoder(request.headers.get(b"accept"))
     _check_type(request.media_type)
     inputs, body = await in_thread(_read, request)
     result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
-    base64, values = body.encoding_format == "base64", count_values(result)
-    headers, parts = await inline_or_in_thread(values, encode, result, base64)
-    return formats.response(headers, parts)
+    return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
 
 
 def _check_type(media_type: str) -> None:

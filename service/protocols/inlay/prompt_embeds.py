@@ -20,8 +20,9 @@ from models.artifacts.card import Card
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
-from service.http import json_arrays
-from service.http.formats import NAMES, Body, Headers, buffer, count_values, json_body
+from service.http.formats import NAMES, buffer, count_values
+from service.http.json_arrays import Base64, array_response
+from service.http.response import Response
 
 PROMPT_EMBEDS = "prompt_embeds"
 INPUT_EMBEDS = "input_embeds"
@@ -68,17 +69,17 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
     return PromptEmbeds(result, tuple([torch_file(rows) for rows in split(output.rows, output.lengths)]))
 
 
-def answer(result: EmbedResult, encoding: str, bare: bool) -> tuple[Headers, Body]:
-    """Return the JSON document of `encoding`; `bare`: the request held a single input instead of a list."""
+def answer(result: EmbedResult, encoding: str, bare: bool) -> Response:
+    """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
     if encoding == PROMPT_EMBEDS:
-        value: Any = [json_arrays.Base64(file) for file in prompt_embeds(result).files]
+        value: Any = [Base64(file) for file in prompt_embeds(result).files]
     else:
         value = _rows(result)
         value = value[0] if bare else value
     document = {"model": result.model, encoding: value, "usage": {"tokens": result.tokens}}
     if result.truncated:
         document["truncated"] = result.truncated
-    return json_body(document, count_values(result))
+    return array_response(document, count_values(result))
 
 
 def _rows(result: EmbedResult) -> list[Any]:

@@ -26,7 +26,8 @@ from service.embedding.position_tables import (
 )
 from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
-from service.http.formats import JSON, NPY, OCTETS, negotiate, npy_header, safetensors_header
+from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
+from service.http.negotiation import negotiate
 from service.http.parameter_types import ArrayOptions
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
