@@ -14,12 +14,12 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl
 
 import orjson
-from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaValue
 
 from models.plots import FIGURES, Subject, compose, document, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
 from models.plots.picture import Picture
+from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import Overloaded, UnknownValue
 from service.http.formats import JSON
@@ -38,7 +38,7 @@ from service.http.response import Response
 from service.http.routes import Request
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
+from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource
 from service.protocols.inlay.positions.responses import REVALIDATE
 from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
@@ -166,9 +166,7 @@ def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
 
 def usual_lengths(row: Scheme) -> dict[str, int]:
     """Return the default lengths of a scheme's pictures and graphs."""
-    model: type[BaseModel] = row.parameters
-    names = parameter_names(model)
-    usual = {name: length for name, length in USUAL_LENGTHS.items() if name in names}
+    usual = {name: length for name, length in USUAL_LENGTHS.items() if name in row.parameters.model_fields}
     if row.of_model:  # a missing length is that of the model
         usual.pop("length", None)
     return usual
@@ -219,7 +217,7 @@ class Plots:
         """
         parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
         first = Shown(make_call(parameters), options.label or _preset_name(parameters))
-        shown = [first, *_compared(request, Comparison(row, make_call, self._model_calls))]
+        shown = [first, *_compared(request, row, make_call, self._model_calls)]
         looks = options.model_dump(exclude={"compare"})
         etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
         if extension == DOCUMENT or any(table.of_model for table in shown):
@@ -312,49 +310,36 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 # ---- tables to compare
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What `compare` of a picture may name: the picture's own scheme, and models."""
-
-    row: Scheme
-    make_call: Callable[[Any], TableCall]
-    model_calls: CallFinder
-
-
-def _compared(request: Request, comparison: Comparison) -> Iterator[Shown]:
+def _compared(
+    request: Request, row: Scheme, make_call: Callable[[Any], TableCall], model_calls: CallFinder
+) -> Iterator[Shown]:
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
     sent = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
     for value in [value for name, value in pairs if name == "compare"]:
         if "=" in value:
-            yield _other(comparison, sent, value)
+            yield _other(row, make_call, model_calls, sent, value)
             continue
         for preset in value.split(","):
-            replaced = {name for name in sent if name in (*SIZES, *SOURCES) or name in _scaling_names()}
-            kept = {name: value for name, value in sent.items() if name not in replaced}
-            parameters = parse_source(comparison.row, {**kept, "preset": preset.strip()})
-            yield Shown(comparison.make_call(parameters), preset.strip())
+            kept = {name: value for name, value in sent.items() if name not in (*SIZES, *SOURCES, *SCALING_PARAMETERS)}
+            yield Shown(make_call(parse_source(row, {**kept, "preset": preset.strip()})), preset.strip())
 
 
-@cache
-def _scaling_names() -> frozenset[str]:
-    return frozenset(parameter_names(RopeSource)) - frozenset(RopeSource.model_fields)
-
-
-def _other(comparison: Comparison, sent: Mapping[str, str], compare: str) -> Shown:
+def _other(
+    row: Scheme, make_call: Callable[[Any], TableCall], model_calls: CallFinder, sent: Mapping[str, str], compare: str
+) -> Shown:
     values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=MAX_COMPARED_FIELDS))
     label = values.pop("label", "")[:MAX_TEXT]
     if "scheme" not in values and "model" not in values:
-        return Shown(comparison.make_call(parse_source(comparison.row, {**sent, **values})), label)
-    scheme, model = values.pop("scheme", comparison.row.name), values.pop("model", None)
+        return Shown(make_call(parse_source(row, {**sent, **values})), label)
+    scheme, model = values.pop("scheme", row.name), values.pop("model", None)
     rows = SCHEMES if model is None else MODEL_SCHEMES
     if scheme not in rows or not is_drawable(scheme):
         allowed = f"allowed: {', '.join(filter(is_drawable, rows))}"
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
-    row = rows[scheme]
-    names = row.parameters.model_fields
-    shared = {name: sent[name] for name in ("start", "length") if name in sent and name in names}
-    make_call = comparison.model_calls(row, model or "")
-    return Shown(
-        make_call(parse_source(row, ({} if "positions" in values else shared) | values)), label, model is not None
-    )
+    other = rows[scheme]
+    make_other = model_calls(other, model or "")
+    if "positions" not in values:
+        shared = {"start", "length"} & sent.keys() & other.parameters.model_fields.keys()
+        values = {name: sent[name] for name in shared} | values
+    return Shown(make_other(parse_source(other, values)), label, model is not None)
