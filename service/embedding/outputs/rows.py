@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from service.embedding.outputs.classes import ROW_OF_EACH
-from service.embedding.outputs.kind import Job, OutputKind, Planning, cast, joined
+from service.embedding.outputs.kind import ROW_OF_EACH, Job, OutputKind, Planning, cast
 from service.embedding.requests import Output
+from service.embedding.tokenize.packing import joined
 
 
 class GraphRows(OutputKind):

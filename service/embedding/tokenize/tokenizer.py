@@ -44,7 +44,6 @@ class Tokenizer:
     """A tokenizer.json, its own padding and truncation switched off.
 
     Args:
-        max_tokens: longest result, special tokens included; None: no limit.
         max_characters: longest text, or part of a pair; None: no limit.
         may_be_empty: a text may give no token.
         segments: return segment ids too.
@@ -57,7 +56,6 @@ class Tokenizer:
     def __init__(
         self,
         path: Path,
-        max_tokens: int | None,
         max_characters: int | None = None,
         may_be_empty: bool = False,
         segments: bool = True,
@@ -71,7 +69,6 @@ class Tokenizer:
             raise StartError(f"{path} is not a tokenizer.json: {error}; export the model again") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._max_tokens = max_tokens
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
@@ -131,7 +128,7 @@ class Tokenizer:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         encodings = encode(raw, add_special_tokens=cut.special_tokens)
-        most = cut.most(self._max_tokens)
+        most = cut.most
         for (index, text), whole in zip(texts.items(), encodings, strict=True):
             kept, count = whole, len(whole)
             if not count or (most is not None and count > most):
@@ -143,7 +140,7 @@ class Tokenizer:
 
         Without arrays for each text, which take a third of the time of short ones.
         """
-        most, longest = cut.most(self._max_tokens), self._max_characters
+        most, longest = cut.most, self._max_characters
         if self._filling is None and (longest is None or max(map(len, texts), default=0) <= longest):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]

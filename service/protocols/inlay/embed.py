@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from service.context import ServiceContext
-from service.embedding.requests import EmbedRequest, EmbedResult
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids
 from service.errors import InlayError
 from service.http import formats
 from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, count_values, negotiate
@@ -65,9 +65,9 @@ class EmbedHandler:
                 answers.append(error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            if form.encoding in ROWS_FORMATS:
+            if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
                 entries[number], forms[number] = (embed_request, request.context), (form, encode)
-        for number, result in enumerate(self._lookup.answer(entries)):
+        for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
             if result is not None:
                 answers[number] = self._response(requests[number], result, *forms[number])
         return answers

@@ -41,7 +41,7 @@ def both(kind: str) -> tuple[Tokenizer, Any]:
     judge = Judge.from_file(str(path))
     judge.no_padding()
     judge.no_truncation()
-    return Tokenizer(path, None), judge
+    return Tokenizer(path), judge
 
 
 def check(kind: str, text: str) -> None:
