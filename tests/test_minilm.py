@@ -109,7 +109,7 @@ def test_golden_numbers_are_of_the_installed_checkpoint() -> None:
 def test_ids_and_segment_ids_equal_transformers(tokenizer: Tokenizer, case: Case) -> None:
     text = Text(case.input) if isinstance(case.input, str) else Text(*case.input)
     cut = Cut(direction="left" if case.direction == "left" else "right", most=256)
-    got = tokenizer.encode_now({0: text}, cut)[0]
+    got = tokenizer.encode({0: text}, cut)[0]
     assert got.types is not None
     assert (got.ids.tolist(), got.types.tolist()) == (case.input_ids, case.token_type_ids)
 

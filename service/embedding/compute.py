@@ -72,11 +72,11 @@ class Computation:
 
     def _compute_joined(self, job: Job, texts: Sequence[Text]) -> None:
         """Compute texts without an object for each, which gives a quarter more texts a second."""
-        ids, job.lengths = self._tokenizer.joined_now([self._prompt + text.text for text in texts], self._cut)
+        ids, job.lengths = self._tokenizer.joined([self._prompt + text.text for text in texts], self._cut)
         job.rows = self._run([Packed(ids, ids, None, None, job.lengths)])  # positions are not read
 
     def _tokenize(self, job: Job, texts: Sequence[Text]) -> None:
-        encoded = self._tokenizer.encode_now(dict(enumerate(self._rewrite(texts))), self._cut)
+        encoded = self._tokenizer.encode(dict(enumerate(self._rewrite(texts))), self._cut)
         job.ids = list(encoded.values())
         if self._prompt_tokens:
             job.prompts = dict.fromkeys(encoded, self._prompt_tokens)

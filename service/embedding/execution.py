@@ -183,20 +183,15 @@ def _works(
             answered.append(len(works))
             works.append(Work(part, outputs))
             continue
-        key = _key(context.key_name, graph, outputs, part)
+        ids, positions, types, mask, _, extras = part
+        arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
+        digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
+        key = context.key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest
         if key not in places:
             places[key] = len(works)
             works.append(Work(part, outputs, model.shared_runs.setdefault(key, SharedRun())))
         answered.append(places[key])
     return works, answered
-
-
-def _key(key_name: str, graph: str, outputs: tuple[str, ...], part: Packed) -> Hashable:
-    """Return all that the rows of a sequence follow from, its arrays as a hash, and the API key of its caller."""
-    ids, positions, types, mask, _, extras = part
-    arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
-    digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
-    return key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest
 
 
 def _drop(queued: Queued) -> None:

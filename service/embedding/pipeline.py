@@ -16,7 +16,7 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer,
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, Rows, Work, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
-from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, sized
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
@@ -167,14 +167,14 @@ class EmbeddingPipeline:
             texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
         cut = job.plan.cuts[self._settings.auto_truncate]
         if characters + len(prompt) * len(texts) <= INLINE_CHARACTERS and not job.plan.locates:
-            encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
+            encoded = tokenizer.encode(texts, cut)  # no other request joins the queues meanwhile
         else:
             needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
             with reserved([each.queue for each in queues], cost, context.caller), self._budget.held_for(needed):
                 if job.plan.locates:
-                    encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
+                    encoded, job.located = await sized(2 * characters, tokenizer.encode_located, texts, cut, prompt)
                 else:
-                    encoded = await tokenizer.encode(texts, cut)
+                    encoded = await asyncio.to_thread(tokenizer.encode, texts, cut)
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             check_prompts(encoded, job.prompts)

@@ -113,9 +113,7 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 
         texts = read_texts(EVALUATION)
         chosen = texts[:: -(-len(texts) // MOST_TEXTS)]
-        encoded = tokenizer.encode_now(
-            {index: Text(text) for index, text in enumerate(chosen)}, Cut(most=card.max_tokens)
-        )
+        encoded = tokenizer.encode({index: Text(text) for index, text in enumerate(chosen)}, Cut(most=card.max_tokens))
         return [validation.check(card, index, ids, True, "right") for index, ids in encoded.items()]
     random = np.random.default_rng(0)
     drawn = [Ids(random.integers(0, card.vocab_size, length)) for length in RANDOM_LENGTHS]

@@ -94,7 +94,7 @@ def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
 async def _ids(model: Model) -> Int64s:
     """Return the ids of a letter; id 0 for a model without a tokenizer."""
     if model.tokenizer:
-        ids = (await model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens)))[0].ids
+        ids = model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens))[0].ids
         if len(ids):
             return ids
     return np.zeros(1, np.int64)
