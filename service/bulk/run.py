@@ -79,7 +79,7 @@ def _run(
     parts = whole.parts()
     missing = [part for part in parts if not worker.target.finished(part)]
     there = whole.rows - sum(part.rows for part in missing)
-    counted = _counting(there, whole.rows, progress)
+    counted = _counting(progress, there, whole.rows)
     if ray is None:
         worker.run(missing, counted)
     else:
@@ -91,13 +91,13 @@ def _run(
     return whole.rows, there
 
 
-def _counting(done: int, rows: int, progress: Progress) -> job.Progress:
-    """Return a function that adds written rows to those that are done, and tells the sum; it is told at once."""
+def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
+    """Return a function that adds rows to `done` and shows the progress; shows it once now."""
 
-    def count(written: int) -> None:
+    def count(rows: int) -> None:
         nonlocal done
-        done += written
-        progress(done, rows)
+        done += rows
+        progress(done, total)
 
     count(0)
     return count
