@@ -71,14 +71,6 @@ def choose(accept: bytes | None, policy: Policy = "asked", *, numbers: bool = Fa
     return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, numbers)
 
 
-def may_compress_numbers(accept: bytes | None, policy: Policy) -> bool:
-    """Return whether a response of numbers may be compressed, or has to be refused, for this Accept-Encoding header."""
-    try:
-        return choose(accept, policy, numbers=True) is not PLAIN
-    except NotAcceptable:
-        return True
-
-
 @lru_cache(maxsize=512)
 def _chosen(accept: bytes, policy: Policy, numbers: bool) -> Choice:
     qualities = {ALIASES.get(name, name): quality for name, quality in _qualities(accept)}

@@ -8,17 +8,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from service.embedding import truncation
-from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, NotAcceptable, Unavailable, UnsupportedCoding
 from service.http import content_coding
 from service.http.access_log import AccessLog
-from service.http.compression import compressed
+from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import Policy, choose, may_compress_numbers
+from service.http.negotiation import PLAIN, Policy, choose
 from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
@@ -116,8 +117,10 @@ class Pipeline:
             return
         head.route, head.parameters = match
         head.template = match.route.path
-        accepted = head.headers.get(b"accept-encoding")
-        head.may_compress = not match.route.vectors or may_compress_numbers(accepted, self._limits.compression)
+        accepted, policy = head.headers.get(b"accept-encoding"), self._limits.compression
+        with suppress(NotAcceptable):  # raised again before a request is served
+            head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
+        head.may_compress = not match.route.vectors or head.codings is None or head.codings[1] is not PLAIN
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
@@ -248,12 +251,12 @@ class Pipeline:
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
         head, context, policy = request.head, request.context, self._limits.compression
-        if head.may_compress:
-            choose(head.headers.get(b"accept-encoding"), policy)  # refused before any work is done
+        if head.codings is None:
+            choose(head.headers.get(b"accept-encoding"), policy)  # raises NotAcceptable
         if b"content-encoding" in head.headers:
             coding = content_coding.coding_of(head.headers[b"content-encoding"])
             if coding is not None:
-                request.body = await content_coding.decoded(request.body, coding, self._limits.max_body_bytes)
+                request.body = await decoded(request.body, coding, self._limits.max_body_bytes)
             self.budget.reserve(len(request.body), context)
         if context.deadline is None:
             response = await handler(request)
@@ -263,8 +266,7 @@ class Pipeline:
         if context.truncated:
             response = _with_truncated(context.truncated, response)
         if head.may_compress:
-            assert head.route is not None
-            response = await compressed(response, request, policy, vectors=head.route.vectors)
+            response = await compressed(response, head)
         return response
 
     def error_response(self, request: Request, error: InlayError) -> Response:

@@ -16,6 +16,7 @@ from service.errors import InlayError
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:
+    from service.http.negotiation import Choice
     from service.http.response import Response
 
 GONE = 499  # the status by which a client that left before its response is counted
@@ -49,6 +50,7 @@ class Head:
         template: the path of the route, or of those that answer other verbs; None: the path is unknown.
         parameters: the values of the route's `{names}`.
         may_compress: its responses may be compressed, or named as varying with Accept-Encoding.
+        codings: the choice of a content coding for documents, and for numbers.
         batched: its requests go to the route's batch handler first, where they are small.
         memo: what the route's handler keeps of it.
     """
@@ -56,6 +58,7 @@ class Head:
     route: "Route | None" = None
     template: str | None = None
     may_compress = True
+    codings: "tuple[Choice, Choice] | None" = None
     batched = False
     memo: Any = None
 

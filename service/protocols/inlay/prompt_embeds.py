@@ -8,15 +8,12 @@ Source: vLLM 0.33, renderers/embed_utils.py; sglang, managers/io_struct.py, whic
 
 from typing import Any, NamedTuple
 
-import ml_dtypes
-import numpy as np
-
 from models.artifacts.card import Card
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import count_values
-from service.http.json_arrays import Base64, array_response
+from service.http.formats import array_response, count_values
+from service.http.json_arrays import base64_text
 from service.http.response import Response
 from service.protocols.inlay.torch_file import torch_file
 
@@ -64,7 +61,7 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
 def answer(result: EmbedResult, encoding: str, bare: bool) -> Response:
     """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
     if encoding == PROMPT_EMBEDS:
-        value: Any = [Base64(file) for file in prompt_embeds(result).files]
+        value: Any = [base64_text(file) for file in prompt_embeds(result).files]
     else:
         value = _rows(result)
         value = value[0] if bare else value
@@ -76,5 +73,4 @@ def answer(result: EmbedResult, encoding: str, bare: bool) -> Response:
 
 def _rows(result: EmbedResult) -> list[Any]:
     output = result.outputs[0]
-    wide = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
-    return list(split(wide, output.lengths))
+    return list(split(output.rows, output.lengths))

@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from service.http.formats import NAMES, buffer
+from service.http.formats import buffer
 
 STORAGES = {"float32": b"FloatStorage", "float16": b"HalfStorage", "bfloat16": b"BFloat16Storage"}
 ALIGNMENT = 64  # of the values, so that torch.load(mmap=True) can map them
@@ -26,7 +26,7 @@ def torch_file(rows: NDArray[Any]) -> memoryview:
     Args:
         rows: [n, width] of float32, float16 or bfloat16, C-contiguous.
     """
-    dtype = NAMES[rows.dtype.type]
+    dtype = rows.dtype.name
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), _pickled(STORAGES[dtype], *rows.shape))
