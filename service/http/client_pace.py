@@ -24,13 +24,11 @@ class ClientPace:
     """Measures the pace of one connection's client, from one check to the next.
 
     Args:
-        client_seconds: how long the client may hold up its request or its response.
-        idle_seconds: how long the connection may wait for its next request.
+        settings: of connections.
     """
 
-    def __init__(self, client_seconds: float, idle_seconds: float) -> None:
-        self._client_seconds = client_seconds
-        self._idle_seconds = idle_seconds
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._client_seconds, self._idle_seconds = settings
         self._transfer: object = None
         self._bytes = 0  # that had passed when the client last kept up
         self._since = 0.0  # when that was

@@ -71,7 +71,7 @@ class EmbedHandler:
         else:
             described = result, form.encoding, embed_request.options.dtype
             response = await inline_or_in_thread(count_values(result), pooled_bytes.answer, *described)
-        return response._replace(lines=timing_lines(result, self._registry, request.arrived))
+        return Response(*response[:4], timing_lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | Handler]:
         """Return responses to requests for rows of plain token ids, errors of requests that cannot be read, and for all
@@ -102,7 +102,7 @@ class EmbedHandler:
             response = encode(result, form.encoding == "base64")
         except InlayError as error:
             return error.without_frames()
-        response = response._replace(lines=timing_lines(result, self._registry, request.arrived))
+        response = Response(*response[:4], timing_lines(result, self._registry, request.arrived))
         return response if response.stream is None else partial(_stream, response)
 
 
