@@ -45,7 +45,8 @@ def assume_decoder(
         *ropes.notes,
     )
     prefix, stem = _split(table)
-    return Family(prefix, {"pad_token_id": None}, (Embed(stem),), rotates=True, causal=True), assumptions
+    family = Family(prefix, (Embed(stem),), rotates=True, causal=True, defaults={"pad_token_id": None})
+    return family, assumptions
 
 
 def _layouts(ropes: rope_config.RopeConfig) -> str:

@@ -1,4 +1,4 @@
-"""Vectors of many texts on all cores: texts of like length together."""
+"""Computes the vectors of many texts on all cores, texts of like length together."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,10 +32,10 @@ Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their 
 
 
 class TextError(Exception):
-    """A text has no vector.
+    """Raised for a text that has no vector.
 
     Args:
-        number: of the text.
+        number: number of the text.
         reason: what is wrong with it.
     """
 
@@ -49,15 +49,15 @@ class Embedder:
 
     Args:
         model: loaded.
-        computation: of the output.
-        threads: that compute at a time.
-        task_characters: of the texts that a thread takes at a time.
+        computation: the computation of the output.
+        threads: number of threads that compute at a time.
+        task_characters: characters of the texts that a thread takes at a time.
         scored: the classifier whose activation makes scores of the logits; None: the output is given as it is.
 
     Attributes:
-        output: its name.
+        output: name of the output.
         width: values of a row.
-        classifies: it is logits or scores.
+        classifies: whether the output holds logits or scores of labels.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Embedder:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="embed")
 
     def submit(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tasks:
-        """Start on some texts, or on pairs of them and `seconds`, the longest first."""
+        """Start computing some texts, or pairs of them and `seconds`, the longest first."""
         read = list(map(Text, texts)) if seconds is None else list(map(Text, texts, seconds))
         sizes = [len(text.text) + len(text.pair or "") for text in read]
         order = sorted(range(len(texts)), key=lambda number: -sizes[number])
@@ -83,10 +83,10 @@ class Embedder:
         ]
 
     def collect(self, tasks: Tasks, count: int) -> Output:
-        """Return what `submit` started, in the order of the texts.
+        """Return the results of `submit`, in the order of the texts.
 
         Raises:
-            TextError: with the number of a text that has no vector.
+            TextError: a text has no vector; it carries the text's number.
         """
         if self.kind.pooled:
             rows = np.empty((count, self.width), np.float32)
@@ -108,7 +108,7 @@ class Embedder:
         return Output(self.output, rows, tuple(map(len, pieces)), False, joined)
 
     def cancel(self, tasks: Tasks) -> None:
-        """Leave out what of some tasks has not begun."""
+        """Cancel the tasks that have not begun."""
         for _, future in tasks:
             future.cancel()
 
@@ -120,13 +120,13 @@ class Embedder:
 
 
 def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Embedder:
-    """Load a model and return what computes an output of it.
+    """Load a model and return the Embedder of one of its outputs.
 
     Args:
-        options: with one output or none, which is the model's default; SCORES are those of its classifier.
+        options: options with at most one output, by default the model's; SCORES are those of its classifier.
 
     Raises:
-        StartError, ModelError: it cannot be loaded, or has no such output.
+        StartError, ModelError: the model cannot be loaded, or has no such output.
     """
     threads = settings.threads or machine.available_cpus()
     model = loading.load_model(folder, settings, threads, Metrics())
@@ -153,7 +153,7 @@ def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Em
 
 
 def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:
-    """Return what a task made; raise TextError for its first text that it could not read."""
+    """Return the result of a task; raise TextError for the first text that could not be read."""
     try:
         return future.result()
     except InlayError as error:

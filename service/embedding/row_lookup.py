@@ -78,11 +78,9 @@ class RowLookup:
         options: tuple[object, ...] = ()
         batch: _Batch | None = None
         for number, entry in enumerate(requests):
-            if entry is None:
+            if entry is None or not entry[0].inputs or type(entry[0].inputs[0]) is not Ids:
                 continue
             request, context = entry
-            if not request.inputs or type(request.inputs[0]) is not Ids:
-                continue
             if request[1:] != options:  # most equal those before: comparing is faster than looking up
                 options = request[1:]
                 if options not in batches:

@@ -40,7 +40,7 @@ _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for n
 
 
 class EmbedHandler:
-    """Answers bodies of /embed."""
+    """Answers requests for /embed."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._registry = context.registry
@@ -74,9 +74,8 @@ class EmbedHandler:
         return Response(*response[:4], timing_lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | Handler]:
-        """Return responses to requests for rows of plain token ids, errors of requests that cannot be read, and for all
-        others a handler that goes on with what was read.
-        """
+        """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
+        read."""
         answers: list[Response | InlayError | Handler] = []
         entries: list[tuple[EmbedRequest, RequestContext] | None] = [None] * len(requests)
         forms: dict[int, tuple[AnswerForm, Encode]] = {}
@@ -107,10 +106,10 @@ class EmbedHandler:
 
 
 def _format_of(head: Head) -> Encode:
-    """Return the function that encodes in the format that a head accepts, and keep it with the head.
+    """Return the function that encodes in the format that a head accepts, and remember it with the head.
 
     Raises:
-        NotAcceptable: it accepts no format.
+        NotAcceptable: the head accepts none of FORMATS.
         UnsupportedMedia: the body is not declared to be JSON.
     """
     if head.memo is None:

@@ -1,4 +1,4 @@
-"""Vectors as bytes, one behind the other, as vLLM's pooling sends them: `bytes` and `bytes_only`.
+"""Vectors as bytes, one after the other, as vLLM's pooling sends them: `bytes` and `bytes_only`.
 
 `bytes` describes them in the header `metadata`, which vLLM's decode_pooling_output reads; `bytes_only` does not.
 
@@ -60,7 +60,7 @@ def answer(
 
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
-    """Return the rows in another dtype; raise BadRequest for a value beyond it."""
+    """Return the rows in another dtype; raise BadRequest for a value out of its range."""
     if embed_dtype not in DTYPES:
         raise ConflictingFields(
             f"is {embed_dtype}",
@@ -79,7 +79,7 @@ def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
 
 
 def raw(rows: NDArray[Any], endianness: str) -> memoryview:
-    """Return the bytes of C-contiguous rows; `native` is this server's order, little."""
+    """Return the bytes of C-contiguous rows; `native` means this server's order, which is little."""
     plain = rows.view(_PLAIN[rows.dtype.itemsize])
     if endianness not in ("native", sys.byteorder):
         plain = plain.byteswap()

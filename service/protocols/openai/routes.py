@@ -42,13 +42,13 @@ VECTOR_BYTES = {"type": "string", "format": "binary", "description": "vectors in
 
 
 class Shape(NamedTuple):
-    """How the responses of a path look.
+    """The shape of a path's responses.
 
     Args:
         id_prefix: the beginning of the response's id.
         object: the `object` of an entry.
         field: the entry's field that holds the vector.
-        any_rows: it may answer with a vector for each token.
+        any_rows: whether the path may answer with a vector for each token.
     """
 
     id_prefix: str
@@ -140,7 +140,7 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
 
 
 def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
-    """Return the request with the output that the path answers with.
+    """Return the request with the output that the path returns.
 
     Raises:
         WrongModelKind, BadRequest: the model cannot serve it.
@@ -171,7 +171,7 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
 
 
 def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
-    """Return the request for images, with the output that the path answers with; errors as `_for_model`."""
+    """Return the request for images, with the output that the path returns; raises as `_for_model`."""
     card, request, rows = model.card, decoded.request, decoded.form.rows
     options = request.options
     reads_images(card)
@@ -208,7 +208,7 @@ def _check_options(decoded: Decoded, model: Model) -> None:
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
-    """Raise OutOfRange for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
+    """Raise OutOfRange for ids outside the vocabulary; ids of another vocabulary within it are not noticed."""
     for index, sequence in enumerate(request.inputs):
         if isinstance(sequence, Ids) and len(sequence.ids) and (largest := int(sequence.ids.max())) >= vocab_size:
             raise OutOfRange(
@@ -221,7 +221,7 @@ def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
 
 
 def _shaped(output: Output, decoded: Decoded) -> Output:
-    """Return an output with its rows as the body asks for them."""
+    """Return an output with one vector per text after late chunking, and with normalized rows for token_embed."""
     if decoded.form.late_chunking:  # the spans of the joined texts were inputs of their own
         return output._replace(lengths=(1,) * len(output.rows), pooled=True)
     if decoded.form.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them

@@ -1,4 +1,4 @@
-"""Answers of text-embeddings-inference that may have very many entries: tokens, sparse vectors, vectors of tokens.
+"""Streams answers of text-embeddings-inference with very many entries: tokens, sparse vectors, token vectors.
 
 They are written in pieces, because a writer keeps the GIL for all that it is given at once.
 """
@@ -55,7 +55,7 @@ def _entries(indices: NDArray[np.int32], values: NDArray[np.float32]) -> Iterato
 
 
 def sparse_message(result: EmbedResult) -> pb.EmbedSparseResponse:
-    """Return the sparse vector of a result's one text."""
+    """Return the sparse vector of a result with one text."""
     (output,) = result.outputs
     assert output.indices is not None
     message = pb.EmbedSparseResponse()
@@ -71,7 +71,7 @@ def tokens_json(texts: Sequence[Sequence[Token]]) -> bytes:
 
 
 def tokens_message(texts: Sequence[Sequence[Token]]) -> bytes:
-    """Return the wire bytes of the EncodeResponse of one text; those of several pieces make one message."""
+    """Return the wire bytes of the EncodeResponse of one text; the pieces together are one message."""
     (tokens,) = texts
     return b"".join([_encode_response(piece).SerializeToString() for piece in _pieces(tokens)])
 
