@@ -37,8 +37,8 @@ class ClientPace:
         """Return the seconds until the next check.
 
         Args:
-            idle_since: when the connection became idle; None: it is not.
-            now: on the clock of `idle_since`.
+            idle_since: when the connection became idle; None: it is busy.
+            now: the time on the clock of `idle_since`.
         """
         seconds = min(self._idle_seconds, self._client_seconds / 2)
         if idle_since is None:
@@ -55,7 +55,7 @@ class ClientPace:
         Args:
             transfer: what the client sends or takes, equal at two checks only while `passed` counts on.
             passed: bytes of it that the client has sent or taken.
-            now: in seconds.
+            now: the time in seconds.
         """
         moved = passed - self._bytes
         if self._transfer != transfer or (moved > 0 and moved >= CLIENT_BYTES_PER_SECOND * (now - self._since)):

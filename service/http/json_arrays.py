@@ -36,7 +36,7 @@ class JsonPieces:
     """A document with large arrays, whose JSON is made while it is sent.
 
     Args:
-        document: its arrays are C-contiguous.
+        document: the document; its arrays are C-contiguous.
     """
 
     def __init__(self, document: Any) -> None:

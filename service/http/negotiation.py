@@ -18,7 +18,7 @@ class Choice(NamedTuple):
     """The coding of a response.
 
     Args:
-        coding: its name; None: not coded.
+        coding: name of the coding; None: the response is not coded.
         required: the client refuses responses that are not coded.
     """
 

@@ -62,7 +62,7 @@ class Pipeline:
     """Serves the routes of a router.
 
     Args:
-        max_body_bytes: of one body, also once it is decoded.
+        max_body_bytes: largest size of one body, before and after decoding.
         compression: when responses are compressed.
 
     Attributes:
