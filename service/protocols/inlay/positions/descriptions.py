@@ -23,12 +23,7 @@ from service.http.formats import JSON
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
-from service.protocols.inlay.positions.parameters import (
-    SIZES,
-    Patches,
-    PositionRange,
-    RopeSource,
-)
+from service.protocols.inlay.positions.parameters import SIZES, Patches, PositionRange, RopeSource
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     PlotOptions,
