@@ -1,4 +1,4 @@
-"""The composition root: builds the whole application from the settings; it binds no port."""
+"""The composition root: builds the whole application from the settings, without binding a port."""
 
 import asyncio
 import logging
@@ -64,10 +64,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Application:
-    """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
+    """The application that uvicorn runs: HttpProtocol gives HTTP requests to `pipeline`; the rest is ASGI.
 
     Attributes:
-        api: the FastAPI application, which has the lifespan.
+        api: the ASGI application that has the lifespan.
         pipeline: serves HTTP requests.
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.
@@ -85,7 +85,7 @@ class Application:
     heads: HeadMemory = field(default_factory=HeadMemory)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
+        """Serve an ASGI scope: uvicorn with HttpProtocol sends only the lifespan, other servers send requests too."""
         if scope["type"] == "http":
             await asgi.serve(self, scope, receive, send)
         else:
@@ -245,7 +245,7 @@ async def _lifespan(
     listens: bool,
     api: Any,
 ) -> AsyncIterator[None]:
-    """Serve gRPC and run what runs beside requests, while uvicorn serves HTTP."""
+    """Serve gRPC and run the background tasks while uvicorn serves HTTP."""
     port = await server.start() if listens else server.open()
     async with _stopping_in_order(context, server, listens):
         context.lifecycle.started = True
@@ -279,7 +279,7 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
 
 
 def _drain(context: ServiceContext, server: RpcServer) -> None:
-    """Fail the probes and serve on, until the balancers in front have heard of it."""
+    """Fail the probes and serve on, until load balancers have noticed."""
     context.lifecycle.draining = True
     server.drain()
 

@@ -49,10 +49,10 @@ class Compared:
 
     Attributes:
         source: the ONNX file that is adopted.
-        card: its model's, with its pooling.
-        session: of its graph.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
         vector: makes a sentence vector of token vectors, modules included; None: the graph's own cannot be made so.
-        texts: as token ids.
+        texts: the texts as token ids.
     """
 
     source: OnnxSource
@@ -68,10 +68,10 @@ def compare(
     """Return how close the vectors of an adopted graph are to those of the float32 weights beside it.
 
     Args:
-        source: what is adopted.
-        card: its card, with its pooling.
-        session: of its graph.
-        folder: what it is adopted to; a temporary folder is made in it.
+        source: the ONNX model that is adopted.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
+        folder: folder it is adopted to; a temporary folder is made in it.
         progress: receives what is fetched and compared.
 
     Raises:

@@ -85,8 +85,8 @@ class Target:
 
     Attributes:
         out: the folder.
-        name: of the model.
-        source: what it is made from.
+        name: name of the model.
+        source: the checkpoint that it is made from.
         progress: receives what is being done, bytes done and bytes in all.
     """
 

@@ -96,13 +96,13 @@ def create(
 
     Args:
         folder: absent or empty.
-        model_type: of the family; None: what `config` says.
+        model_type: model_type of the family; None: that of `config`.
         config: a config.json or a part of one, whose keys replace the family's defaults; None: there is none.
         whole: write the blocks too, and what is behind the last.
         vocab_size, hidden_size: None: what `config` says, else the family's default.
         dtype: float32, float16 or bfloat16; None: what `config` says, else float32.
         init: a name of INITS, for every matrix; a padding row is zero; norms multiply by 1, every bias is 0.
-        std: of `normal` alone; None: 0.02.
+        std: standard deviation of `normal` only; None: 0.02.
         labels: of a head for sequence classification, which is written behind the blocks; None: as `config` names a
             class for sequence or token classification, or none.
         seed: the same numbers for the same seed, config and version of numpy.
@@ -157,8 +157,8 @@ def add_head(
     Args:
         folder: absent or empty.
         base: a checkpoint folder; what it holds of the head is kept where the number of labels is the same.
-        labels: of the head.
-        init, std, seed: as for `create`.
+        labels: number of labels of the head.
+        init, std, seed: as in `create`.
 
     Raises:
         ModelError: as of `create`, or `base` is no checkpoint whose model_type classifies.

@@ -30,9 +30,9 @@ def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP, 
 
     Args:
         source: the opened checkpoint.
-        target: where to.
-        dtype: of the table.
-        link: as for export.export.
+        target: folder to write to.
+        dtype: dtype of the table.
+        link: as in export.export.
 
     Raises:
         ModelError: the checkpoint cannot be exported, or the target may not be replaced.

@@ -64,10 +64,10 @@ class TextModel:
 
     Attributes:
         source: the checkpoint.
-        fitted: its family, fitted to it; without blocks where these are not written.
-        sentence: what the files of sentence-transformers, or else the family, say of sentence vectors.
-        modules: behind the pooling, with their tensors.
-        heads: what it makes of hidden states besides.
+        fitted: the fitted family, without blocks if these are not written.
+        sentence: what the files of sentence-transformers, or else the family, say about sentence vectors.
+        modules: modules after the pooling, with their tensors.
+        heads: heads that read its hidden states.
     """
 
     source: Checkpoint
@@ -97,11 +97,11 @@ def export(
     """Write the model to the target and return its card.
 
     Args:
-        place: of the checkpoint, with the files of sentence-transformers.
-        source: its config and tensors.
-        sparse_files: what its files or the caller say of SPLADE; None: nothing.
-        options: what the caller chose.
-        target: where to.
+        place: place of the checkpoint, with the files of sentence-transformers.
+        source: config and tensors of the checkpoint.
+        sparse_files: what the files or the caller say of SPLADE; None: nothing.
+        options: options of the caller.
+        target: folder to write to.
 
     Raises:
         ModelError: the checkpoint cannot be exported as the caller wants it.

@@ -40,7 +40,7 @@ class Repository:
 
     Attributes:
         id: org/name.
-        revision: as requested, then the commit of the list of files, so that all are of one commit.
+        revision: the requested revision, then the commit of the list of files, so that all are of one commit.
         endpoint: address of the hub; None: what huggingface_hub is set to.
         progress: receives the bytes of large files.
         received: bytes of bodies so far.
@@ -152,8 +152,8 @@ class Repository:
         """Send a GET and yield the response, its body not yet read.
 
         Args:
-            name: of the file, or what messages call the response.
-            url: where it is.
+            name: name of the file, or of the response in messages.
+            url: address of the file.
             headers: sent besides those of every request.
         """
         from httpx2 import HTTPError

@@ -40,12 +40,12 @@ class FittedModel:
         recipe: the steps of the input layer.
         encoder: the steps of all blocks; empty where the family's blocks are not exported or the checkpoint has none.
         position: how tokens are numbered.
-        encodings: what the attention does with positions, with the file's tensor names.
+        encodings: positional encodings of the attention, with the file's tensor names.
         shapes: the shape every named tensor must have.
-        prefix: what the file puts before the base class's tensor names.
-        extras: what graphs read of each token besides id, position and segment.
+        prefix: prefix of the base class's tensor names in the file.
+        extras: inputs of the graphs for each token besides id, position and segment.
         per_layer: steps to the embeddings each layer has of its own; empty: it has none.
-        assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
+        assumed: assumptions about an unknown model_type, or taken from --attention, in sentences.
         head: how hidden states become logits; None: it is not exported, for the reason in `no_head_reason`.
         parts: tensors that the file holds as parts of others, by name.
         no_blocks_reason: why there is no `encoder`; None: there is one.
@@ -123,7 +123,7 @@ def fit(
     """Fit the family of a checkpoint to it.
 
     Args:
-        checkpoint: its config and tensor headers; no tensor is read.
+        checkpoint: config and tensor headers of the checkpoint; no tensor is read.
         side: encoder or decoder, of a family that has both; None: its encoder.
         assume: treat an unknown model_type as a plain decoder, where its tensors and config fit one.
         attention: how a decoder attends, instead of what its config says.
@@ -220,8 +220,8 @@ class _Fitting:
     """A family that is being fitted to a checkpoint.
 
     Attributes:
-        prefix: what the file puts before the base class's tensor names.
-        parts: where tensors that are parts of others are noted, by name.
+        prefix: prefix of the base class's tensor names in the file.
+        parts: gets the tensors that are parts of others, by name.
         adapters: None: the file holds none.
     """
 

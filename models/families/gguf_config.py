@@ -61,10 +61,10 @@ class Architecture:
         model_type: the family.
         keys: further keys of the header -> the config's, as _SIZES.
         fixed: config values that hold for all of it.
-        head: what the family calls the output matrix.
+        head: the family's name of the output matrix.
         whole: how llama.cpp stores its blocks is known.
         paired, shifted: as in gguf_tensors.py.
-        prefix: of the names of its blocks.
+        prefix: prefix of the names of its blocks.
     """
 
     model_type: str
@@ -147,7 +147,7 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
     cannot be read; None: they can.
 
     Args:
-        file: its header.
+        file: header of the file.
         what: the file's name in error messages.
 
     Raises:

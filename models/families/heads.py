@@ -49,13 +49,13 @@ class HeadSpec:
         tied_to: tables the matrix may be tied to, tried in order; (): the table of the input layer.
         dense, norm: stems of the transform's linear and norm; "": it has none.
         activation: a config key, or the activation itself after "=".
-        eps: of the norm: a config key, or the number itself.
+        eps: epsilon of the norm: a config key, or the number itself.
         needs_bias: a file without the bias is one without the head; else a missing bias is zero.
         optional_tensors: tensors of the transform that a config may switch off: a missing one counts as none.
         before, after: factors of hidden states and of logits.
         cap: config key of the soft cap.
         required_values: config key -> the one value that is computed.
-        defaults: what transformers' config class assumes for keys that config.json omits.
+        defaults: defaults of transformers' config class for keys that config.json omits.
         fallback: the head of files that do not hold this one's tensors.
     """
 

@@ -1,4 +1,4 @@
-"""A bulk run: reads windows of texts, computes their vectors on all cores, writes them part by part."""
+"""Runs one bulk job: reads windows of texts, computes their vectors on all cores, writes them part by part."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,9 +45,9 @@ class Worker:
     """Computes parts of a run in one process.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         output: path that the run writes.
-        embedder: of its options.
+        embedder: embedder that computes the plan's output.
     """
 
     def __init__(self, plan: BulkRun, output: Path, embedder: Embedder) -> None:
@@ -117,7 +117,7 @@ class Worker:
 
 
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of int8 and uint8: the model's own where they are of such vectors, else `calibrated`."""
+    """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else `calibrated`."""
     try:
         (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
     except InlayError:
@@ -127,7 +127,7 @@ def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> ND
 
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of the vectors of the first rows that have texts."""
+    """Return the ranges of the vectors of the first CALIBRATION_ROWS texts."""
     reader = inputs.Reader(options.columns, WINDOW_ROWS, WINDOW_CHARACTERS)
     texts: list[str] = []
     for file in files:
@@ -165,7 +165,7 @@ def _target(
 
 
 def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:
-    """Return vectors as they are written; StartError for a value that is too large for float16."""
+    """Return vectors in the dtype that is written; raise StartError for a value that is too large for float16."""
     if dtype in quantization.PRECISIONS:
         return quantization.quantized(vectors, dtype, limits)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What a bulk run does: its options, its files and how they are divided into parts. All of it is kept as JSON."""
+"""The plan of a bulk run, kept as JSON: its options, its files and their division into parts."""
 
 import json
 import os
@@ -18,15 +18,15 @@ PART_ROWS = 32768
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the vectors depend on.
+    """The options that decide the vectors of a run.
 
     Attributes:
-        model: its name.
-        version: of its export.
-        column: of the texts.
+        model: name of the model.
+        version: version of the model's export.
+        column: column of the texts.
         keep: columns copied to the output.
-        output: of the model, or SCORES; None: its default.
-        dtype: of the vectors; binary and ubinary: their signs, eight to a byte.
+        output: name of the model's output, or SCORES; None: the model's default.
+        dtype: dtype of the vectors; binary and ubinary are their signs, eight to a byte.
         prompt_name, task, input_type, pooling, normalize, dimensions, truncate: as in a request; None: what the model's
             files say.
         part_rows: rows of one part.
@@ -51,12 +51,12 @@ class Options:
 
     @property
     def columns(self) -> Columns:
-        """What is read."""
+        """The columns to read."""
         return Columns(self.column, self.keep, self.pair or None)
 
     @property
     def embed_options(self) -> EmbedOptions:
-        """What is computed, in float32."""
+        """The options of the core, with vectors in float32."""
         return EmbedOptions(
             (self.output,) if self.output else (),
             self.truncate,
@@ -82,9 +82,9 @@ class Part(NamedTuple):
     """Consecutive rows of one file.
 
     Args:
-        number: of the part, from 0.
-        start: its first row in the file.
-        offset: its first row in the output.
+        number: number of the part, from 0.
+        start: first row in the input file.
+        offset: first row in the output.
     """
 
     number: int
@@ -96,10 +96,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkRun:
-    """A run.
+    """The plan of a run.
 
     Attributes:
-        files: that are read, in order.
+        files: the input files, in order.
         ranges: the least and the largest value of each dimension, of int8 and uint8 vectors; empty: of others.
     """
 
@@ -109,7 +109,7 @@ class BulkRun:
 
     @property
     def rows(self) -> int:
-        """Rows in all."""
+        """The rows of all files."""
         return sum(file.rows for file in self.files)
 
     def parts(self) -> list[Part]:
@@ -124,17 +124,17 @@ class BulkRun:
         return parts
 
     def write(self, path: Path) -> None:
-        """Write the plan aside and rename it."""
+        """Write the plan to a temporary file and rename it."""
         aside = path.with_name(f"{path.name}.tmp")
         aside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         aside.rename(path)
 
 
 def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | None:
-    """Return the plan of an interrupted run, which this one continues; None: there is no such run.
+    """Return the plan of the interrupted run that this one continues; None if there is none.
 
     Raises:
-        StartError: its options or files were others.
+        StartError: the interrupted run had other options or files.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -160,7 +160,7 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
 
 
 def planned(options: Options, files: Sequence[Path]) -> BulkRun:
-    """Return the plan of a new run, for which the rows of the files are counted."""
+    """Return the plan of a new run, after counting the rows of the files."""
     return BulkRun(options, tuple(File(*_stamp(file), count_rows(file, options.columns)) for file in files))
 
 

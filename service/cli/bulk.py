@@ -1,4 +1,4 @@
-"""`inlay embed` and `inlay calibrate`: the vectors of whole corpora, and the ranges of their values."""
+"""`inlay embed` writes the vectors of whole corpora; `inlay calibrate` finds the ranges of their values."""
 # ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
@@ -69,7 +69,7 @@ class EmbedOptions:
     )
 
     def computed(self, folder: Path) -> "Options":
-        """Return what the vectors of a run depend on, of the model in a folder."""
+        """Return the options that decide the vectors of a run by the model in `folder`."""
         from service.bulk.plan import Options
         from service.registry.store import export_version
 
@@ -153,12 +153,12 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 def _tokenize_by_threads() -> None:
-    """Tell tokenizers to start no threads of its own: those of a run tokenize, a quarter more texts a second."""
+    """Stop tokenizers from starting threads: the run's own threads tokenize, a quarter more texts a second."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _model(name: str | None) -> "tuple[Path, Settings]":
-    """Return the folder of an exported model, and the settings."""
+    """Return the folder of the exported model that `name` means, and the settings."""
     from service.cli.checkpoints import exported
     from service.cli.options import read_settings
     from service.registry.store import configured_folders
@@ -178,7 +178,7 @@ def _model(name: str | None) -> "tuple[Path, Settings]":
 
 @contextmanager
 def _progress() -> "Iterator[Progress]":
-    """Show rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
+    """Yield a function that shows rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
     with stoppable():
         if not sys.stderr.isatty():
             yield _Lines()
@@ -195,7 +195,7 @@ def _progress() -> "Iterator[Progress]":
 
 
 class _Lines:
-    """Tells the progress in lines of stderr."""
+    """Prints the progress as lines on stderr."""
 
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None

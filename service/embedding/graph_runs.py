@@ -53,13 +53,15 @@ def _runner(engine: Engine, card: Card, name: str) -> Run:
     graph = card.graphs[name]
 
     def run(works: list[Work[Packed]]) -> list[Rows]:
-        packed, outputs = join([work.packed for work in works]), _outputs(works)
+        single = len(works) == 1
+        packed = works[0].packed if single else join([work.packed for work in works])
+        outputs = works[0].outputs if single else _outputs(works)
         if graph.layout == "padded":
             arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
             arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in map(_widened, arrays)]
         else:
             arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
-        return _rows_of_each(works, outputs, arrays)
+        return [dict(zip(outputs, arrays, strict=True))] if single else _rows_of_each(works, outputs, arrays)
 
     return partial(_by_form, run) if card.row_graphs else run
 
@@ -85,6 +87,8 @@ def _by_length(run: Run, max_tokens: int) -> Run:
     """Return `run` for groups of works of like length, so that their padded rectangle is within the budget."""
 
     def run_groups(works: list[Work[Packed]]) -> list[Rows]:
+        if len(works) == 1:
+            return run(works)
         groups = rectangles([work.packed.tokens for work in works], max_tokens)
         if len(groups) == 1:
             return run(works)
@@ -99,8 +103,6 @@ def _by_length(run: Run, max_tokens: int) -> Run:
 
 def _outputs(works: list[Work[Packed]]) -> tuple[str, ...]:
     """Return the outputs that any of the works requests."""
-    if len(works) == 1:
-        return works[0].outputs
     return tuple(dict.fromkeys(name for work in works for name in work.outputs))
 
 

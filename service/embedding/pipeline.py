@@ -189,7 +189,7 @@ class EmbeddingPipeline:
             The queues, the tokens that these are estimated to have, and the characters of the texts.
         """
         texts = [job.request.inputs[index] for index in job.texts]
-        longest = limits.least(model.card.max_tokens, job.plan.options.max_tokens)
+        longest = job.plan.cuts[True].most(model.card.max_tokens)
         sizes = [len(text.text) + len(text.pair or "") for text in texts if isinstance(text, Text)]
         cost = self._estimator.estimate(model.card.name, sizes, longest)
         cost += sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept])

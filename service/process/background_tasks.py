@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run all background tasks, and the `others`, while the block lasts; log one that ends before."""
+    """Run all background tasks, and `others`, while the block lasts; log a task that ends early."""
     settings, registry = context.settings, context.registry
     trimmer = MemoryTrimmer(registry, context.metrics, lambda: context.admission.active)
     runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
@@ -35,7 +35,7 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
 
 
 async def repeated(look: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
-    """Call `look` every `seconds` seconds until cancelled; a fault ends nothing and is logged once while it lasts."""
+    """Call `look` every `seconds` seconds until cancelled; a call that keeps failing is logged once."""
     before = ""
     while True:
         await asyncio.sleep(seconds)

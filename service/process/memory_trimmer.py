@@ -1,4 +1,4 @@
-"""Gives memory back that long batches left in ONNX Runtime's arenas and in the heap.
+"""Returns memory to the system that long batches left in ONNX Runtime's arenas and in the heap.
 
 An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
 page faults, so memory is given back only where the process has grown: when no request is served, else once a minute.
@@ -26,7 +26,7 @@ MAPPED_SECONDS = 15.0  # between looks at the mapped files
 
 
 class MemoryTrimmer:
-    """Gives memory back at each look, and reports the mapped bytes of each model to the metrics.
+    """Returns memory at each look, and reports the mapped bytes of each model to the metrics.
 
     Args:
         registry: the models being served.
@@ -55,7 +55,7 @@ class MemoryTrimmer:
         self._reported = -math.inf
 
     async def look(self) -> None:
-        """Give memory back if the process has grown, and no request is served or the last time is long ago."""
+        """Return memory if the process has grown, and no request is served or the last return is long ago."""
         if self._clock() - self._reported >= MAPPED_SECONDS:
             self._reported = self._clock()
             await self._report()

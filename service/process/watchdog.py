@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def end_process(seconds: float) -> None:
-    """Log the stack of every thread and exit at once, without finishing anything.
+    """Log the stack of every thread and exit at once, without cleaning up.
 
     Args:
         seconds: how long the event loop has hung.
@@ -47,7 +47,7 @@ def _stacks() -> str:
 
 
 class Watchdog:
-    """Watches an event loop from a thread of its own.
+    """Watches an event loop from another thread.
 
     Args:
         seconds: how long the loop may hang.

@@ -1,4 +1,4 @@
-"""The choice of the engine that runs a model: ONNX Runtime, OpenVINO for its encoder, or the reference.
+"""Chooses the engine that runs a model: ONNX Runtime, OpenVINO for its encoder, or the reference.
 
 `auto` decides by what does not change between starts: the processor, the installed package, the model, and how close
 the vectors come to float32. A measured time would let workers of one service choose differently.
@@ -36,14 +36,14 @@ Load = Callable[[Card], Engine]
 def choose(
     folder: Path, card: Card, tokenizer: Tokenizer | None, settings: Settings, threads: int, load_onnx: Load
 ) -> tuple[Engine, Choice]:
-    """Return the engine of a model, and why it is this one.
+    """Return the engine of a model and the reason for the choice.
 
     Args:
-        folder: of the exported model.
+        folder: folder of the exported model.
         load_onnx: returns the ONNX Runtime engine for the graphs of a card.
 
     Raises:
-        StartError: in one line, the engine that the settings name cannot run here, or gives other vectors.
+        StartError: the engine that the settings name cannot run here, or gives other vectors; one line.
     """
     if settings.engine == "reference":
         from service.runtime import reference
@@ -75,7 +75,7 @@ def choose(
 
 
 def _fault(card: Card, settings: Settings, flags: Set[str]) -> str | None:
-    """Return why ONNX Runtime runs the encoder; None: OpenVINO does.
+    """Return why OpenVINO cannot run the encoder; None if it can.
 
     Raises:
         StartError: OpenVINO is asked for and not installed.

@@ -1,4 +1,4 @@
-"""Loading a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
+"""Loads a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -35,13 +35,13 @@ MAX_READS = 5  # of a folder that is replaced by a new export while it is read
 
 
 def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
-    """Return the model of an exported folder, all of it of one export even if the folder is replaced meanwhile.
+    """Return the model of an exported folder, whole even if the folder is replaced while it is read.
 
     Args:
-        threads: of ONNX Runtime, for graphs that contain attention.
+        threads: threads of ONNX Runtime for graphs that contain attention.
 
     Raises:
-        StartError, models.errors.ModelError: in one line, it cannot be served.
+        StartError, models.errors.ModelError: the model cannot be served; one line.
     """
     for _ in range(MAX_READS):
         before = _inode(folder)
@@ -59,7 +59,7 @@ def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
 
 
 def _inode(folder: Path) -> int:
-    """Return the folder's inode, by which a folder that replaced it differs; raise StartError if there is no folder."""
+    """Return the folder's inode, which changes when the folder is replaced; raise StartError if there is none."""
     try:
         return folder.stat().st_ino
     except FileNotFoundError:
@@ -123,7 +123,7 @@ def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
 
 
 def encoder_tokens(engine: Engine, choice: Choice) -> int:
-    """Return the tokens of one encoder batch, where the settings do not say: what a core runs in some 70 ms."""
+    """Return the tokens of one encoder batch if the settings do not say: what a core runs in about 70 ms."""
     return ENCODER_TOKENS["cuda" if engine.device == "cuda" else "openvino" if choice.engine == "openvino" else "cpu"]
 
 

@@ -1,4 +1,4 @@
-"""Warm-up: one token, or the smallest image, through every graph of a model, to show that it answers."""
+"""Warm-up: runs one token, or the smallest image, through every graph of a model before it is served."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -48,13 +48,13 @@ def _ended(tasks: Tasks, model: Model, task: asyncio.Task[None]) -> None:
 
 
 async def warm_up(model: Model, every_session: bool = False) -> None:
-    """Run every graph of a model once, through its batchers, and once what lies behind the graphs.
+    """Run every graph of a model once through its batchers, then the head and the outputs that follow the graphs.
 
     Args:
         every_session: run graphs that have a session for a run alone twice more, side by side, in their other session.
 
     Raises:
-        StartError: in one line, the tokenizer or a graph fails, or gives a value that is not finite.
+        StartError: the tokenizer or a graph fails, or gives a value that is not finite; one line.
         Overloaded: the queue of a graph is full, which only a model that is already served can meet.
     """
     name = model.card.name
@@ -83,7 +83,7 @@ async def _run_graphs(model: Model, every_session: bool) -> None:
 
 
 def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
-    """Run the output head, and what the kinds of outputs have behind the graphs, on one row."""
+    """Run the output head, and what the kinds of outputs compute after the graphs, on one row."""
     if head := model.card.head:
         (logits,) = model.engine.run(HEAD, {"hidden": np.zeros((1, head.width), np.float32)}, ("logits",))
         _check(model.card, HEAD, {"logits": logits})
@@ -92,7 +92,7 @@ def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
 
 
 async def _ids(model: Model) -> Int64s:
-    """Return the ids of a letter; id 0 of a model without a tokenizer."""
+    """Return the ids of a letter; id 0 for a model without a tokenizer."""
     if model.tokenizer:
         ids = (await model.tokenizer.encode({0: Text("a")}, Cut()))[0].ids
         if len(ids):

@@ -33,7 +33,7 @@ CLASS_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
 class ClassLogits(OutputKind):
     """The logits of a classifier that reads hidden states."""
 
-    completes = probes = True
+    completes = True
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, HIDDEN)

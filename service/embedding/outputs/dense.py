@@ -83,7 +83,6 @@ class SentenceVector(OutputKind):
         super().__init__(planning, name, HIDDEN if mode else POOLED)
         self.mode = self.row_pooling = mode
         self.completes = card.modules is not None and as_trained
-        self.probes = card.modules is not None
         self.dimensions = options.dimensions
         self.kept = card.pooling.dimensions if card.pooling and as_trained and self.dimensions is None else None
         if options.normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut

@@ -119,7 +119,6 @@ class OutputKind:
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
         reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
         finishes_in_thread: `finishes_slowly` says of every job whether it is finished in a thread.
-        probes: something lies behind the graphs, which `probe` runs.
         locates: it reads where the tokens of each text lie.
         inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
@@ -133,7 +132,6 @@ class OutputKind:
     completes: bool = False
     reduces_in_thread: bool = False
     finishes_in_thread: bool = False
-    probes: bool = False
     locates: bool = False
     inline_inputs: int = 0
     held_rows: int = 0

@@ -64,9 +64,7 @@ def make(planning: Planning) -> Plan:
     _check_values(card, options)
     names = tuple(dict.fromkeys(options.outputs)) or (POOLED if options.pooling else card.default_output,)
     planning = planning._replace(outputs=names)
-    classes = [_kind(planning, name) for name in names]
-    _check_fields(planning, classes)
-    kinds = tuple([kind(planning, name) for kind, name in zip(classes, names, strict=True)])
+    kinds = _kinds(planning)
     for kind in kinds:
         options = kind.as_read(options)
     task = task_of(card, options.task, options.prompt_name, options.input_type)
@@ -91,6 +89,12 @@ def make(planning: Planning) -> Plan:
         early=next((kind for kind in kinds if kind.held_rows), None),
         cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,
     )
+
+
+def _kinds(planning: Planning) -> tuple[OutputKind, ...]:
+    classes = [_kind(planning, name) for name in planning.outputs]
+    _check_fields(planning, classes)
+    return tuple([kind(planning, name) for kind, name in zip(classes, planning.outputs, strict=True)])
 
 
 def _kind(planning: Planning, name: str) -> type[OutputKind]:

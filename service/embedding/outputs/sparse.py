@@ -33,7 +33,7 @@ class SparseVector(OutputKind):
     """The values of a sparse vector, ascending by their columns, which lie beside them under INDICES."""
 
     fields = ("max_active_dims",)
-    sparse = finishes_in_thread = probes = True
+    sparse = finishes_in_thread = True
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, self._source())

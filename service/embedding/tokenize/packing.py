@@ -124,7 +124,8 @@ def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
     if "segments" in inputs:
         arrays["segments"] = np.repeat(np.arange(len(packed.lengths)), packed.lengths)
     if "mask" in inputs:
-        arrays["mask"] = _mask(packed).astype(bool)
+        mask = packed.mask
+        arrays["mask"] = np.ones(packed.tokens, np.bool_) if mask is None else mask.astype(bool)
     return {name: arrays[name] for name in inputs}
 
 

@@ -1,4 +1,4 @@
-"""POST /v1/rerank and /v2/rerank: Cohere's ranking, as Jina, vLLM and infinity have it too; and /rerank with documents.
+"""POST /v1/rerank and /v2/rerank as Cohere, Jina, vLLM and infinity have them; and /rerank with documents.
 
 Their fields are read together and the answer holds what each of their clients reads.
 
@@ -58,43 +58,39 @@ class CohereRerankBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    query: Annotated[str, Field(description="a text")]
+    query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
     model: vllm_fields.ModelName = None
-    top_n: Annotated[
-        int | None, Field(ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
-    ] = None
-    return_documents: Annotated[
-        bool | None, Field(description="true repeats each document in its result; left out: /rerank alone does")
-    ] = None
-    rank_fields: Annotated[
-        list[str] | None, Field(description="names of the fields of objects that are read, one after the other")
-    ] = None
+    top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
+    return_documents: bool | None = Field(
+        None, description="true repeats each document in its result; left out: /rerank alone does"
+    )
+    rank_fields: list[str] | None = Field(
+        None, description="names of the fields of objects that are read, one after the other"
+    )
     max_tokens_per_doc: vllm_fields.TokenLimit = None
     max_tokens_per_query: vllm_fields.TokenLimit = None
-    max_chunks_per_doc: Annotated[
-        int | None,
-        Field(ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"),
-    ] = None
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"
+    )
     instruction: vllm_fields.Instruction = None
-    truncation: Annotated[bool | None, Field(description="true cuts what is too long, false refuses it")] = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Field(ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many")
-    ] = None
+    truncation: bool | None = Field(None, description="true cuts what is too long, false refuses it")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many"
+    )
     truncation_side: vllm_fields.TruncationSide = None
     use_activation: vllm_fields.UseActivation = None
-    raw_scores: Annotated[
-        bool | None,
-        Field(description="true leaves scores as the model gives them; infinity's, whose documents are texts"),
-    ] = None
+    raw_scores: bool | None = Field(
+        None, description="true leaves scores as the model gives them; infinity's, whose documents are texts"
+    )
 
 
 class RankedDocument(BaseModel):
     """One document of a ranking."""
 
-    index: Annotated[int, Field(description="its number in the request, from 0")]
+    index: int = Field(description="its number in the request, from 0")
     relevance_score: float
-    document: Annotated[Any, Field(description='{"text": …}, the object that was sent, or infinity\'s text')] = None
+    document: Any = Field(None, description='{"text": …}, the object that was sent, or infinity\'s text')
 
 
 class RankedUsage(BaseModel):
@@ -113,7 +109,7 @@ class CohereRanking(BaseModel):
     model: str
     results: list[RankedDocument]
     usage: RankedUsage
-    meta: Annotated[dict[str, Any], Field(description="Cohere's api_version, billed_units and tokens")]
+    meta: dict[str, Any] = Field(description="Cohere's api_version, billed_units and tokens")
 
 
 ANSWER = Answer(
@@ -124,12 +120,12 @@ ANSWER = Answer(
 
 
 class Ranking(NamedTuple):
-    """A body of a ranking.
+    """A rerank request, read from its body.
 
     Args:
-        body: its fields.
-        documents: as they came.
-        texts: what is read of each document.
+        body: the fields of the body.
+        documents: the documents as they came.
+        texts: the text that is read of each document.
     """
 
     body: CohereRerankBody
@@ -138,7 +134,7 @@ class Ranking(NamedTuple):
 
 
 def routes(context: ServiceContext) -> RouteGroup:
-    """Return Cohere's routes for ranking."""
+    """Return Cohere's rerank routes."""
     handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=EXAMPLES)
     rows = [
         Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
@@ -151,7 +147,7 @@ def routes(context: ServiceContext) -> RouteGroup:
 
 
 class RerankHandler:
-    """Ranks documents.
+    """Ranks documents by a query.
 
     Args:
         with_documents: results hold their documents where `return_documents` is not sent.
@@ -163,11 +159,11 @@ class RerankHandler:
         self._with_documents = with_documents
 
     async def __call__(self, request: Request) -> Response:
-        """Answer a request."""
+        """Return the answer to a request."""
         return await self.answer(request, await read_json(request, parse_json))
 
     async def answer(self, request: Request, data: Any) -> Response:
-        """Answer a request whose body is this JSON value."""
+        """Return the answer to a request whose body is this JSON value."""
         request.render_error = render_rerank_error
         size = len(request.body)
         ranking = await inline_or_in_thread(size, read, data, self._max_inputs)
@@ -183,7 +179,7 @@ class RerankHandler:
 
 
 def read(data: Any, max_inputs: int) -> Ranking:
-    """Return the ranking that a JSON value asks for; raise BadRequest if it is invalid."""
+    """Return the Ranking in a JSON value; raise BadRequest if it is invalid."""
     body = validated(CohereRerankBody, data)
     documents = [body.documents] if isinstance(body.documents, str) else body.documents
     if type(documents) is not list:
@@ -202,7 +198,7 @@ def read(data: Any, max_inputs: int) -> Ranking:
 
 
 def _text(document: Any, index: int, fields: Sequence[str]) -> str:
-    """Return what is read of a document: its text, or the fields that `rank_fields` names."""
+    """Return the text that is ranked: a document's text, or the fields that `rank_fields` names."""
     if isinstance(document, str):
         return document
     place: FieldPath = ("documents", index)
@@ -219,7 +215,7 @@ def _text(document: Any, index: int, fields: Sequence[str]) -> str:
 
 
 def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> dict[str, Any]:
-    """Return the answer, a superset of what Cohere, Jina, vLLM and infinity answer."""
+    """Return the answer, a superset of the answers of Cohere, Jina, vLLM and infinity."""
     body, documents = ranking.body, ranking.documents
     results: list[dict[str, Any]] = [
         {"index": index, "relevance_score": score} for index, score in islice(ranks.best_first(), body.top_n or None)

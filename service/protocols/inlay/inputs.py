@@ -1,4 +1,4 @@
-"""The `inputs` of a JSON request as Text and Ids; values, lengths and limits are checked by the embedding pipeline.
+"""Reads the `inputs` of a JSON request as Text and Ids; the core checks values, lengths and limits.
 
 The forms nest and overlap: a list of texts and a pair of texts differ only in depth. This module tells them apart with
 one look at each value, and its errors name the place in the caller's document.

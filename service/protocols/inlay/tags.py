@@ -1,4 +1,4 @@
-"""The tags of every protocol's operations, in the order in which the documentation page lists them."""
+"""The tags of every protocol's operations, in the order of the documentation page."""
 
 EMBED = "embed"
 RERANK = "rerank and classify"

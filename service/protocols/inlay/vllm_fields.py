@@ -1,4 +1,4 @@
-"""Fields of vLLM's bodies that several protocols read: how texts are cut, what is read of a pair, and raw scores."""
+"""Fields of vLLM's bodies that several protocols read: how to cut texts, how to read pairs, and raw scores."""
 
 from typing import Annotated, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ RequestId = Annotated[str | None, Field(description="a text: becomes part of the
 
 
 class PairFields(Protocol):
-    """A body that says how pairs of texts are read and scored."""
+    """The fields of a body that say how pairs of texts are read and scored."""
 
     use_activation: bool | None
     truncate_prompt_tokens: int | None
@@ -31,7 +31,7 @@ class PairFields(Protocol):
 
 
 class Cut(NamedTuple):
-    """How texts that are too long are cut, by the names of EmbedOptions."""
+    """How texts that are too long are cut; the fields are named as in EmbedOptions."""
 
     truncate: bool | None
     direction: Direction
@@ -44,26 +44,26 @@ def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> C
     Args:
         tokens: `truncate_prompt_tokens`: -1 for as many as the model reads; None or 0: it does not say.
         side: `truncation_side`.
-        truncate: whether to cut where `tokens` does not say.
+        truncate: whether to cut if `tokens` does not say.
     """
     most = tokens if tokens and tokens > 0 else None
     return Cut(True if tokens else truncate, "left" if side == "left" else "right", most)
 
 
 def activation(*raw: bool | None) -> ScoreActivation | None:
-    """Return what is made of a model's scores: nothing where one field asks for raw ones; None: the model's own."""
+    """Return the activation of scores: none if a field asks for raw scores; None: the model's own."""
     return "identity" if any(raw) else None
 
 
 def reading(
     body: PairFields, truncate: bool | None = None, raw: bool | None = None, max_chunks: int | None = None
 ) -> Reading:
-    """Return how the pairs of a body are read; a model of sentence vectors scores them by their cosines, as in vLLM.
+    """Return how the pairs of a body are read; models of sentence vectors score them by cosine, as in vLLM.
 
     Args:
-        truncate: whether to cut where `truncate_prompt_tokens` does not say.
+        truncate: whether to cut if `truncate_prompt_tokens` does not say.
         raw: whether another field asks for raw scores.
-        max_chunks: of a long document.
+        max_chunks: largest number of chunks of a long document.
     """
     how = cut(body.truncate_prompt_tokens, body.truncation_side, truncate)
     return Reading(

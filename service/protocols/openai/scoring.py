@@ -1,4 +1,4 @@
-"""vLLM's POST /score, /v1/score and /classify; infinity's /classify, whose body has `raw_scores`.
+"""vLLM's POST /score, /v1/score and /classify; also infinity's /classify, whose body has `raw_scores`.
 
 Unlike those of /v1/embeddings, fields that are not known are ignored, as both servers do, and named in a header.
 
@@ -17,7 +17,7 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.model import Model
 from service.embedding.ranking import Labelled, Scorer, classify
-from service.embedding.requests import EmbedResult, Input, Text
+from service.embedding.requests import EmbedOptions, EmbedResult, Input, Text
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
 from service.http.formats import JSON
@@ -48,21 +48,21 @@ CLASSIFY_EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class _ScoredBody(BaseModel):
-    """The fields that bodies of both routes have. Other fields are ignored."""
+    """The fields that both routes share. Other fields are ignored."""
 
     model_config = ConfigDict(strict=True)
 
     model: vllm_fields.ModelName = None
     use_activation: vllm_fields.UseActivation = None
-    truncate_prompt_tokens: Annotated[
-        int | None, Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens")
-    ] = None
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
+    )
     truncation_side: vllm_fields.TruncationSide = None
     request_id: vllm_fields.RequestId = None
 
 
 class ScoreBody(_ScoredBody):
-    """One text or as many as the others, and others to score it with, under one of four pairs of names."""
+    """Two lists of texts to score pair by pair, or one text and a list, under one of four pairs of names."""
 
     text_1: Texts = None
     text_2: Texts = None
@@ -80,10 +80,10 @@ class ClassifyBody(_ScoredBody):
     """What to classify."""
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
-    raw_scores: Annotated[
-        bool | None, Field(description="infinity's: true leaves scores as the model gives them; sent, its answer comes")
-    ] = None
-    add_special_tokens: Annotated[bool, Field(description="false: a text's bare pieces")] = True
+    raw_scores: bool | None = Field(
+        None, description="infinity's: true leaves scores as the model gives them; sent, its answer comes"
+    )
+    add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
 
 
 class ScoreEntry(BaseModel):
@@ -98,8 +98,8 @@ class ClassifyEntry(BaseModel):
     """The scores of one input's labels."""
 
     index: int
-    label: Annotated[str, Field(description="the best one")]
-    probs: Annotated[list[float], Field(description="of all labels, in the order of their numbers")]
+    label: str = Field(description="the best one")
+    probs: list[float] = Field(description="of all labels, in the order of their numbers")
     num_classes: int
 
 
@@ -125,7 +125,7 @@ class ScoreList(_Scored):
 
 
 class ClassifyList(_Scored):
-    """The labels, in the order of the inputs; infinity's: lists of all labels, the best first."""
+    """The labels, in the order of the inputs; infinity's answer lists all labels, the best first."""
 
     data: list[ClassifyEntry] | list[list[ClassifyLabel]]
 
@@ -173,17 +173,11 @@ def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
         data, body, inputs = await read_json(request, read_classify)
         infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
-        labelled = await classify(
-            context.embedder,
-            _model(context, body),
-            inputs,
-            request.context,
-            cut.truncate,
-            cut.direction,
-            vllm_fields.activation(body.raw_scores, body.use_activation is False),
-            cut.max_tokens,
-            body.add_special_tokens,
+        options = EmbedOptions(
+            (), cut.truncate, cut.direction, max_tokens=cut.max_tokens, special_tokens=body.add_special_tokens
         )
+        how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
+        labelled = await classify(context.embedder, _model(context, body), inputs, request.context, options, how)
         encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")
@@ -196,7 +190,7 @@ def _model(context: ServiceContext, body: _ScoredBody) -> Model:
 
 
 def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
-    """Return a body of /classify and its inputs; unlike for embeddings, texts may be empty."""
+    """Return a body of /classify and its inputs; texts may be empty, unlike for embeddings."""
     data = parse_json(body)
     if type(data) is dict and "messages" in data and "input" not in data:
         raise MissingField("is missing", field=("input",), remedy="send texts or token ids: no chats are read here")
@@ -208,7 +202,7 @@ def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input
 
 
 def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody, list[tuple[str, str]]]:
-    """Return a body of /score and its pairs; one text is paired with each of the others."""
+    """Return a body of /score and its pairs; a single text is paired with each of the others."""
     data = parse_json(body)
     fields = validated(ScoreBody, data)
     sent = [pair for pair in SIDES if all(getattr(fields, name) is not None for name in pair)]

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's REST routes; POST /embed, whose fields are a superset of TEI's, is in protocols/inlay.
+"""text-embeddings-inference's REST routes; POST /embed, which accepts its fields too, is in protocols/inlay.
 
 Errors are problem documents, which hold TEI's `error` and `error_type` too.
 """
@@ -99,13 +99,13 @@ def _info_route(handlers: Handlers) -> Route:
 
 
 def _post(path: str, handler: Handler, summary: str, body: RequestBody, answer: Answer, **others: Any) -> Route:
-    """Return a row; `others` are further fields of Route."""
+    """Return a Route of POST; `others` are its further fields."""
     name, answers = f"tei_{path[1:] or 'root'}", {200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND}
     return Route("POST", path, handler, name, summary, TEI, body=body, answers=answers, **others)
 
 
 def _in_every_format(schema: Schema) -> Answer:
-    """Return the answer of a route with the formats of /embed, its JSON as in `schema`."""
+    """Return the answer of a route with the formats of /embed; its JSON follows `schema`."""
     return Answer(content={**VECTORS_ANSWER.content, JSON: schema}, headers=VECTORS_ANSWER.headers)
 
 
