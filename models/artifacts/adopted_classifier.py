@@ -28,7 +28,7 @@ def classifier(config: Mapping[str, Any], graph: AdoptedGraph, folder: Path) -> 
     Args:
         config: config.json.
         graph: the graph.
-        folder: of the sentence-transformers files.
+        folder: folder of the sentence-transformers files.
 
     Raises:
         BadCheckpoint: config.json has another number of labels, or an activation that is not computed.

@@ -30,6 +30,7 @@ from models.artifacts.int8_encoder import (
 from models.artifacts.onnx_interface import graph_of
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
 from models.errors import BadCheckpoint, ModelError
@@ -37,7 +38,6 @@ from models.families.fitting import fit
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.learned import positions
-from models.progress import Progress, no_progress
 from models.recipes.graph_names import HIDDEN, POOLED
 
 _GRAPH = "encoder.onnx"
@@ -49,10 +49,10 @@ class Compared:
 
     Attributes:
         source: the ONNX file that is adopted.
-        card: its model's, with its pooling.
-        session: of its graph.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
         vector: makes a sentence vector of token vectors, modules included; None: the graph's own cannot be made so.
-        texts: as token ids.
+        texts: the texts as token ids.
     """
 
     source: OnnxSource
@@ -68,10 +68,10 @@ def compare(
     """Return how close the vectors of an adopted graph are to those of the float32 weights beside it.
 
     Args:
-        source: what is adopted.
-        card: its card, with its pooling.
-        session: of its graph.
-        folder: what it is adopted to; a temporary folder is made in it.
+        source: the ONNX model that is adopted.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
+        folder: folder it is adopted to; a temporary folder is made in it.
         progress: receives what is fetched and compared.
 
     Raises:

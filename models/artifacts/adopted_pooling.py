@@ -31,7 +31,7 @@ class AdoptedGraph:
     Attributes:
         entry: the card's.
         session: runs it.
-        inputs: of the comparison.
+        inputs: inputs of the comparison.
         hidden_size: columns of its token rows.
     """
 
@@ -50,10 +50,10 @@ def decide(
 
     Args:
         source: the folder to adopt.
-        sentence: its files but for the pooling.
+        sentence: the sentence-transformers files except those of the pooling.
         graph: the graph.
-        chosen: what the operator chose: a mode, "none", "graph", or None for what the files say.
-        fetch: as for sentence_modules.read_modules.
+        chosen: the operator's choice: a mode, "none", "graph", or None for what the files say.
+        fetch: as in sentence_modules.read_modules.
 
     Raises:
         BadCheckpoint: the files describe what neither the graph's output nor pooling and modules give.

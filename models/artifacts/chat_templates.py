@@ -20,8 +20,8 @@ def rendered(
     """Return what a chat template makes of each conversation; None: it raises, takes too long, or needs too much.
 
     Args:
-        text: of the template.
-        variables: that it may read, besides `messages`.
+        text: text of the template.
+        variables: variables that it may read, besides `messages`.
         conversations: lists of messages, each with role and content.
 
     Raises:

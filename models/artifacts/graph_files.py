@@ -41,9 +41,9 @@ def write_graphs(
     """Emit every graph of the model's tokens and return the card's entries for them.
 
     Args:
-        folder: with the weights.
+        folder: folder with the weights.
         fitted: the model.
-        placed: where its tensors lie.
+        placed: place of each tensor.
         splade: sparse vectors are made of the logits of every token, for which the head's matrix is packed.
     """
     if fitted.head:

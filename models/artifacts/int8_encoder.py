@@ -60,7 +60,7 @@ class Calibration:
     """What the float32 encoder gave.
 
     Attributes:
-        largest: of each smoothed product, as int8_matrices.quantized takes it.
+        largest: largest value of each smoothed product, as int8_matrices.quantized takes it.
         texts: the evaluation texts as token ids.
         vectors: float32 [texts, d], of these.
     """
@@ -103,10 +103,10 @@ def calibrate(
 
     Args:
         folder: holds the float32 weights, and the tokenizer if the checkpoint has one; the graph is written there.
-        placed: where the weights lie.
+        placed: place of each tensor.
         fitted: the model.
         vector: makes the vector of a text, which is compared.
-        max_tokens: what texts are cut to; None: not.
+        max_tokens: limit that texts are cut to; None: no limit.
         texts: the file of calibration texts.
         filling: how texts are filled up; None: they are not.
     """

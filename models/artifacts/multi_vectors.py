@@ -27,9 +27,9 @@ class MultiVectorHead:
     """What makes several vectors of a text.
 
     Attributes:
-        multi_vector: for the card.
-        arrays: its tensors by name.
-        prompts: by name.
+        multi_vector: the card's field.
+        arrays: tensors by name.
+        prompts: prompts by name.
         markers: entries of the vocabulary that texts name, and the tokenizer would divide.
     """
 
@@ -43,9 +43,9 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
     """Return what makes several vectors of a text; None: the model does not, or its blocks are not exported.
 
     Args:
-        place: of the checkpoint, with the files of sentence-transformers.
-        source: its config and tensors.
-        fitted: what of it is exported.
+        place: place of the checkpoint, with the files of sentence-transformers.
+        source: config and tensors of the checkpoint.
+        fitted: the part of it that is exported.
 
     Raises:
         BadCheckpoint: it is described and not computed, or a file is missing or damaged.

@@ -16,8 +16,8 @@ def graph_of(session: Session, logits: str | None = None) -> Graph:
     """Return the card's entry for a graph.
 
     Args:
-        session: of the graph.
-        logits: what its logits are served as, where it gives no hidden states; None: not at all.
+        session: session of the graph.
+        logits: output to serve the logits as if the graph gives no hidden states; None: they are not served.
 
     Raises:
         BadCheckpoint: Inlay does not know its inputs and outputs.

@@ -21,7 +21,7 @@ def check_target(out: Path, source: Path, force: bool) -> None:
     """Raise ModelError if a command must not write to `out`.
 
     Args:
-        out: what `check_place` accepts, and without `force` no export with other files beside its own.
+        out: a folder that `check_place` accepts, and without `force` no export with other files beside its own.
         source: must not lie in `out`, or be it.
         force: other files may be deleted.
     """

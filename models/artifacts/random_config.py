@@ -20,7 +20,7 @@ def completed(
     """Return the family's defaults with the keys of a config file and the requested sizes.
 
     Args:
-        model_type: of the family; None: what the file says.
+        model_type: model_type of the family; None: that of the file.
         file: a config.json, or a part of one; its keys are kept, known or not.
         vocab_size, hidden_size: None: as the file says, else the family's default. Heads are chosen to fit a requested
             hidden_size where the file gives none.

@@ -43,8 +43,8 @@ def tensors(
 
     Args:
         config: config.json.
-        model_type: of the family.
-        prefix: of the base class's tensors.
+        model_type: model_type of the family.
+        prefix: prefix of the base class's tensors.
         width: columns of the hidden states.
         held: shapes of tensors that are there by name; those of the head's shapes are left out.
 

@@ -21,7 +21,7 @@ class DrawnTensor:
     """A tensor to write.
 
     Attributes:
-        shape: in the file.
+        shape: shape in the file.
         outputs, inputs: rows and columns of the matrix that it is applied as.
         constant: the value of all its elements; None: they are drawn.
     """
@@ -38,7 +38,7 @@ class CheckpointLayout:
 
     Attributes:
         input_layer: the steps before the first block.
-        tensors: by name, without the family's prefix.
+        tensors: tensors by name, without the family's prefix.
     """
 
     input_layer: Recipe

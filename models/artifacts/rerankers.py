@@ -45,7 +45,7 @@ def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int
     """Return the ids whose logits make a score: the first's, less the second's if there are two; None: it has none.
 
     Args:
-        folder: of the sentence-transformers files.
+        folder: folder of the sentence-transformers files.
         source: the checkpoint.
         option: entries of the vocabulary, joined by a comma, instead of what the files say.
 
@@ -101,7 +101,7 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
 
     Raises:
         MissingHead: it has no chat template of queries and documents.
-        BadCheckpoint: its tokenizer does not have the tokens of Qwen3's.
+        BadCheckpoint: the tokenizer does not have the tokens of Qwen3's.
     """
     text, variables = _chat_template(source.folder)
     prompt = sentence.prompts.get(sentence.default_prompt or "")

@@ -30,7 +30,7 @@ class SparseHead:
 
     Attributes:
         sparse: the card's entry.
-        arrays: by the names in it.
+        arrays: tensors by the names in it.
     """
 
     sparse: Sparse
@@ -43,7 +43,7 @@ def find(
     """Return how a checkpoint whose blocks are exported makes sparse vectors; None: it makes none.
 
     Args:
-        files: what its files or the operator say of SPLADE.
+        files: what the files or the operator say of SPLADE.
 
     Raises:
         BadCheckpoint: a part is missing or not computed.

@@ -17,7 +17,7 @@ def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
 
     Args:
         checkpoint: the folder it lies in.
-        folder: where to.
+        folder: folder to write to.
         lowercase: put a Lowercase normalizer first unless there is one, as sentence-transformers does for
             `do_lower_case`.
 

@@ -40,9 +40,9 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
 
     Args:
         source: the opened checkpoint.
-        image_tower: what models.vision.fitting.tower returned.
-        target: where to.
-        encoder: whether the blocks are written; None: where they are covered and the checkpoint holds them.
+        image_tower: the tower that models.vision.fitting.tower returned.
+        target: folder to write to.
+        encoder: whether to write the blocks; None: if they are covered and the checkpoint holds them.
 
     Raises:
         BadCheckpoint: the checkpoint cannot be exported.

@@ -20,9 +20,9 @@ from models.artifacts.card import Card
 from models.artifacts.links import LinkedFile
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
-from models.progress import Progress, no_progress
 from models.tables import int8_matrices, quantization
 from models.tables.quantization import Kind, RowSource, StoredTable
 from models.tables.row_blocks import floats
@@ -76,12 +76,12 @@ def write(
     """Write tensors to `folder`, a chunk of rows at a time.
 
     Args:
-        folder: of the export.
-        arrays: by name, sliced by rows: views of mapped files, or rows made on demand.
+        folder: folder of the export.
+        arrays: tensors by name, sliced by rows: views of mapped files, or rows made on demand.
         tables: names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers
             stay.
         dtype: one of TABLE_DTYPES.
-        originals: where the tables lie in the checkpoint: they are served in place, by links, and not written.
+        originals: places of tables in the checkpoint that are served from there, by links, and not written.
         progress: receives the bytes written.
 
     Raises:

@@ -32,8 +32,8 @@ class Checkpoint:
     Attributes:
         folder: holds config.json and what else comes with a model (tokenizer.json, the sentence-transformers files).
         config: the object in config.json.
-        tensors: by name.
-        source: what cards call it: the file's name or org/name@commit; "": the folder's name.
+        tensors: tensors by name.
+        source: source named in cards: the file's name or org/name@commit; "": the folder's name.
         fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
             are partial and temporary: no export may link to them.
         no_blocks_reason: why its blocks cannot be read; None: they can.
@@ -130,7 +130,7 @@ def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
     """Return the error of a checkpoint without safetensors, which says what may be done with the files that it has.
 
     Args:
-        where: what messages call the checkpoint.
+        where: name of the checkpoint in messages.
         names: paths of its files.
     """
     onnx = next((path for path in FLOAT32_ONNX if path in names), None)
@@ -233,8 +233,8 @@ def check_finite(name: str, dtype: str, start: int, rows: NDArray[Any]) -> None:
     """Check that no weight is infinite or NaN.
 
     Args:
-        name: of the tensor, for the message.
-        dtype: its safetensors name.
+        name: name of the tensor, for the message.
+        dtype: safetensors' name of its dtype.
         start: row of the tensor that the chunk begins with.
         rows: the chunk.
 

@@ -36,7 +36,7 @@ def rope_config(config: Config, values: Config, tensors: Mapping[str, Tensor], w
     Args:
         config: the keys of config.json that the rest of the header gives.
         values: the metadata by their names, without the architecture's prefix.
-        tensors: of the file; the factors are read.
+        tensors: tensors of the file; the factors are read.
         what: the file's name in error messages.
 
     Raises:

@@ -75,9 +75,9 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
     """Fetch the headers of all safetensors into sparse files in `folder`.
 
     Args:
-        repository: where from.
+        repository: repository to fetch from.
         inner: the folder of the repository they lie in, "" or ending in /.
-        folder: is created.
+        folder: folder that is created.
 
     Returns:
         The tensors they hold, by name.

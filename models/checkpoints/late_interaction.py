@@ -52,7 +52,7 @@ class ExpansionFiles:
     """How queries are filled up.
 
     Attributes:
-        tokens: that a query has at least.
+        tokens: least number of tokens of a query.
         token: the text of those added; None: the tokenizer's mask token.
         attended: whether other tokens attend to them.
         fixed: longer queries are cut to as many.
@@ -69,14 +69,14 @@ class LateInteraction:
     """What the files say.
 
     Attributes:
-        steps: what makes vectors of hidden states.
+        steps: steps from hidden states to vectors.
         arrays: the tensors of the steps, by name.
-        width: of a vector.
-        prompts: by name, those with a marker token included.
+        width: width of a vector.
+        prompts: prompts by name, those with a marker token included.
         markers: prompts that begin with a marker, where that may have to be made one token.
-        prompt_names: of queries and of documents; None: the default prompt.
+        prompt_names: names of the prompts of queries and documents; None: the default prompt.
         lengths: the longest query and document; None: the model's own limit.
-        expansion: of queries; None: they are not.
+        expansion: how queries are filled up; None: they are not.
         skipped: texts of the tokens of queries and of documents that get no vector.
         first, mean: as in MultiVector.
     """
@@ -99,12 +99,12 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
 
     Args:
         folder: the checkpoint's.
-        source: its config and tensors.
+        source: config and tensors of the checkpoint.
         width: columns of its hidden states.
         fetch: called with the place of each module before its weights are read.
 
     Raises:
-        BadCheckpoint: it is described and not computed, or a file is missing or damaged.
+        BadCheckpoint: the files describe something that is not computed, or a file is missing or damaged.
     """
     if sentence_transformers.is_late_interaction(folder):
         return _modules(folder, width, fetch)

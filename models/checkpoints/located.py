@@ -17,10 +17,10 @@ class LocatedCheckpoint:
 
     Attributes:
         folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
-        name: its name in cards: a folder's or a file's name, or org/name@commit.
+        name: name in cards: a folder's or a file's name, or org/name@commit.
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
-        repository: where other files can be fetched from; None: it is on this machine.
+        repository: repository to fetch other files from; None: the checkpoint is on this machine.
         fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
     """
 

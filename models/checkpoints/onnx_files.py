@@ -9,10 +9,9 @@ from typing import Any
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX
-from models.checkpoints.hub import Repository
+from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
-from models.progress import Progress, no_progress
 
 SUFFIX = ".onnx"
 NAMES_SHOWN = 20  # of files, in a message
@@ -70,8 +69,8 @@ class OnnxContents:
     Attributes:
         data_files: the files of its weights, relative to the file's folder.
         parameters: elements of its weights.
-        dtype: of the largest weight.
-        dynamic: it quantizes activations as it runs, by the largest value of a whole batch.
+        dtype: dtype of the largest weight.
+        dynamic: whether the graph quantizes activations as it runs, by the largest value of a whole batch.
     """
 
     data_files: tuple[str, ...]
@@ -92,7 +91,7 @@ class OnnxSource:
     Attributes:
         place: the folder of its small files, and how its safetensors are opened.
         files: all its files.
-        path: of the ONNX file among these.
+        path: path of the ONNX file among these.
     """
 
     place: LocatedCheckpoint
@@ -115,12 +114,12 @@ def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress =
     """Return an ONNX file of a located folder or repository, not yet fetched.
 
     Args:
-        place: what `located` found.
-        wanted: its path there; None: the first of FLOAT32_ONNX that is there.
+        place: the place that `located` returned.
+        wanted: path of the file there; None: the first of FLOAT32_ONNX that is there.
         progress: receives what is copied.
 
     Raises:
-        BadCheckpoint: there is none; the message lists the ONNX files that are there.
+        BadCheckpoint: there is no such file; the message lists the ONNX files that are there.
     """
     files: Files = place.repository or FolderFiles(place.folder, progress)
     return OnnxSource(place, files, _choose(files, wanted))
@@ -154,13 +153,13 @@ def fetch_onnx(files: Files, path: str, target: Path, reserved: Iterable[str] = 
     """Copy an ONNX file to `target`, the files of its weights beside that, and return what it holds.
 
     Args:
-        files: where from.
-        path: of the ONNX file there.
-        target: is written.
+        files: the files to copy from.
+        path: path of the ONNX file there.
+        target: path to write.
         reserved: names beside `target` that no file of weights may take.
 
     Raises:
-        BadCheckpoint: it is not ONNX, or a file of its weights is missing, or lies or would be written elsewhere.
+        BadCheckpoint: the file is not ONNX, or a file of its weights is missing, or lies or would be written elsewhere.
     """
     if not files.copy(path, target):
         raise BadCheckpoint(f"{files.label} holds no file {path!r}")

@@ -65,7 +65,7 @@ def read_pickled(path: Path) -> dict[str, NDArray[Any]]:
     """Return the tensors of a file of `torch.save` by name, read-only.
 
     Args:
-        path: of a dict of tensors, such as a state_dict.
+        path: path of a file with a dict of tensors, such as a state_dict.
 
     Returns:
         Arrays of float32, float16, bfloat16, float64 or int64.

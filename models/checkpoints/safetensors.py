@@ -54,15 +54,15 @@ class Tensor:
     """Where one tensor lies.
 
     Attributes:
-        name: in the file.
+        name: name in the file.
         dtype: a key of DTYPES; what reading gives.
         shape: outermost dimension first.
         path: the file.
-        offset: in bytes from the beginning of the file.
+        offset: offset in bytes from the beginning of the file.
         bytes: size in the file.
         stored: a key of gguf_blocks.QUANTIZED where the file holds blocks of that format; "": the dtype itself.
         paired: heads within which row i + half a head lies behind row i, in a GGUF of the Llama kind; 0: none do.
-        shift: what the file's values are above the tensor's (norms of Gemma in GGUF).
+        shift: amount by which the file's values exceed the tensor's (norms of Gemma in GGUF).
     """
 
     name: str
@@ -125,7 +125,7 @@ def header_length(start: bytes, size: int) -> int:
 
     Args:
         start: the file's first LENGTH_BYTES.
-        size: of the file.
+        size: size of the file, in bytes.
     """
     length = int.from_bytes(start, "little")
     if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, HEADER_LIMIT):

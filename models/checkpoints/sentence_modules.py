@@ -49,8 +49,8 @@ class StoredModules:
     """The modules behind the Pooling of a checkpoint, without a Normalize at their end.
 
     Attributes:
-        steps: in their order; empty: there are none.
-        tensors: by the names in the steps.
+        steps: steps in order; empty: there are none.
+        tensors: tensors by the names in the steps.
         inner, width: columns of the pooled vectors and of the sentence vectors.
     """
 

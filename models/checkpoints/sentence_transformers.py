@@ -53,7 +53,7 @@ class Pooling:
         include_prompt: False: the prompt's tokens are not pooled.
         in_graph: an adopted graph gives the sentence vector itself; `mode` is what its files say of it.
         dimensions: leading values that are kept unless the caller says otherwise, after `normalize`; None: all.
-        end_id: of the mode EOS: the token whose first row is the vector; None: that with the largest id.
+        end_id: for the mode EOS, the token whose first row is the vector; None: that with the largest id.
     """
 
     mode: str
@@ -75,11 +75,11 @@ class SentenceFiles:
 
     Attributes:
         pooling: None: token vectors alone.
-        prompts: by name.
+        prompts: prompts by name.
         default_prompt: name of the prompt that every text gets; None: none.
         max_tokens: longest input; None: not stated.
         lowercase: texts are lowercased.
-        similarity_function: that the model's vectors are meant to be compared by; None: not stated.
+        similarity_function: function that the model's vectors are meant to be compared by; None: not stated.
     """
 
     pooling: Pooling | None = None
@@ -95,7 +95,7 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
 
     Args:
         folder: the checkpoint's.
-        pooling: what the operator chose: a mode, "none", or None for what the files say.
+        pooling: the operator's choice: a mode, "none", or None for what the files say.
 
     Raises:
         BadCheckpoint: the files describe something that is not computed.
@@ -118,7 +118,7 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
 
     Args:
         folder: the checkpoint's.
-        mode: what the operator chose: a mode, "none", or None for what the files say.
+        mode: the operator's choice: a mode, "none", or None for what the files say.
         layer_mean: a WeightedLayerPooling before it is computed by the caller.
 
     Raises:
@@ -247,7 +247,7 @@ class Routes:
     """The modules of each route of a Router.
 
     Attributes:
-        chains: by the route's name.
+        chains: chains of modules by the route's name.
         default: the route of texts of which nothing is said; None: there is none.
         mapped: whether routes are chosen by anything but their names.
     """

@@ -35,7 +35,7 @@ class SparseFiles:
     Attributes:
         splade: None: every text is looked up.
         table: the place of the weights of ids; None: there are none.
-        default_input_type: of texts whose requests do not say what they are.
+        default_input_type: kind of texts whose requests do not say.
     """
 
     splade: Splade | None = None
@@ -47,10 +47,10 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
     """Return what the modules of a checkpoint, or the operator, say of sparse vectors; None: nothing.
 
     Args:
-        pooling: what the operator chose: SPLADE, or None for what the files say; others are of dense vectors.
+        pooling: the operator's choice: SPLADE, or None for what the files say; others are for dense vectors.
 
     Raises:
-        BadCheckpoint: they make some that are not computed.
+        BadCheckpoint: the files describe sparse vectors that are not computed.
     """
     if pooling not in (None, SPLADE):
         return None

@@ -29,11 +29,11 @@ class Adapters:
 
     Attributes:
         family, config, checkpoint: the model that has them.
-        prefix: of the file's tensor names.
-        parts: where tensors that lie otherwise in the file are noted, by name.
-        tasks: their names, in the order of the file's tensors.
-        rank: of each adapter.
-        scale: of what it adds.
+        prefix: prefix of the file's tensor names.
+        parts: gets the tensors that are stored otherwise in the file, by name.
+        tasks: names of the tasks, in the order of the file's tensors.
+        rank: rank of each adapter.
+        scale: factor of what an adapter adds.
     """
 
     family: Family

@@ -75,7 +75,7 @@ def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[fl
     """Return the steps of all blocks such that they give the weighted mean of several layers' rows.
 
     Args:
-        family: whose blocks they are.
+        family: family of the blocks.
         blocks: the steps of all blocks, and of what is behind the last.
         first: the first layer; 0 is what the first block reads.
         shares: of the layers from `first` to the last, whose rows are those behind all steps.

@@ -34,8 +34,8 @@ class FittedClassifier:
     """The classification head of a checkpoint.
 
     Attributes:
-        layers: with their tensors.
-        pooling, late: as of Classifier.
+        layers: layers with their tensors.
+        pooling, late: as in Classifier.
     """
 
     layers: StoredModules
@@ -57,8 +57,8 @@ def find(checkpoint: Checkpoint, model_type: str, width: int) -> FittedClassifie
     """Return the classification head of a checkpoint whose config names a class that has one.
 
     Args:
-        checkpoint: its config and tensor headers.
-        model_type: of its text.
+        checkpoint: config and tensor headers of the checkpoint.
+        model_type: model_type of the checkpoint's text tower.
         width: columns of its hidden states.
 
     Raises:

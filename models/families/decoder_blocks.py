@@ -36,8 +36,8 @@ def attention(
 
     Args:
         before: the norm before it.
-        stem: of the modules in a layer.
-        biased: which of q, k, v, o have a bias, by letter; fitting drops it where the config says so.
+        stem: stem of the modules in a layer.
+        biased: letters of those of q, k, v, o that have a bias; fitting drops it if the config says so.
         output: the module of the last projection.
         rest: more of Attention.
     """
@@ -59,7 +59,7 @@ def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any
 
     Args:
         before: the norm before it.
-        stem: of its modules in a layer.
+        stem: stem of the modules in a layer.
         router: the router's module.
         rest: more of Experts.
     """
@@ -212,9 +212,9 @@ def stored_experts(
     """Return where files hold the experts' matrices: each by itself, or those of all in two tensors, gate before up.
 
     Args:
-        names: of the modules of gate, up and down of an expert; with two names, those of the two tensors.
+        names: names of an expert's modules gate, up and down; with two names, those of the two tensors.
         file: stem of the modules of a layer in published files.
-        stem: that of the class.
+        stem: stem of the class.
     """
     shares = ((0, equal(2)), (1, equal(2)), (0, equal(1)))
     fused = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]

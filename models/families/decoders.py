@@ -50,8 +50,8 @@ def _decoder(
     Args:
         block: the steps of a block; empty: only the input layer is computed, and `last` and `eps` do not count.
         last: the norm behind the last block.
-        eps: as of Family.
-        scale: what the rows of the word table are multiplied by; None: nothing.
+        eps: as in Family.
+        scale: factor of the rows of the word table; None: 1.
         rest: more of Family.
     """
     common: dict[str, Any] = {"input_layer": (_WORD_TABLE, Scale(0.0)) if scale else (_WORD_TABLE,)}

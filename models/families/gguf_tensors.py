@@ -46,9 +46,9 @@ def block_names(family: Family, blocks: int, prefix: str = "") -> dict[str, str]
     """Return GGUF's names -> the base class's, of all blocks and of what is behind them; joined tensors by their parts.
 
     Args:
-        family: whose they are.
-        blocks: their number.
-        prefix: of GGUF's names: "enc." in T5.
+        family: family of the tensors.
+        blocks: number of blocks.
+        prefix: prefix of GGUF's names: "enc." in T5.
     """
     names: dict[str, str] = {}  # of what two steps read, the first
     for block in range(blocks):
@@ -76,9 +76,9 @@ def arranged(
     """Return the tensors by the base class's names; those without one keep theirs.
 
     Args:
-        tensors: of the file.
-        names: of `input_names` and `block_names`.
-        heads: of queries, and of keys.
+        tensors: tensors of the file.
+        names: names from `input_names` and `block_names`.
+        heads: numbers of heads of queries and of keys.
         paired, shifted: how the file holds them, see above.
 
     Raises:

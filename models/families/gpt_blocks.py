@@ -24,8 +24,8 @@ def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads 
     """Return where query, key and value lie in one module: in each group the queries that share a key, it, its value.
 
     Args:
-        stem: of the modules in the class.
-        names: of query, key and value.
+        stem: stem of the modules in the class.
+        names: names of query, key and value.
         whole: the module that holds all.
         key_heads: the number of groups.
     """

@@ -29,8 +29,8 @@ def fit_head(
     """Return the head of a checkpoint, or None and the reason why it has none.
 
     Args:
-        checkpoint: its config and tensor headers.
-        model_type: of its text, where the checkpoint has several towers.
+        checkpoint: config and tensor headers of the checkpoint.
+        model_type: model_type of the text, if the checkpoint has several towers.
         table: the word table of its input layer, as the file calls it; None: it has none.
         assumed: treat an unknown model_type as one whose logits are the rows times a matrix.
 

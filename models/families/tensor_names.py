@@ -51,9 +51,9 @@ def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = 
     """Return what this file puts before the base class's tensor names; its word table decides.
 
     Args:
-        family: whose word table is looked for.
+        family: family whose word table is looked for.
         checkpoint: the file.
-        config: where several prefixes fit, those whose table has this config's vocabulary and width are preferred.
+        config: if several prefixes fit, those whose table has this config's vocabulary and width are preferred.
 
     Raises:
         BadCheckpoint: there is no word table, or several and none under the family's usual prefix.
@@ -100,8 +100,8 @@ def checkpoint_naming(
     the base class's name.
 
     Args:
-        family: whose tensors these are.
-        prefix: of the file's names.
+        family: family of the tensors.
+        prefix: prefix of the file's names.
         checkpoint: the file.
         fused: the sizes, and where parts of other tensors are noted by name; None: such are not looked for.
     """

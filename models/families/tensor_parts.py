@@ -20,7 +20,7 @@ class StoredPart:
 
     Attributes:
         tensor: what is read: the other, or rows of it.
-        shape: of the part.
+        shape: shape of the part.
         rows: [groups, rows of a group], the part's first and last row of each; None: all that is read.
         transposed: before rows are taken.
         side_by_side: before these: what is read are matrices [count, outputs, inputs], of which the whole is
@@ -43,7 +43,7 @@ def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> 
     """Return where a part lies.
 
     Args:
-        name: of the part.
+        name: name of the part.
         part: which.
         tensor: the whole.
         config: the sizes.

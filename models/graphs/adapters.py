@@ -29,10 +29,10 @@ def adapted_rows(builder: GraphBuilder, adapter: Adapter, rows: str, index: str,
     """Emit the rows of a table and what its adapter adds to them.
 
     Args:
-        builder: of the graph.
-        adapter: of the table.
+        builder: builder of the graph.
+        adapter: adapter of the table.
         rows: [N, d] or [1, d].
-        index: their numbers.
+        index: numbers of the rows.
         count: rows of the table.
     """
     task = builder.op("Max", TASKS, builder.scalar(0, np.int64))

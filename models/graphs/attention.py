@@ -46,13 +46,13 @@ def attend(
     """Emit the attention of each sequence by head, softmax(scale * query @ key.T + terms) @ value.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         projected: query, key and value, float32 [N, heads * width].
         rows: where the sequences lie.
         step: the attention.
-        width: of a head.
-        terms: of the scores.
-        relative: what a Disentangled multiplies with queries and keys, of `relative_matrices`.
+        width: width of a head.
+        terms: terms of the scores.
+        relative: what a Disentangled multiplies with queries and keys, from `relative_matrices`.
 
     Returns:
         float32 [N, heads * width].
@@ -239,9 +239,9 @@ class _Attention:
         The products read the rows of all heads as they lie, without a transposition.
 
         Args:
-            builder: of the graph.
+            builder: builder of the graph.
             sequence: rows of query, key and value.
-            terms: what is added to the scores, broadcast to [heads, queries, keys]; none: nothing is.
+            terms: terms added to the scores, broadcast to [heads, queries, keys]; may be empty.
         """
         shape = builder.constant(np.array(self.by_head))
         query, key, value = (builder.op("Reshape", rows, shape) for rows in sequence)  # (S, heads, head_dim)

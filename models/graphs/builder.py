@@ -29,7 +29,7 @@ class GraphBuilder:
     """Collects the nodes of one graph; methods that add to it return the name of a value.
 
     Args:
-        placed: where each tensor lies, in files which must be beside the .onnx.
+        placed: place of each tensor in files that must lie beside the .onnx.
     """
 
     def __init__(self, placed: Mapping[str, Tensor]) -> None:
@@ -134,7 +134,7 @@ class GraphBuilder:
         """Return the finished ModelProto.
 
         Args:
-            name: of the graph.
+            name: name of the graph.
             inputs: name -> (element type, dimensions).
             outputs: name -> (value, element type, dimensions); a dimension is a number or a name.
         """

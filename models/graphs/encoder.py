@@ -93,7 +93,7 @@ def encoder(
     all True.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         recipe, blocks: the steps of the input layer and of all blocks.
         width: d.
         projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
@@ -120,10 +120,10 @@ class Blocks:
     """Emits the steps of blocks; what several of them read is emitted once.
 
     Attributes:
-        builder: of the graph.
+        builder: builder of the graph.
         projections: how products are computed.
         rows: where the sequences lie.
-        width: of a row.
+        width: width of a row.
         ropes: the tables of the rotations, by name.
     """
 

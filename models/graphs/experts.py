@@ -21,9 +21,9 @@ def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -
     """Return what the chosen experts give for rows [N, d], weighted and added.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         step: the mixture.
-        rows: what the router and the experts read.
+        rows: input of the router and the experts.
         compute: emits what an expert gives for rows.
     """
     scores = emit_row_step(builder, step.router, rows)  # [N, experts]

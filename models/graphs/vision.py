@@ -29,7 +29,7 @@ class TowerSizes:
     """What a graph of a tower takes, and the widths of what it gives.
 
     Attributes:
-        inputs: of `inputs_of`.
+        inputs: inputs as `inputs_of` returns them.
         hidden: width of a row.
         vector: width of an image's vector; 0: there is none.
     """
@@ -59,11 +59,11 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
     """Return the ModelProto of a whole tower.
 
     Args:
-        builder: of the graph.
-        steps: of the input layer.
+        builder: builder of the graph.
+        steps: steps of the input layer.
         blocks: the steps of all blocks.
-        vector: from their rows to an image's vector; empty: it is no output.
-        sizes: of inputs and outputs.
+        vector: steps from their rows to an image's vector; empty: it is no output.
+        sizes: sizes of inputs and outputs.
     """
     x = _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
     flat = isinstance(steps[0], Project)

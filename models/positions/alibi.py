@@ -28,7 +28,7 @@ class Form:
 
     Attributes:
         formula: the formula as text; K is the key length.
-        steps: which float32 steps parity arithmetic takes (`_rounded_slopes`).
+        steps: the float32 steps of parity arithmetic (`_rounded_slopes`).
         per_query: True: one row per query; False: one row for all queries.
         reads_mask: whether a padding mask [B, K] renumbers the keys.
         fixed: the only max_bias the original library supports; None: any.

@@ -101,7 +101,7 @@ def rows(
             table stretched to `length` rows, as torch's interpolate(mode="linear", align_corners=False) does, which
             also moves the rows within it.
         length: rows of the stretched table; None: as many as the last position needs, at least L.
-        arithmetic: of interpolate: float64 (exact), or torch's float32 steps (parity).
+        arithmetic: arithmetic of interpolate: float64 (exact), or torch's float32 steps (parity).
 
     Returns:
         [N, d]: the table's own values as float32 (float64 where it is float64); interpolated and exact: float64.

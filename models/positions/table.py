@@ -35,7 +35,7 @@ class Output:
     """One array of a table.
 
     Attributes:
-        shape: of the whole array. Its rows are those of the array with all axes but the last flattened.
+        shape: shape of the whole array. Its rows are those of the array with all axes but the last flattened.
         rows: (start, stop) -> those rows, [stop - start, shape[-1]]: float64 not yet rounded (exact), float32 (parity),
             int64 or bool.
         kind: float: the caller chooses the dtype. int64 and bool: the dtype is fixed.

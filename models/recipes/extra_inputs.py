@@ -26,7 +26,7 @@ class Extra:
         name: one of SENT, task_ids, masked_tokens or attended_tokens.
         rows: values are 0 to rows - 1.
         missing: value of every token where the caller sends none; -1: nothing is added.
-        token: of masked_tokens: the id that is counted.
+        token: for masked_tokens, the id that is counted.
     """
 
     name: str

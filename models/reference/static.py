@@ -16,7 +16,7 @@ def rows(static: StaticTable, tensors: Mapping[str, NDArray[Any]], ids: NDArray[
 
     Args:
         static: the model.
-        tensors: of its weights file, by name.
+        tensors: tensors of the model's weights file, by name.
         ids: int64 [N], 0 to V-1.
 
     Returns:
@@ -42,7 +42,7 @@ def sentences(
 
     Args:
         static: the model.
-        tensors: of its weights file, by name.
+        tensors: tensors of the model's weights file, by name.
         ids, mask: [N], the sequences one after the other.
         lengths: int64 [B], sum N; 0 is allowed.
 

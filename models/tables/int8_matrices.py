@@ -111,7 +111,7 @@ def quantized(
     """Return the arrays with every matrix of the blocks replaced by its codes, scales and smoothing factors.
 
     Args:
-        arrays: of the checkpoint, by name.
+        arrays: tensors of the checkpoint, by name.
         encoder: the steps of all blocks.
         largest: for each smoothed product, by the name of its smoothing factors: the largest absolute value that
             calibration saw in each column of its input, [K].

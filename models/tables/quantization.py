@@ -53,7 +53,7 @@ class StoredTable:
         dtype: float32, float16, bfloat16, int8 or int4.
         bytes: codes and ranges together.
         block: columns that share a scale and a bias; None: not quantized.
-        largest_error, rms_error: of the stored values against the checkpoint's, over the whole table.
+        largest_error, rms_error: errors of the stored values against the checkpoint's, over the whole table.
     """
 
     dtype: str

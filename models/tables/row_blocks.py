@@ -30,7 +30,7 @@ def blocks(
         table: [V, d], finite.
         dtype: float32 or float64, at least as wide as the table's.
         check: called before each block; it raises to cancel.
-        values: of a block that is cast.
+        values: number of values in a block that is cast.
     """
     shared = isinstance(table, np.ndarray) and table.dtype == dtype
     step = max(1, (values * SHARED_BLOCK_FACTOR if shared else values) // max(1, table.shape[1]))

@@ -4,7 +4,8 @@ Every machine of the cluster needs Inlay, and the model, the input and the outpu
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +37,10 @@ def run(
     import ray
 
     threads = settings.threads or 1
-    variables = {"TOKENIZERS_PARALLELISM": "false"}  # an actor's tokenizer stays within its own cores
-    ray.init(address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
+    rows = [{"part": part.number} for part in parts]
+    arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
+    with _cluster(address):
         count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-        rows = [{"part": part.number} for part in parts]
-        arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
         done = ray.data.from_items(rows, override_num_blocks=max(1, len(rows))).map_batches(
             Actor,
             batch_size=1,
@@ -53,6 +50,19 @@ def run(
         )
         for row in done.iter_rows():
             progress(int(row["rows"]))
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    """Connect to a cluster for the length of a block, without Ray's log lines and progress bars."""
+    import ray
+
+    variables = {"TOKENIZERS_PARALLELISM": "false"}  # an actor's tokenizer stays within its own cores
+    ray.init(address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield
     finally:
         ray.shutdown()
 

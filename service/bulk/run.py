@@ -78,14 +78,8 @@ def _run(
     worker = job.Worker(whole, output, embedder)
     parts = whole.parts()
     missing = [part for part in parts if not worker.target.finished(part)]
-    found = done = whole.rows - sum(part.rows for part in missing)
-
-    def count(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress(done, whole.rows)
-
-    progress(done, whole.rows)
+    found = whole.rows - sum(part.rows for part in missing)
+    count = _counting(progress, found, whole.rows)
     if ray is None:
         worker.run(missing, count)
     else:
@@ -95,6 +89,18 @@ def _run(
     if outputs.is_file(output):
         worker.target.merge(parts, output)
     return whole.rows, found
+
+
+def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
+    """Return a function that adds rows to `done` and shows the progress; shows it once now."""
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(done, total)
+
+    count(0)
+    return count
 
 
 def _planned(options: Options, files: Sequence[Path], embedder: Embedder) -> BulkRun:

@@ -1,4 +1,4 @@
-"""Admission: bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
+"""Bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -83,7 +83,7 @@ class TokenEstimator:
 
 @contextmanager
 def reserved(queues: Sequence[FairQueue[Any, Any]], cost: int, caller: str) -> Iterator[None]:
-    """Keep room in queues while a caller's request is prepared."""
+    """Reserve room in queues while a caller's request is prepared."""
     for queue in queues:
         queue.reserve(cost, caller)
     try:

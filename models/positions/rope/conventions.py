@@ -29,7 +29,7 @@ class Pattern:
 
     Attributes:
         period: type `one` comes once in every `period` layers.
-        key: where config.json may give the period; None: nowhere.
+        key: key of config.json that may give the period; None: there is none.
         first: True: it is the first of each period; False: the last.
         one: the rarer layer type.
         rest: the type of the other layers.
@@ -50,7 +50,7 @@ class Convention:
 
     Attributes:
         sizes: hidden_size, num_attention_heads, num_hidden_layers, max_position_embeddings of its config class.
-        head_dim: of its config class, used where the key is absent (null means hidden_size / num_attention_heads).
+        head_dim: default of its config class if the key is absent (null means hidden_size / num_attention_heads).
         head: the size of a head. given: head_dim, else hidden_size / num_attention_heads. derived: always the latter.
             doubled: twice the latter. mla: qk_rope_head_dim, all of which rotates. joined: qk_nope_head_dim +
             qk_rope_head_dim.

@@ -30,7 +30,7 @@ class Axes:
 
     Attributes:
         owners: sections -> the axis of each frequency, (r/2,); a frequency keeps its own index.
-        order: which axis each of the three sections belongs to.
+        order: the axis of each of the three sections.
         sections: the sections that the models were trained with.
         layout: how the rotation pairs channels, a row of rotation.LAYOUTS.
         users: model types that use it.
@@ -76,8 +76,8 @@ class AxisColumns:
 
     Attributes:
         axis: index of the axis.
-        columns: which columns they are.
-        freqs: their frequencies, in the order of `columns`.
+        columns: the numbers of the columns.
+        freqs: frequencies, in the order of `columns`.
     """
 
     axis: int
@@ -89,7 +89,7 @@ def mrope_parts(freqs: Frequencies, sections: Sequence[int] | None, axes: str) -
     """Return the columns of an M-RoPE table by axis.
 
     Args:
-        freqs: of all columns.
+        freqs: frequencies of all columns.
         sections: how many frequencies each axis gets, in the order of Axes.order; None: Axes.sections.
         axes: a row of AXES.
 
@@ -227,7 +227,7 @@ def cos_sin_outputs(
 
     Args:
         cos_sin_rows: (start, stop) -> cos and sin of those rows, [stop - start, r/2] each.
-        shape: of the positions.
+        shape: shape of the positions.
         parts: the columns by axis.
         layout: how a duplicated table pairs channels.
         table: single or duplicated.

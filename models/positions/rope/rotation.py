@@ -82,7 +82,7 @@ def pairs(layout: Layout, pairing: Pairing, head_dim: int, rotary_dim: int) -> l
 
     Args:
         layout: the arrangement of pairs.
-        pairing: its `read` or its `written`.
+        pairing: the `read` or `written` of a layout.
         head_dim: channels of a head.
         rotary_dim: channels that rotate.
     """

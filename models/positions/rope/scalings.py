@@ -27,7 +27,7 @@ class Unscaled:
         theta: base of the frequencies.
         rotary_dim: channels that rotate, r.
         head_dim: channels of a head.
-        max_position_embeddings: of the model; None: not known.
+        max_position_embeddings: max_position_embeddings of the model; None: not known.
         seq_len: length of the sequence in tokens; None: not known.
     """
 

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
-from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS
+from service.http.formats import OCTETS
+from service.http.json_arrays import INLINE_VALUES, JsonPieces, array_response, dumps
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
@@ -35,7 +35,6 @@ MAX_LISTED = 1 << 20  # messages.elements of one tensor in JSON
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
-_JSON_TYPE = (b"content-type", JSON.encode())
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
 STRICT = ConfigDict(strict=True)
 
@@ -154,12 +153,13 @@ async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
         BadRequest: JSON does not carry an output.
     """
     document, raws, values = _document(answer)
-    head = json_arrays.dumps(document, values)
     if not raws:
-        return formats.response((_JSON_TYPE,), head if isinstance(head, json_arrays.JsonPieces) else (head,))
-    if isinstance(head, json_arrays.JsonPieces):  # its length stands before it
-        reserve(JSON_BYTES * values)
-        head = await in_thread(b"".join, head)
+        return array_response(document, values)
+    if values > INLINE_VALUES:
+        reserve(JSON_BYTES * values)  # it has to be whole, since its length stands before it
+        head = await in_thread(b"".join, JsonPieces(document))
+    else:
+        head = dumps(document)
     return Response((head, *raws), (_BINARY_TYPE,), lines=b"%b: %d\r\n" % (JSON_BYTES_HEADER, len(head)))
 
 

@@ -14,7 +14,7 @@ def held_up(client: ClientPace, *checks: tuple[object, int]) -> list[bool]:
     return [client.is_held_up(transfer, size, index * SECONDS / 2) for index, (transfer, size) in enumerate(checks)]
 
 
-def test_client_that_stands_still_is_held_up_after_client_seconds() -> None:
+def test_silent_client_is_held_up_after_client_seconds() -> None:
     assert held_up(pace(), (1, 100), (1, 100), (1, 100)) == [False, False, True]
 
 
