@@ -105,10 +105,9 @@ class Handlers:
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
-        body = await read_json(request, _similarity_body)
-        texts, model = body.inputs, self._registry.get(body.model)
+        body, texts, parameters = await read_json(request, schemas.similarity_body)
+        model, options = self._registry.get(body.model), options_of(parameters)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
-        options = options_of(body.parameters or schemas.ComparisonParameters())
         scores: NDArray[Any]
         if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
@@ -184,10 +183,6 @@ def _is_marked(body: bytes) -> bool:
 
 def _body_of(body: bytes, model: type[Body]) -> Body:
     return validated(model, parse_json(body))
-
-
-def _similarity_body(body: bytes) -> schemas.SimilarityBody:
-    return schemas.similarity_body(parse_json(body))
 
 
 def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
