@@ -1,4 +1,4 @@
-"""Fields of vLLM's bodies that several protocols read: how texts are cut, what is read of a pair, and raw scores."""
+"""Fields of vLLM's bodies, and parts of answers, that several protocols share: cutting, pairs, raw scores, labels."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.recipes.heads import ScoreActivation
-from service.embedding.ranking import Reading
+from service.embedding.ranking import Labelled, Reading
 from service.embedding.requests import Direction
 from service.errors import EmptyRequest, TooManyInputs
 from service.http import ignored_fields
@@ -128,3 +128,11 @@ def listed(name: str, texts: str | list[Any], max_inputs: int, what: str = "text
         allowed = f"this server takes {max_inputs} a request"
         raise TooManyInputs(f"holds {len(items)} {what}s", field=(name,), allowed=allowed, remedy="send fewer")
     return items
+
+
+def best_labels(labelled: Labelled, top_k: int | None = None) -> list[list[dict[str, Any]]]:
+    """Return the best `top_k` labels of each text with their scores, as TEI and infinity have them; None: all."""
+    return [
+        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
+        for index in range(len(labelled.scores))
+    ]

@@ -161,7 +161,7 @@ def _classify_handler(context: ServiceContext) -> Handler:
         options = EmbedOptions((), truncate, side, max_tokens=most, special_tokens=body.add_special_tokens)
         how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
         labelled = await classify(context.embedder, model, inputs, request.context, options, how)
-        encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
+        encode: Callable[[Labelled], list[Any]] = vllm_fields.best_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")
 
@@ -204,13 +204,6 @@ def _labels(labelled: Labelled) -> list[dict[str, Any]]:
     return [
         {"index": n, "label": labelled.labels[best[n]], "probs": row, "num_classes": len(row)}
         for n, row in enumerate(labelled.scores.tolist())
-    ]
-
-
-def _infinity_labels(labelled: Labelled) -> list[list[dict[str, Any]]]:
-    return [
-        [{"score": score, "label": label} for label, score in labelled.best_first(index)]
-        for index in range(len(labelled.scores))
     ]
 
 
