@@ -65,14 +65,25 @@ INDEX = {"type": "array", "items": _object(name=TEXT, version=TEXT, state=STATE,
 
 def routes(plane: DataPlane) -> RouteGroup:
     """Return the routes under /v2."""
-    rows = (*_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
+    rows = (*_probe_routes(plane), *_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
     return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON))
 
 
-def _metadata_routes(plane: DataPlane) -> list[Route]:
+def _probe_routes(plane: DataPlane) -> list[Route]:
     async def live(request: Request) -> Response:
         return json_response({"live": True})
 
+    async def ready(request: Request) -> Response:
+        return _probed(await plane.why_not_ready(), {"ready": True})
+
+    probe = partial(_rows, verb="GET", tag=OIP, admitted=False, probe=True, needs_key=False)
+    return [
+        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
+        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
+    ]
+
+
+def _metadata_routes(plane: DataPlane) -> list[Route]:
     async def server(request: Request) -> Response:
         return json_response(server_metadata(plane.context.version, plane.context.settings))
 
@@ -81,9 +92,6 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
             return json_response(document(plane.model(*_named(request))))
 
         return handler
-
-    async def ready(request: Request) -> Response:
-        return _probed(await plane.why_not_ready(), {"ready": True})
 
     async def model_ready(request: Request) -> Response:
         document = {"name": plane.model(*_named(request)).card.name, "ready": True}
@@ -95,13 +103,9 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
 
     about_server, about_model = "What this server is and which extensions it has", "The tensors a model takes and gives"
     about_statistics, about_config = "What was answered over this protocol, by model", "The same in Triton's words"
-    stats = (f"{PREFIX}/models/stats", *_both("/stats"))
-    get = partial(_rows, verb="GET", tag=OIP, admitted=False)
-    probe = partial(get, probe=True, needs_key=False)
+    get, stats = partial(_rows, verb="GET", tag=OIP, admitted=False), (f"{PREFIX}/models/stats", *_both("/stats"))
     return [
         *get("oip_server", server, about_server, SERVER, PREFIX),
-        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
-        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
         *get("oip_statistics", statistics, about_statistics, STATISTICS, *stats),
         *get("oip_model", of_model(model_metadata), about_model, METADATA, *_both("")),
         *get("oip_model_ready", model_ready, "The model answers", MODEL_READY, *_both("/ready")),
