@@ -1,4 +1,4 @@
-"""Finds ONNX files in a folder or a hub repository, and brings one of them with its external weights."""
+"""Finds ONNX files in a folder or a hub repository, and copies one of them with its external weights."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -38,7 +38,7 @@ class FolderFiles:
 
     @property
     def label(self) -> str:
-        """The folder, as it was named."""
+        """The folder as it was named."""
         return str(self.folder)
 
     def has(self, name: str) -> bool:
@@ -46,7 +46,7 @@ class FolderFiles:
         return (self.folder / name).is_file()
 
     def copy(self, name: str, path: Path) -> bool:
-        """Copy a file to `path`; return False where there is none."""
+        """Copy a file to `path`; return False if there is none."""
         if not self.has(name):
             return False
         self.progress("copying", 0, 0)
@@ -101,7 +101,7 @@ class OnnxSource:
 
     @property
     def label(self) -> str:
-        """What messages call the ONNX file."""
+        """The ONNX file's name in messages."""
         return f"{self.files.label}/{self.path}"
 
 
@@ -151,7 +151,7 @@ def is_inside(name: str) -> bool:
 
 
 def fetch_onnx(files: Files, path: str, target: Path, reserved: Iterable[str] = ()) -> OnnxContents:
-    """Copy an ONNX file to `target`, the files of its weights beside that, and return what it holds.
+    """Copy an ONNX file to `target`, with the files of its weights beside it, and return its contents.
 
     Args:
         files: the files to copy from.

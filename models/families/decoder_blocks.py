@@ -55,7 +55,7 @@ def gated(
 
 
 def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any) -> Experts:
-    """Return a mixture of gated experts by the usual names; fitting fills in their number and widths.
+    """Return a mixture of gated experts with the usual names; fitting fills in their number and widths.
 
     Args:
         before: the norm before it.
@@ -68,7 +68,7 @@ def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any
 
 
 def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
-    """Return a feed-forward step without a gate, by the names of its modules in a layer."""
+    """Return a feed-forward step without a gate, with the names of its modules in a layer."""
     return FeedForward(linear(f"{_LAYER}.{up}", biased), linear(f"{_LAYER}.{down}", biased), "gelu", before)
 
 
@@ -192,7 +192,7 @@ def _heads(config: Config) -> int:
 
 
 def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
-    """Return where the parts of a fused module lie, in the order of `names`."""
+    """Return the places of the parts of a fused module, in the order of `names`."""
     how = {"shares": equal(len(names))} | how
     return {
         f"{_LAYER}.{stem}.{name}": (TensorPart(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)
@@ -209,7 +209,7 @@ GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_h
 def stored_experts(
     names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"), file: str = "mlp", stem: str = "mlp"
 ) -> Stored:
-    """Return where files hold the experts' matrices: each by itself, or those of all in two tensors, gate before up.
+    """Return the places of the experts' matrices in files: each by itself, or all in two tensors, gate before up.
 
     Args:
         names: names of an expert's modules gate, up and down; with two names, those of the two tensors.

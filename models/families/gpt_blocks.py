@@ -21,7 +21,7 @@ def _heads(config: Config) -> int:
 
 
 def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads = _heads) -> Stored:
-    """Return where query, key and value lie in one module: in each group the queries that share a key, it, its value.
+    """Return the places of query, key and value in one module: each group holds queries, their key and its value.
 
     Args:
         stem: stem of the modules in the class.
@@ -149,7 +149,7 @@ FALCON_STORED = _in_groups(_SELF_ATTENTION, _QKV, "query_key_value", falcon_key_
 
 
 def fairseq(layer: str, pre_norm: bool = True) -> Recipe:
-    """Return the block of fairseq's models (BART, OPT, XGLM), with norms before what they belong to or behind sums."""
+    """Return the block of fairseq's models (BART, OPT, XGLM), with norms before their steps or after the sums."""
     first, second = norm(f"{layer}.self_attn_layer_norm"), norm(f"{layer}.final_layer_norm")
     attention = _projections(f"{layer}.self_attn")
     feed_forward = FeedForward(linear(f"{layer}.fc1"), linear(f"{layer}.fc2"), "relu")
