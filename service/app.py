@@ -67,7 +67,7 @@ class Application:
     """The application that uvicorn runs: HttpProtocol gives HTTP requests to `pipeline`; the rest is ASGI.
 
     Attributes:
-        api: the FastAPI application, which has the lifespan.
+        api: the ASGI application that has the lifespan.
         pipeline: serves HTTP requests.
         rpc: serves gRPC calls.
         connections: the timeouts of client connections.

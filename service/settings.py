@@ -124,8 +124,8 @@ class Settings(BaseSettings):
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
 
-    Numbers hardly shrink, so vectors are compressed where the header names a single coding, prefers one by its q-value
-    or, for JSON, lists zstd or br. Other documents are compressed as Accept-Encoding allows.
+    Numbers hardly shrink, so vectors are compressed where the header names a single coding or prefers one by its
+    q-value. Other documents are compressed as Accept-Encoding allows.
     """
     client_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may send or read at less than 4 KiB a second before it is disconnected."""

@@ -76,12 +76,11 @@ class _Start:
         address: tuple[str, int] = self.listener.getsockname()
         return address
 
-    def forget(self) -> None:
-        """Free the models: cut them from the documentation pages, which live as long as the process."""
-        api: Any = self.app.api  # of fastapi_offline, whose endpoints are closures over it
-        api.router.lifespan_context = api.openapi = None
-        if next(STOPPED) % STOPS_PER_COLLECTION == 0:
-            gc.collect()
+
+def _free_stopped() -> None:
+    """Collect the models of stopped services, which lie in circles of references."""
+    if next(STOPPED) % STOPS_PER_COLLECTION == 0:
+        gc.collect()
 
 
 @contextmanager
@@ -105,7 +104,7 @@ def serving(store: Path, **settings: Any) -> Iterator[Served]:
     finally:
         start.server.should_exit = True
         thread.join()
-        start.forget()
+        _free_stopped()
 
 
 @asynccontextmanager
@@ -119,7 +118,7 @@ async def serving_here(store: Path, **settings: Any) -> AsyncIterator[Here]:
     finally:
         start.server.should_exit = True
         await running
-        start.forget()
+        _free_stopped()
 
 
 def array_of(tensor: pb.Tensor) -> NDArray[Any]:

@@ -1,6 +1,7 @@
 """Sweeps: long lists of like cases, of which `make test` runs an even part and `make test-all` every one."""
 
 from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,11 @@ def sampled(cases: Iterable[Any], every: int, *, unpack: bool = False) -> list[A
 
 def thin(items: Iterable[pytest.Item], root: Path) -> None:
     """Mark as sweeps the tests of THINNED modules that `make test` leaves to `make test-all`."""
+    by_path: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        by_path.setdefault(item.path, []).append(item)
     for name, every in THINNED.items():
-        own = [item for item in items if item.path.is_relative_to(root / name)]
-        for number, item in enumerate(own):
+        inside = chain.from_iterable(those for path, those in by_path.items() if path.is_relative_to(root / name))
+        for number, item in enumerate(inside):
             if number % every:
                 item.add_marker(pytest.mark.sweep)

@@ -29,7 +29,7 @@ LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
 
 # The floors of models/ and of service/, from the ground up: a package imports itself and what lies on lower floors.
 MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "progress"),
+    ("errors",),
     ("positions",),
     ("recipes",),
     ("tables",),
@@ -93,8 +93,9 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "jinja2": ("models.artifacts.chat_template_process" + IN_FUNCTIONS,),
     "httpx2": ("models.checkpoints.hub" + IN_FUNCTIONS,),
     "tokenizers": ("service.embedding.tokenize.tokenizer", "models" + IN_FUNCTIONS),
-    "fastapi": ("service.http",),
-    "fastapi_offline": ("service.http.docs_pages",),
+    "fastapi": ("service.http.docs_pages" + IN_FUNCTIONS,),
+    "fastapi_offline": ("service.http.docs_pages" + IN_FUNCTIONS,),
+    "starlette": ("service.http.application",),
     "uvicorn": ("service.http.listener",),
     "httptools": ("service.http.request_parser",),
     "grpc": ("service.grpc",),
@@ -103,7 +104,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "google": ("service.grpc",),
     "opentelemetry": ("service.observability.tracing" + IN_FUNCTIONS,),
     "pydantic": ("service.web", "service.settings", "service.http", "service.protocols", "service.cli"),
-    "pydantic_core": ("service.protocols",),
+    "pydantic_core": ("service.http", "service.protocols"),
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),

@@ -30,6 +30,7 @@ from models.artifacts.int8_encoder import (
 from models.artifacts.onnx_interface import graph_of
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
 from models.errors import BadCheckpoint, ModelError
@@ -37,7 +38,6 @@ from models.families.fitting import fit
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.learned import positions
-from models.progress import Progress, no_progress
 from models.recipes.graph_names import HIDDEN, POOLED
 
 _GRAPH = "encoder.onnx"

@@ -22,6 +22,7 @@ from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
 from models.checkpoints.sentence_modules import StoredModules
@@ -33,7 +34,6 @@ from models.families.config import Config
 from models.families.filling import position_rule
 from models.families.opening import located
 from models.positions.learned import PositionRule
-from models.progress import Progress, no_progress
 from models.recipes.graph_names import POOLED
 
 RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")

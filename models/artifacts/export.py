@@ -16,12 +16,12 @@ from models.artifacts.int8_encoder import Int8Options
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.text_export import TextOptions
 from models.checkpoints import sparse_modules
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import ModelError
 from models.families.attention_direction import Attention
 from models.families.opening import located
-from models.progress import Progress, no_progress
 from models.vision.fitting import tower
 
 

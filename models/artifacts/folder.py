@@ -15,8 +15,8 @@ from models.artifacts import card as cards
 from models.artifacts import links
 from models.artifacts.card import Card, File
 from models.artifacts.overwrite_checks import check_place
+from models.checkpoints.hub import Progress, no_progress
 from models.errors import BadCard
-from models.progress import Progress, no_progress
 
 HASH_CHUNK_BYTES = 1 << 22
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's renameat2

@@ -16,12 +16,12 @@ from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import safetensors
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
 from models.graphs import static as static_graph
 from models.graphs.builder import GraphBuilder
-from models.progress import Progress, no_progress
 from models.recipes.steps import Embed
 
 

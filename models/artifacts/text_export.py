@@ -25,6 +25,7 @@ from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
@@ -33,7 +34,6 @@ from models.errors import BadCheckpoint
 from models.families.attention_direction import Attention, stated_attention
 from models.families.block_filling import with_layer_mean
 from models.families.fitting import FittedModel, fit
-from models.progress import Progress
 from models.recipes import cost
 from models.recipes.steps import Scale, tables
 from models.tables import int8_matrices
@@ -111,7 +111,7 @@ def export(
     with atomic_folder(target.out) as folder:
         calibration = _calibration(model, options.int8, folder, target.progress) if options.int8 else None
         stored = _write_weights(model, options, calibration, folder, target.progress)
-        card = _write_graphs(_card(model, stored), model, stored, folder)
+        card = _with_files(_card(model, stored), model, stored, folder)
         if options.int8 and calibration:
             quantized = measure(folder, model.fitted, model.vector, calibration, options.int8.min_cosine)
             card = replace(card, quantized=quantized)
@@ -224,8 +224,8 @@ def _write_weights(
     return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, originals=originals, progress=progress)
 
 
-def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
-    """Write the graphs and the tokenizer and return the card with them."""
+def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
+    """Write the graphs and the tokenizer, and return the card with them and with the weights."""
     splade = card.sparse is not None and card.sparse.splade is not None
     graphs = write_graphs(folder, model.fitted, stored.placed, splade)
     row_graphs = write_row_graphs(folder, model.fitted, stored.placed, model.sentence.pooling, model.heads)
@@ -233,11 +233,19 @@ def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: 
     has_tokenizer = tokenizer.copy(model.source.folder, folder, model.sentence.lowercase)
     if model.heads.multi_vector and model.heads.multi_vector.markers:
         tokenizer.add_markers(folder, model.heads.multi_vector.markers)
-    return replace(card, graphs=graphs, row_graphs=row_graphs, tokenizer=tokenizer.FILE_NAME if has_tokenizer else None)
+    return replace(
+        card,
+        graphs=graphs,
+        row_graphs=row_graphs,
+        tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
+        weights=weights.FILE_NAME,
+        tables=stored.tables,
+        linked=stored.linked,
+    )
 
 
 def _card(model: TextModel, stored: WrittenWeights) -> Card:
-    """Return the card without its graphs."""
+    """Return the card without its files."""
     fitted = model.fitted
     width = fitted.config.count("hidden_size")
     card = Card(
@@ -251,7 +259,6 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         default_output=_default_output(model),
         recipe=fitted.recipe,
         encoder=fitted.encoder,
-        weights=weights.FILE_NAME,
         encodings=fitted.encodings,
         dtype=stored.tables[tables(fitted.recipe)[0]].dtype,
         parameters=stored.parameters(),
@@ -259,10 +266,6 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         flops_per_token=_flops(fitted, width),
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
-        tables=stored.tables,
-        linked=stored.linked,
-        extras=fitted.extras,
-        mask_from=fitted.family.mask_from,
         per_layer=fitted.per_layer,
         side=fitted.family.side,
         assumed=fitted.assumed,
@@ -279,6 +282,8 @@ def _with_texts(card: Card, model: TextModel) -> Card:
     return replace(
         card,
         max_tokens=model.max_tokens,
+        extras=fitted.extras,
+        mask_from=fitted.family.mask_from,
         pooling=sentence.pooling,
         prompts=_task_prompts(fitted) | sentence.prompts,
         default_prompt=sentence.default_prompt,

@@ -20,9 +20,9 @@ from models.artifacts.card import Card
 from models.artifacts.links import LinkedFile
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
-from models.progress import Progress, no_progress
 from models.tables import int8_matrices, quantization
 from models.tables.quantization import Kind, RowSource, StoredTable
 from models.tables.row_blocks import floats

@@ -8,7 +8,7 @@ Source: huggingface_hub 2.4; RFC 9110 (14: range requests).
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 from models import VERSION
 from models.errors import BadCheckpoint
-from models.progress import Progress, no_progress
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 SMALL_FILE_LIMIT = 1 << 28  # the largest tokenizer.json have some 40 MB
@@ -26,6 +25,13 @@ RETRIES = 3  # of a response that says the server is busy
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMEDY = "download it with `hf download` and give its folder"
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the units done so far (bytes, files or rows), and the units in all (0: unknown)."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Ignore the report."""
 
 
 @dataclass(slots=True)

@@ -9,10 +9,9 @@ from typing import Any
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX
-from models.checkpoints.hub import Repository
+from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
-from models.progress import Progress, no_progress
 
 SUFFIX = ".onnx"
 NAMES_SHOWN = 20  # of files, in a message

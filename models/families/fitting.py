@@ -145,7 +145,7 @@ def fit(
     note = None
     if attention:
         config, note = with_attention(family, config, attention)
-    fitted = _fitted(model_type, family, config, checkpoint, assumed)
+    fitted = _with_head(_fitted(model_type, family, config, checkpoint, assumed), checkpoint)
     return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
 
 
@@ -175,6 +175,7 @@ def _check_required_values(family: Family, config: Config) -> None:
 def _fitted(
     model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]
 ) -> FittedModel:
+    """Return the family fitted to the checkpoint, its output head still missing."""
     prefix = find_prefix(family, checkpoint, config)
     parts: dict[str, StoredPart] = {}
     adapters = adapters_of(family, config, prefix, checkpoint, parts)
@@ -184,10 +185,6 @@ def _fitted(
     encodings = fitting.encodings_in_file(fitted)
     encoder, reason = fitting.checked_blocks(fitted)
     shapes = fitting.shapes(recipe + encoder, per_layer, encodings)
-    word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
-    head, no_head_reason = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
-    if assumed and head:
-        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
     tasks = adapters.tasks if adapters else ()
     return FittedModel(
         model_type=model_type,
@@ -202,12 +199,20 @@ def _fitted(
         extras=extra_inputs(family, config, recipe, len(tasks)),
         per_layer=per_layer,
         assumed=assumed,
-        head=head,
-        no_head_reason=no_head_reason,
         parts=parts,
         no_blocks_reason=reason,
         tasks=tasks,
     )
+
+
+def _with_head(model: FittedModel, checkpoint: Checkpoint) -> FittedModel:
+    """Return the model with its output head, or why it has none."""
+    word_table = next((step.table for step in model.recipe if isinstance(step, Embed)), None)
+    assumed = model.assumed
+    head, reason = fit_head(checkpoint, model.model_type, word_table, assumed=bool(assumed))
+    if assumed and head:
+        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
+    return replace(model, head=head, no_head_reason=reason, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,11 +153,7 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
     Raises:
         BadCheckpoint: the architecture is unknown, or values are impossible.
     """
-    architecture = file.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        raise BadCheckpoint(
-            f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
-        )
+    architecture = _architecture(file, what)
     entry = ARCHITECTURES[architecture]
     values = {
         key.removeprefix(architecture + "."): _plain(value)
@@ -184,6 +180,16 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
             config |= _of_blocks(family, config, values, file.tensors)
     shifted = entry.shifted and reason is None
     return config, arranged(file.tensors, names, _heads(config), entry.paired, shifted), reason
+
+
+def _architecture(file: Gguf, what: str) -> str:
+    """Return the file's architecture, a key of ARCHITECTURES."""
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise BadCheckpoint(
+            f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return architecture
 
 
 def _heads(config: Config) -> tuple[int, int]:

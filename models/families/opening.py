@@ -10,10 +10,9 @@ from pathlib import Path
 from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
-from models.checkpoints.hub import Repository
+from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, renamed_in_errors
 from models.families import FAMILIES, gguf_config
-from models.progress import Progress, no_progress
 
 GGUF = ".gguf"
 

@@ -188,20 +188,6 @@ def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
     return first, last
 
 
-def allowed(query_length: int, key_length: int | None = None, **parameters: Any) -> Bools:
-    """Return the whole boolean mask [B, 1, S, K], True where a query may see a key; for small masks.
-
-    Args:
-        query_length: number of queries, S.
-        key_length: number of keys, K; None: as in `tabulate`.
-        parameters: past, causal, window, chunk, attention_mask and position_ids, as in `tabulate`.
-    """
-    combined = rules(query_length, key_length, **parameters)
-    return combined.visible(0, combined.batch * combined.queries).reshape(
-        combined.batch, 1, combined.queries, combined.keys
-    )
-
-
 def lowest(dtype: str) -> float:
     """Return the finite minimum of a dtype, which transformers' eager attention adds for a masked key.
 

@@ -63,6 +63,8 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 
+UNSCALED = "unscaled_embeddings"
+
 
 def run(
     recipe: Recipe,
@@ -89,12 +91,9 @@ def run(
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}
-    unscaled: dict[str, Rows] = {}
     x = np.zeros((len(ids), 0))
-    for step in recipe:
+    for step in recipe if types is not None else [step for step in recipe if not isinstance(step, AddType)]:
         match step:
-            case AddType() if types is None:
-                pass
             case Embed() | AddType() | AddPosition() | AddSinusoid():
                 index = {Embed: ids, AddType: types}.get(type(step), positions)
                 name, rows = _component(step, weights, index, extras)
@@ -106,14 +105,19 @@ def run(
                 x = _token_dropout(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
             case MaskRows():
                 x = x if mask is None else x * mask[:, None]
-            case Scale() | Round():
-                if isinstance(step, Scale) and step.outside:
-                    unscaled["unscaled_embeddings"] = outputs["token_embeddings"]
-                x = rowwise(step, weights, x)
-                outputs = {name: rowwise(step, weights, rows) for name, rows in outputs.items()}
             case _:
-                x = rowwise(step, weights, x)
-    return outputs | unscaled | {"input_embeddings": x}
+                x, outputs = rowwise(step, weights, x), _scaled(outputs, step, weights)
+    return outputs | {"input_embeddings": x}
+
+
+def _scaled(outputs: dict[str, Rows], step: Step, weights: Weights) -> dict[str, Rows]:
+    """Return the looked-up rows behind a Scale or a Round, and as they were before a Scale that is `outside`."""
+    if not isinstance(step, Scale | Round):
+        return outputs
+    unscaled = {name: rows for name, rows in outputs.items() if name == UNSCALED}
+    if isinstance(step, Scale) and step.outside:
+        unscaled[UNSCALED] = outputs["token_embeddings"]
+    return {name: rowwise(step, weights, rows) for name, rows in outputs.items()} | unscaled
 
 
 def _component(

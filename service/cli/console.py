@@ -21,7 +21,7 @@ from service.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from models.progress import Progress
+    from models.checkpoints.hub import Progress
     from service.settings import Settings
 
 CANNOT, MISUSED, STOPPED = 1, 2, 130

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fastapi import FastAPI
+from starlette.routing import Router
 
 from service.http.client_pace import ConnectionSettings
 from service.http.intake import Intake
@@ -35,6 +35,6 @@ class HttpApplication(Protocol):
         """Answer an ASGI call."""
 
 
-def lifespan_application(lifespan: Lifespan | None) -> FastAPI:
+def lifespan_application(lifespan: Lifespan | None) -> Router:
     """Return the ASGI application that uvicorn starts and stops; requests never reach it."""
-    return FastAPI(title="Inlay", openapi_url=None, lifespan=lifespan, telemetry={"auto_configure": False})
+    return Router(lifespan=lifespan)

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterable
 
 from service.http.content_coding import Encoder
-from service.http.negotiation import Kind, Policy, choose
+from service.http.negotiation import Policy, choose
 from service.http.response import Headers, Response
 from service.http.response_writer import in_pieces
 from service.http.routes import Request
@@ -29,8 +29,7 @@ async def compressed(response: Response, request: Request, policy: Policy, *, ve
     accept = request.headers.get(b"accept-encoding")
     media_type = _media_type(response.headers)
     floats = media_type in TENSORS
-    kind: Kind = "tensors" if floats else "vectors" if vectors else "document"
-    choice = choose(accept, policy, kind)
+    choice = choose(accept, policy, numbers=floats or vectors)
     if not vectors:
         response = response._replace(headers=_varied(response, request.headers.get(b"if-none-match", b"")))
     coding = choice.coding

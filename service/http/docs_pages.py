@@ -2,13 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import fastapi_offline
 import orjson
-from fastapi.openapi.docs import get_swagger_ui_html
 
 from service.http.formats import JSON
 from service.http.openapi_examples import LoadedModels
@@ -64,13 +62,16 @@ class OpenAPIDocument:
 
 def docs_routes(document: OpenAPIDocument) -> list[Route]:
     """Return the rows of the page, of its files and of /openapi.json."""
-    files = _files()
 
     async def page(request: Request) -> Response:
-        return bytes_response(_page(files), "text/html; charset=utf-8")
+        return bytes_response(await asyncio.to_thread(_page), "text/html; charset=utf-8")
+
+    async def file(path: str, request: Request) -> Response:
+        files = await asyncio.to_thread(_files)
+        return await file_response(files[path], request, headers=CACHED)
 
     handlers: dict[str, Handler] = {"/docs": page, "/openapi.json": document.respond}
-    handlers |= {path: partial(file_response, file, headers=CACHED) for path, file in files.items()}
+    handlers |= {path: partial(file, path) for path in (SCRIPT, STYLE, ICON)}
     return [
         Route(
             verb="GET",
@@ -88,8 +89,11 @@ def docs_routes(document: OpenAPIDocument) -> list[Route]:
     ]
 
 
-def _files() -> dict[str, StaticFile]:
+@cache
+def _files() -> Mapping[str, StaticFile]:
     """Return Swagger UI with our filter, its style and an icon, by their paths."""
+    import fastapi_offline  # FastAPI comes with it: 0.3 s, too dear for every start
+
     folder = Path(fastapi_offline.__file__).with_name("static")
     script = (folder / "swagger-ui-bundle.js").read_bytes() + b"\n" + FILTER.read_bytes()
     return {
@@ -99,8 +103,12 @@ def _files() -> dict[str, StaticFile]:
     }
 
 
-def _page(files: Mapping[str, StaticFile]) -> bytes:
-    script, style, icon = (f"{path}?{files[path].etag[1:9]}" for path in (SCRIPT, STYLE, ICON))
+@cache
+def _page() -> bytes:
+    """Return the page, which names its files by addresses that change with their bytes."""
+    from fastapi.openapi.docs import get_swagger_ui_html
+
+    script, style, icon = (f"{path}?{_files()[path].etag[1:9]}" for path in (SCRIPT, STYLE, ICON))
     page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title="Inlay: operations",

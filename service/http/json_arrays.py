@@ -11,6 +11,7 @@ import numpy as np
 import orjson
 import pybase64
 
+from service.http.response import JSON_HEADERS, Response
 from service.http.worker_threads import in_thread
 
 INLINE_VALUES = 65536  # about 3 ms
@@ -69,18 +70,23 @@ class JsonPieces:
             yield piece
 
 
-def dumps(document: Any, values: int) -> bytes | JsonPieces:
+def array_response(document: Any, values: int) -> Response:
     """Return a document as JSON, its arrays as lists.
 
     Args:
         values: the numbers in its arrays.
     """
-    if values <= INLINE_VALUES:
-        return orjson.dumps(document, default=text_of, option=orjson.OPT_SERIALIZE_NUMPY)
-    return JsonPieces(document)
+    if values > INLINE_VALUES:
+        return Response((), JSON_HEADERS, stream=JsonPieces(document).stream())
+    return Response((dumps(document),), JSON_HEADERS)
 
 
-def text_of(node: Any) -> Any:
+def dumps(document: Any) -> bytes:
+    """Return the JSON of a document with small arrays."""
+    return orjson.dumps(document, default=_text_of, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _text_of(node: Any) -> Any:
     """Return what orjson writes in the place of a Base64 or Encoded."""
     if isinstance(node, Base64):
         return pybase64.b64encode_as_string(node.data)

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 from service.embedding import truncation
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
-from service.http import bodies
+from service.http import content_coding
 from service.http.access_log import AccessLog
 from service.http.compression import compressed
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import Policy, choose, may_compress_vectors
+from service.http.negotiation import Policy, choose, may_compress_numbers
 from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
@@ -117,7 +117,7 @@ class Pipeline:
         head.route, head.parameters = match
         head.template = match.route.path
         accepted = head.headers.get(b"accept-encoding")
-        head.may_compress = not match.route.vectors or may_compress_vectors(accepted, self._limits.compression)
+        head.may_compress = not match.route.vectors or may_compress_numbers(accepted, self._limits.compression)
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
@@ -218,7 +218,7 @@ class Pipeline:
         if size is not None and size > self._limits.max_body_bytes:
             raise too_large(size, self._limits.max_body_bytes)
         if b"content-encoding" in head.headers:
-            bodies.codings(head.headers[b"content-encoding"])  # refused before the body is read
+            content_coding.coding_of(head.headers[b"content-encoding"])  # refused before the body is read
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a whole request; errors come as the route's protocol renders them."""
@@ -251,8 +251,9 @@ class Pipeline:
         if head.may_compress:
             choose(head.headers.get(b"accept-encoding"), policy)  # refused before any work is done
         if b"content-encoding" in head.headers:
-            codings = bodies.codings(head.headers[b"content-encoding"])
-            request.body = await bodies.decoded(request.body, codings, self._limits.max_body_bytes)
+            coding = content_coding.coding_of(head.headers[b"content-encoding"])
+            if coding is not None:
+                request.body = await content_coding.decoded(request.body, coding, self._limits.max_body_bytes)
             self.budget.reserve(len(request.body), context)
         if context.deadline is None:
             response = await handler(request)
@@ -276,7 +277,7 @@ class Pipeline:
         CURRENT_CALL.reset(call)
         headers = response.headers
         if isinstance(error, UnsupportedCoding):
-            headers = (*headers, bodies.ACCEPTED)
+            headers = (*headers, content_coding.ACCEPTED)
         if isinstance(error, MethodNotAllowed) and error.verbs:
             headers = (*headers, (b"allow", ", ".join(error.verbs).encode()))
         if response.status == 401:

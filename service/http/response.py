@@ -7,7 +7,7 @@ import orjson
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview]
-JSON = "application/json"
+JSON_HEADERS: Headers = ((b"content-type", b"application/json"),)
 
 
 class Response(NamedTuple):
@@ -32,7 +32,7 @@ class Response(NamedTuple):
 def json_response(document: Any, status: int = 200, headers: Headers = ()) -> Response:
     """Return a document, which may hold numpy arrays, as a JSON response."""
     body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response((body,), ((b"content-type", b"application/json"), *headers), status)
+    return Response((body,), (*JSON_HEADERS, *headers), status)
 
 
 def bytes_response(body: bytes | memoryview, media_type: str, headers: Headers = ()) -> Response:

@@ -30,8 +30,9 @@ from service.errors import (
     WrongModelKind,
     WrongType,
 )
-from service.http import formats, ignored_fields, json_arrays
-from service.http.formats import JSON, Body, Headers, count_values, json_body
+from service.http import ignored_fields
+from service.http.formats import JSON, buffer, count_values
+from service.http.json_arrays import Base64, array_response
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -170,8 +171,8 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
         else:
             result = await _embed_texts(context, model, body, source, request)
         arguments = result, body, source.texts, request.context.request_id.decode(), version
-        headers, parts = await inline_or_in_thread(size + count_values(result), _document, *arguments)
-        return formats.response((*headers, *ignored_fields.headers(unused)), parts)
+        response = await inline_or_in_thread(size + count_values(result), _answer, *arguments)
+        return response._replace(headers=(*response.headers, *ignored_fields.headers(unused)))
 
     return handler
 
@@ -282,10 +283,10 @@ def _precisions(body: CohereEmbedBody) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in body.embedding_types or () if name in PRECISIONS))
 
 
-def _document(
+def _answer(
     result: EmbedResult, body: CohereEmbedBody, texts: Sequence[str], response_id: str, version: str
-) -> tuple[Headers, Body]:
-    """Return the headers and the body of a response."""
+) -> Response:
+    """Return a result as Cohere's document."""
     rows = result.outputs[0].rows
     by_type = body.embedding_types is not None or version == "2"
     types = dict.fromkeys(body.embedding_types or ("float",))
@@ -297,10 +298,10 @@ def _document(
         "meta": {"api_version": {"version": version}, "billed_units": units},
         "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
     }
-    return json_body(document, rows.size * len(types))
+    return array_response(document, rows.size * len(types))
 
 
 def _values(name: str, rows: NDArray[Any], made: Mapping[str, NDArray[Any]]) -> Any:
     if name == "base64":
-        return [json_arrays.Base64(formats.buffer(row)) for row in rows]
+        return [Base64(buffer(row)) for row in rows]
     return rows if name == "float" else made[name]

@@ -16,10 +16,10 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
+from service.http.parameter_types import Parameters, switch
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.tags import MODELS
 

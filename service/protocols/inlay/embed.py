@@ -6,12 +6,10 @@ from functools import partial
 from service.context import ServiceContext
 from service.embedding.requests import EmbedRequest, EmbedResult
 from service.errors import InlayError
-from service.http import formats
-from service.http.formats import FORMATS, JSON, Body, Encode, Headers, check_json, count_values, negotiate
-from service.http.json_arrays import INLINE_VALUES, JsonPieces
+from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
 from service.http.routes import Handler, Head, Request
-from service.http.worker_threads import in_thread, inline_or_in_thread
+from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds, timing_headers
 from service.protocols.inlay.embed_body import AnswerForm, read
 from service.request_context import RequestContext
@@ -45,11 +43,15 @@ class EmbedHandler:
             embed_request = prompt_embeds.rows_request(card, embed_request, form.encoding, form.dtype_sent)
             request.context.copies = prompt_embeds.COPIES
         result = await self._embedder.embed(embed_request, request.context)
-        if count_values(result) <= INLINE_VALUES:
-            headers, encoded = _encoded(result, form, encode, embed_request.options.dtype)
+        values, dtype = count_values(result), embed_request.options.dtype
+        if form.encoding in PROMPT_EMBEDS_FORMATS:
+            answering = inline_or_in_thread(values, prompt_embeds.answer, result, form.encoding, form.bare)
+        elif form.encoding in POOLED_BYTES_FORMATS:
+            answering = inline_or_in_thread(values, pooled_bytes.answer, result, form.encoding, dtype)
         else:
-            headers, encoded = await in_thread(_encoded, result, form, encode, embed_request.options.dtype)
-        return formats.response(headers, encoded, timing_headers.lines(result, self._registry, request.arrived))
+            answering = inline_or_in_thread(values, encode, result, form.encoding == "base64")
+        response = await answering
+        return response._replace(lines=timing_headers.lines(result, self._registry, request.arrived))
 
     def answer_batch(self, requests: Sequence[Request]) -> list[Response | InlayError | Handler]:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
@@ -74,14 +76,13 @@ class EmbedHandler:
 
     def _response(
         self, request: Request, result: EmbedResult, form: AnswerForm, encode: Encode
-    ) -> Response | InlayError:
+    ) -> Response | InlayError | Handler:
         try:
-            headers, body = encode(result, form.encoding == "base64")
+            response = encode(result, form.encoding == "base64")
         except InlayError as error:
             return error.without_frames()
-        if isinstance(body, JsonPieces):  # some milliseconds' worth: row lookups are small
-            headers, body = formats.sized(JSON, [b"".join(body)])
-        return formats.response(headers, body, timing_headers.lines(result, self._registry, request.arrived))
+        response = response._replace(lines=timing_headers.lines(result, self._registry, request.arrived))
+        return response if response.stream is None else partial(_stream, response)
 
 
 def _format_of(head: Head) -> Encode:
@@ -92,17 +93,13 @@ def _format_of(head: Head) -> Encode:
         UnsupportedMedia: the body is not declared to be JSON.
     """
     if head.memo is None:
-        encode = FORMATS[negotiate(head.headers.get(b"accept"))]
+        encode = encoder(head.headers.get(b"accept"))
         check_json(head.headers.get(b"content-type"))
         head.memo = encode
     known: Encode = head.memo
     return known
 
 
-def _encoded(result: EmbedResult, form: AnswerForm, encode: Encode, dtype: str) -> tuple[Headers, Body]:
-    """Return headers and body in the request's encoding_format; by default, in the format of `encode`."""
-    if form.encoding in PROMPT_EMBEDS_FORMATS:
-        return prompt_embeds.answer(result, form.encoding, form.bare)
-    if form.encoding in POOLED_BYTES_FORMATS:
-        return pooled_bytes.answer(result, form.encoding, dtype)
-    return encode(result, form.encoding == "base64")
+async def _stream(response: Response, request: Request) -> Response:
+    """Return a response that is made while it is sent, for which a request needs a task."""
+    return response

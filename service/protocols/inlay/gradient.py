@@ -25,10 +25,7 @@ from service.embedding.requests import Ids
 from service.embedding.tokenize import validation
 from service.embedding.word_table import WordTable, word_table
 from service.errors import ConflictingFields, MissingField, WrongShape
-from service.http.response import Response
-from service.http.routes import Example, Request, Route
-from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     INTEGERS,
     Int64s,
     IntegerRows,
@@ -40,6 +37,9 @@ from service.protocols.inlay.parameter_types import (
     one_of,
     switch,
 )
+from service.http.response import Response
+from service.http.routes import Example, Request, Route
+from service.protocols.inlay import needs
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS

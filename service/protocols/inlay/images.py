@@ -1,4 +1,4 @@
-"""POST /models/{name}/images: embeds pictures and pixel tensors, with answers in the formats of /embed.
+"""POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
 An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, as the bytes of
 one file, or in a safetensors body. An address is never fetched.
@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.images import ImagesRequest, Picture, Values
-from service.embedding.requests import EmbedOptions
+from service.embedding.requests import EmbedOptions, EmbedResult
 from service.errors import (
     BadInput,
     ConflictingFields,
@@ -24,9 +25,9 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
+from service.http.parameter_types import TENSOR
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS, from_safetensors, tensor
@@ -34,10 +35,11 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
+from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.protocols.inlay.tags import EMBED
+from service.request_context import RequestContext
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
 PICTURES = ("image/jpeg", "image/png", "image/webp")
@@ -89,6 +91,11 @@ class ImagesBody(BaseModel):
         None, ge=1, description="leading values of image_embedding to keep, before it is scaled"
     )
 
+    def options(self) -> EmbedOptions:
+        """Return the options of the request."""
+        outputs = () if self.outputs is None else (self.outputs,) if isinstance(self.outputs, str) else self.outputs
+        return EmbedOptions(tuple(outputs), dtype=self.dtype, normalize=self.normalize, dimensions=self.dimensions)
+
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
@@ -96,15 +103,13 @@ def routes(context: ServiceContext) -> list[Route]:
     async def handler(request: Request) -> Response:
         name = request.parameters["name"]
         context.registry.get(name)
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+        encode = encoder(request.headers.get(b"accept"))
         _check_type(request.media_type)
         inputs, body = await in_thread(_read, request)
         outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
         options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
         result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
-        base64, values = body.encoding_format == "base64", count_values(result)
-        headers, parts = await inline_or_in_thread(values, encode, result, base64)
-        return formats.response(headers, parts)
+        return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
 
     return [
         Route(
@@ -236,3 +241,31 @@ def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Val
     """Return each image of [images, channels, height, width] or [images, bins, frames]; a single image as it is."""
     axes = 2 if name == "input_features" else 3
     return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]
+
+
+# ---- gRPC
+
+
+async def embed_message(context: ServiceContext, message: pb.ImagesRequest, call: RequestContext) -> EmbedResult:
+    """Return the outputs of a message's images; raise InlayError where an image or an option cannot be served."""
+    name = context.registry.get(message.model or None).card.name
+    inputs = await inline_or_in_thread(message.ByteSize(), _message_inputs, message)
+    message.ClearField("inputs")
+    body = validated(ImagesBody, {"inputs": None} | fields_of(message), strict=True)
+    return await context.images.embed(ImagesRequest(inputs, name, body.options()), call)
+
+
+def _message_inputs(message: pb.ImagesRequest) -> ImageInputs:
+    return [image for index, sent in enumerate(message.inputs) for image in _message_input(sent, index)]
+
+
+def _message_input(message: pb.Image, index: int) -> ImageInputs:
+    """Return the image of one entry; several of a tensor that holds a stack of one size."""
+    path: FieldPath = ("inputs", index)
+    name = message.WhichOneof("kind")
+    if name is None:
+        raise MissingField("has no image", field=path, remedy="set picture, pixel_values or input_features")
+    if name == "picture":
+        return [Picture(message.picture)]
+    grid = read_grid(list(message.grid) or None, (*path, "grid"))
+    return [*split_stack(name, array_of(getattr(message, name), (*path, name)), grid)]

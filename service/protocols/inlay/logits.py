@@ -9,11 +9,7 @@ from service.embedding.model import Model
 from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
-from service.http.response import Response
-from service.http.routes import Example, Request, Route
-from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     Tensor,
     TypedArrayOptions,
     described,
@@ -22,6 +18,10 @@ from service.protocols.inlay.parameter_types import (
     one_of,
     whole,
 )
+from service.http.response import Response
+from service.http.routes import Example, Request, Route
+from service.http.worker_threads import inline_or_in_thread
+from service.protocols.inlay import needs
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS

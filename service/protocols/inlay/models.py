@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from models.artifacts.card import Card
+from models.artifacts.card import Card, File
 from models.recipes.heads import MultiVector
-from models.recipes.positional_encodings import RopeTable
+from models.recipes.positional_encodings import Alibi, Mask, RopeTable
 from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
@@ -19,7 +19,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.positions.model_schemes import available
+from service.protocols.inlay.positions.schemes import available
 from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.registry.store import created
@@ -84,14 +84,6 @@ class RopeSummary(_Summary):
         return asdict(table.rope) | asdict(table) | {"parameters": dict(table.rope.parameters)}
 
 
-class AlibiSummary(_Summary):
-    """The bias behind `GET /models/{name}/alibi`."""
-
-    form: str
-    heads: int
-    max_bias: float
-
-
 class BucketSummary(_Summary):
     """The relative buckets behind `GET /models/{name}/t5` or `/deberta`."""
 
@@ -101,22 +93,14 @@ class BucketSummary(_Summary):
     bidirectional: bool
 
 
-class MaskSummary(_Summary):
-    """The mask behind `GET /models/{name}/mask`."""
-
-    causal: bool
-    window: int | None
-    chunk: int | None
-
-
 class EncodingsSummary(_Summary):
     """The positional encodings of the attention."""
 
     ropes: dict[str, RopeSummary] = Field(description="by layer type; all: one table for every layer")
     layers: list[str | None] = Field(description="the table of each layer; null: it does not rotate")
-    alibi: AlibiSummary | None
+    alibi: Alibi | None
     buckets: BucketSummary | None
-    masks: dict[str, MaskSummary]
+    masks: dict[str, Mask]
     refused: dict[str, str] = Field(description="why the checkpoint allows no table of a scheme")
 
 
@@ -191,13 +175,6 @@ class AdoptedSummary(_Summary):
     )
 
 
-class FileSummary(_Summary):
-    """Size and hash of one file."""
-
-    bytes: int
-    sha256: str
-
-
 class MemorySummary(_Summary):
     """The weights that this worker has mapped; workers share these pages."""
 
@@ -270,7 +247,7 @@ class ModelSummary(_Summary):
         description="null: it gives no int8 and uint8, see `inlay calibrate`"
     )
     graphs: dict[str, GraphSummary]
-    files: dict[str, FileSummary]
+    files: dict[str, File]
     version: str = Field(description="sha256 of the card, which holds those of all files")
     memory: MemorySummary | None = Field(description="null: the system does not say, or the model maps no file")
     head: HeadSummary | None

@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import (
-    OCTETS,
-    Body,
-    Headers,
-    check_dense,
-    described,
-)
+from service.http.formats import OCTETS, check_dense, described
+from service.http.response import Response
 
 BYTES = "bytes"
 BYTES_ONLY = "bytes_only"
@@ -41,8 +36,8 @@ MAX_METADATA_BYTES = 65_000
 
 def answer(
     result: EmbedResult, encoding: str, embed_dtype: str, endianness: str = "native", id_: str | None = None
-) -> tuple[Headers, Body]:
-    """Return the headers and the body of a result with one output.
+) -> Response:
+    """Return the bytes of the one output.
 
     Raises:
         BadRequest: there are several outputs, a value does not fit the dtype, or the header would be too long.
@@ -57,12 +52,11 @@ def answer(
     output = result.outputs[0]
     check_dense(output, encoding)
     rows = narrowed(output.rows, embed_dtype)
-    body = raw(rows, endianness)
-    headers = described(OCTETS, rows.shape, embed_dtype, output.lengths, rows.nbytes)
+    headers = described(OCTETS, rows.shape, embed_dtype, output.lengths)
     if encoding == BYTES:
         metadata = _metadata(result, output, rows, embed_dtype, endianness, id_ or f"embd-{token_hex(16)}")
-        headers = (*headers[:2], (b"metadata", metadata))
-    return headers, [body]
+        headers = (*headers[:1], (b"metadata", metadata))
+    return Response((raw(rows, endianness),), headers)
 
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:

@@ -11,10 +11,10 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
 from service.errors import ConflictingFields
 from service.http.validation_errors import validated
-from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
-from service.protocols.inlay.positions.rotation import dtype_of, rotate, rotate_by_model
+from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
+from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.rpc_fields import array_of, float_dtype, tensor_of
 from service.request_context import RequestContext
 
@@ -76,15 +76,12 @@ class Positions:
         if request.model:
             by_model = validated(ModelRotateParameters, values, strict=True)
             call = rotate_by_model(find_model(self._context, request.model), by_model)
-            dtype = dtype_of(call, by_model)
         else:
-            parameters = validated(RotateParameters, values, strict=True)
-            call = rotate(parameters)
-            dtype = dtype_of(call, parameters)
+            call = rotate(validated(RotateParameters, values, strict=True))
         table = await self._context.tables.run(call.table)
-        outputs = typed_outputs(table, dtype)
+        outputs = typed_outputs(table, call.dtype)
         self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
-        facts = json_facts(table, outputs, TableForm("", dtype))
+        facts = json_facts(table, outputs, TableForm("", call.dtype))
         tensors = {tensor.name: _tensor(tensor) for tensor in outputs}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 

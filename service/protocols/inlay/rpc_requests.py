@@ -37,6 +37,8 @@ POOLINGS = {
     pb.WEIGHTED_MEAN: "weightedmean",
 }
 
+OPTIONAL = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_active_dims")
+
 
 class Decoded(NamedTuple):
     """A decoded message.
@@ -95,16 +97,11 @@ def _known_options(message_without_inputs: bytes) -> _Known:
         raise _not_one_of("input_type", repr(message.input_type[:40]), SPELLINGS)
     options = EmbedOptions(
         outputs=tuple(message.outputs),
-        truncate=message.truncate if message.HasField("truncate") else None,
         truncation_direction=SIDES[side],
-        normalize=message.normalize if message.HasField("normalize") else None,
-        dimensions=message.dimensions if message.HasField("dimensions") else None,
         pooling=POOLINGS[message.pooling],
         dtype=DTYPE_OF[message.dtype],
-        prompt_name=message.prompt_name if message.HasField("prompt_name") else None,
-        task=message.task if message.HasField("task") else None,
         input_type=SPELLINGS[message.input_type] if message.HasField("input_type") else None,
-        max_active_dims=message.max_active_dims if message.HasField("max_active_dims") else None,
+        **{name: getattr(message, name) for name in OPTIONAL if message.HasField(name)},
     )
     dtype_sent = message.dtype != pb.DTYPE_UNSPECIFIED
     return _Known(message.model or None, options, ENCODINGS[message.encoding], dtype_sent)

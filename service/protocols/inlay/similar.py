@@ -18,11 +18,7 @@ from service.embedding.table_computations import TableComputations
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
-from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, Route
-from service.http.validation_errors import quoted
-from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     TENSOR,
     Parameters,
     Tensor,
@@ -32,6 +28,10 @@ from service.protocols.inlay.parameter_types import (
     switch,
     whole,
 )
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Request, Route
+from service.http.validation_errors import quoted
+from service.protocols.inlay import needs
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
 from service.protocols.inlay.tags import MODELS

@@ -22,7 +22,6 @@ HEADERS = {
     "x-inference-time": "whole milliseconds that the run of an input took, the mean over the inputs",
 }
 """Descriptions by name, in the order in which they are sent."""
-Values = tuple[bytes, int, int, int, int, int, int, int]
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(HEADERS)[1:]])
 
 
@@ -32,20 +31,10 @@ def lines(result: EmbedResult, registry: "ModelRegistry", started: float) -> byt
     Args:
         started: when the request arrived, on `time.perf_counter`.
     """
-    return _LINES % _values(result, registry, started)
-
-
-def metadata(result: EmbedResult, registry: "ModelRegistry", started: float) -> tuple[tuple[str, str], ...]:
-    """Return the headers as gRPC metadata."""
-    device, *numbers = _values(result, registry, started)
-    return tuple(zip(HEADERS, (device.decode(), *map(str, numbers)), strict=True))
-
-
-def _values(result: EmbedResult, registry: "ModelRegistry", started: float) -> Values:
     total = int((perf_counter() - started) * 1e3)
     tokenization, queue, inference = result.times
     model = registry.models.get(result.model)
-    return (
+    return _LINES % (
         UNLOADED if model is None else DEVICES.get(model.engine.device, UNLOADED),
         total,
         result.characters,
@@ -55,3 +44,9 @@ def _values(result: EmbedResult, registry: "ModelRegistry", started: float) -> V
         int(queue * 1e3),
         int(inference * 1e3),
     )
+
+
+def metadata(result: EmbedResult, registry: "ModelRegistry", started: float) -> tuple[tuple[str, str], ...]:
+    """Return the headers as gRPC metadata."""
+    values = [line.partition(": ")[2] for line in lines(result, registry, started).decode().splitlines()]
+    return tuple(zip(HEADERS, values, strict=True))

@@ -86,8 +86,8 @@ class DataPlane:
         """Return a model's configuration in Triton's format."""
         return metadata.model_config(self.model(name, version))
 
-    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """Return Triton's `model_stats` of one model, or of all loaded models."""
+    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+        """Return Triton's statistics of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
         return [{"name": model, "version": VERSION} | self._statistics[model] for model in names]
 

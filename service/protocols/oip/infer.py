@@ -25,7 +25,7 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, In
 from service.embedding.scores import ACTIVATIONS
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
 from service.protocols.inlay.needs import has_row_per_token, is_sparse
-from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_field
+from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_error
 from service.protocols.oip.padding import Places, placed, places_of, right_padded
 from service.settings import Settings
 
@@ -133,7 +133,7 @@ def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     if others := tensors.keys() - {"text", "text_pair"} if "text" in tensors else ():
         received = f"came with {', '.join(sorted(others))}"
-        raise ConflictingFields(received, field=input_field("text"), remedy="send texts or token ids, not both")
+        raise input_error(ConflictingFields, "text", received, remedy="send texts or token ids, not both")
     if "text_pair" in tensors and "text" not in tensors:
         raise MissingField('"text" is missing', allowed='"text_pair" came', remedy="send both")
     if not tensors.keys() & {"text", "input_ids"}:
@@ -150,16 +150,17 @@ def _texts(tensors: Tensors) -> list[Input]:
         return [Text(text) for text in texts]
     others = _strings(tensors["text_pair"])
     if len(texts) not in (1, len(others)):
-        raise _shape_error(tensors["text_pair"], f"[{len(texts)}], as many as the texts, or one text with any number")
+        allowed = f"allowed: [{len(texts)}], as many as the texts, or one text with any number"
+        raise _wrong_shape(tensors["text_pair"], allowed)
     texts = texts * len(others) if len(texts) == 1 else texts
     return [Text(text, other) for text, other in zip(texts, others, strict=True)]
 
 
 def _strings(tensor: InputTensor) -> list[str]:
     if not isinstance(tensor.values, list):
-        raise _datatype_error(tensor, "BYTES")
+        raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: BYTES")
     if len(tensor.shape) not in (1, 2) or tensor.shape[1:] not in ((), (1,)):
-        raise _shape_error(tensor, "[B] or [B, 1]")
+        raise _wrong_shape(tensor, "allowed: [B] or [B, 1]")
     return tensor.values
 
 
@@ -168,11 +169,10 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
     ids = tensors["input_ids"]
     shape, values = ids.shape, _integers(ids, ids.shape)
     if not len(values):
-        remedy = "send one token id at least"
-        raise EmptyRequest(f"has shape {list(shape)}", field=input_field(ids.name), remedy=remedy)
+        raise EmptyRequest(f"has shape {list(shape)}", field=("inputs", ids.name), remedy="send one token id at least")
     if len(values) > settings.max_request_tokens:
         allowed = f"this server takes {settings.max_request_tokens} a request"
-        raise TooLarge(f"has {len(values)} elements", field=input_field(ids.name), allowed=allowed)
+        raise input_error(TooLarge, ids.name, f"has {len(values)} elements", allowed)
     mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
     places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
     check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
@@ -201,22 +201,22 @@ def _mask(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
     mask = _integers(tensor, shape)
     if (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
-        raise OutOfRange(f"holds {odd}", field=input_field(tensor.name), allowed="allowed: 0 and 1")
+        raise input_error(OutOfRange, tensor.name, f"holds {odd}", "allowed: 0 and 1")
     return mask
 
 
 def _sent_lengths(tensor: InputTensor | None) -> Int64s | None:
     if tensor is not None and len(tensor.shape) != 1:
-        raise _shape_error(tensor, "[B]")
+        raise _wrong_shape(tensor, "allowed: [B]")
     return None if tensor is None else _integers(tensor, tensor.shape)
 
 
 def _integers(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
     """Return the numbers of a tensor, flat; raise BadRequest for another shape, or for texts."""
     if isinstance(tensor.values, list):
-        raise _datatype_error(tensor, "integers")
+        raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: integers")
     if tensor.shape != shape:
-        raise _shape_error(tensor, f"that of input_ids, {list(shape)}")
+        raise _wrong_shape(tensor, f"allowed: that of input_ids, {list(shape)}")
     return tensor.values
 
 
@@ -226,9 +226,5 @@ def _extra(extra: Extra, tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
     return _integers(tensor, (*shape, extra.columns)).reshape(-1, extra.columns)
 
 
-def _shape_error(tensor: InputTensor, allowed: str) -> BadRequest:
-    return BadRequest(f"has shape {list(tensor.shape)}", field=input_field(tensor.name), allowed=f"allowed: {allowed}")
-
-
-def _datatype_error(tensor: InputTensor, allowed: str) -> BadRequest:
-    return BadRequest(f"has datatype {tensor.datatype}", field=input_field(tensor.name), allowed=f"allowed: {allowed}")
+def _wrong_shape(tensor: InputTensor, allowed: str) -> BadRequest:
+    return input_error(BadRequest, tensor.name, f"has shape {list(tensor.shape)}", allowed)

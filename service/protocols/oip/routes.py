@@ -79,18 +79,19 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
         return _probed(await plane.why_not_ready(), document)
 
     async def statistics(request: Request) -> Response:
-        further: dict[str, Any] = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
-        return json_response({"model_stats": [entry | further for entry in plane.statistics(*_named(request))]})
+        unknown: dict[str, Any] = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
+        return json_response({"model_stats": [entry | unknown for entry in plane.statistics(*_named(request))]})
 
     about_server, about_model = "What this server is and which extensions it has", "The tensors a model takes and gives"
     about_statistics, about_config = "What was answered over this protocol, by model", "The same in Triton's words"
+    stats = (f"{PREFIX}/models/stats", *_both("/stats"))
     get = partial(_rows, verb="GET", tag=OIP, admitted=False)
     probe = partial(get, probe=True, needs_key=False)
     return [
         *get("oip_server", _json_of(plane.server), about_server, SERVER, PREFIX),
         *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
         *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
-        *get("oip_statistics", statistics, about_statistics, STATISTICS, f"{PREFIX}/models/stats", *_both("/stats")),
+        *get("oip_statistics", statistics, about_statistics, STATISTICS, *stats),
         *get("oip_model", _json_of(plane.metadata), about_model, METADATA, *_both("")),
         *get("oip_model_ready", model_ready, "The model answers", MODEL_READY, *_both("/ready")),
         *get("oip_config", _json_of(plane.config), about_config, {"type": "object"}, *_both("/config")),

@@ -142,12 +142,12 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
     if raw is not None:
         if tensor.HasField("contents"):
             received, remedy = "has contents beside raw_input_contents", "send every tensor raw, or every one typed"
-            raise ConflictingFields(received, field=messages.input_field(name), remedy=remedy)
+            raise messages.input_error(ConflictingFields, name, received, remedy=remedy)
         return messages.from_raw(name, datatype, shape, raw)
     field = messages.datatype_of(name, datatype).contents
     if sent not in ([], [field]):
         received = f"has datatype {datatype} and {', '.join(sent)}"
-        raise ConflictingFields(received, field=messages.input_field(name), remedy=f"send {field} alone")
+        raise messages.input_error(ConflictingFields, name, received, remedy=f"send {field} alone")
     return messages.from_values(name, datatype, shape, list(getattr(tensor.contents, field)))
 
 

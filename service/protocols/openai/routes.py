@@ -19,8 +19,8 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
-from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS, Body, Headers, count_values, json_body
+from service.http.formats import JSON, OCTETS, count_values
+from service.http.json_arrays import Base64, array_response
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
@@ -132,9 +132,9 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = await embedder.embed(_for_model(decoded, model, shape), request.context)
         response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
         values = count_values(result)
-        headers, parts = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
+        response = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
-        return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)
+        return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 
@@ -229,8 +229,8 @@ def _shaped(output: Output, decoded: Decoded) -> Output:
     return output
 
 
-def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> tuple[Headers, Body]:
-    """Return the headers and the body of a response."""
+def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> Response:
+    """Return a result in the form that a request asks for."""
     form, output = decoded.form, _shaped(result.outputs[0], decoded)
     if form.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
         result = result._replace(outputs=(output,))
@@ -250,13 +250,13 @@ def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: st
     }
     if result.truncated:
         document["truncated"] = result.truncated
-    return json_body(document, output.rows.size)
+    return array_response(document, output.rows.size)
 
 
-def _base64(output: Output, embed_dtype: str, endianness: str) -> list[json_arrays.Base64]:
-    """Return the bytes of each input's rows; embed_dtype applies to floats only."""
+def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Base64]:
+    """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
     integers = output.rows.dtype.kind in "iu"
     rows = output.rows if integers else pooled_bytes.narrowed(output.rows, embed_dtype)
     size, data = rows.dtype.itemsize * rows.shape[1], pooled_bytes.raw(rows, endianness)
     ends = [size * end for end in accumulate(output.lengths)]
-    return [json_arrays.Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

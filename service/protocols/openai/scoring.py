@@ -17,7 +17,7 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.model import Model
 from service.embedding.ranking import Labelled, Scorer, classify
-from service.embedding.requests import EmbedResult, Input, Text
+from service.embedding.requests import EmbedOptions, EmbedResult, Input, Text
 from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
 from service.http import ignored_fields
 from service.http.formats import JSON
@@ -173,17 +173,11 @@ def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
         data, body, inputs = await read_json(request, read_classify)
         infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
-        labelled = await classify(
-            context.embedder,
-            _model(context, body),
-            inputs,
-            request.context,
-            cut.truncate,
-            cut.direction,
-            vllm_fields.activation(body.raw_scores, body.use_activation is False),
-            cut.max_tokens,
-            body.add_special_tokens,
+        options = EmbedOptions(
+            (), cut.truncate, cut.direction, max_tokens=cut.max_tokens, special_tokens=body.add_special_tokens
         )
+        how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
+        labelled = await classify(context.embedder, _model(context, body), inputs, request.context, options, how)
         encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")

@@ -15,8 +15,9 @@ from proto import tei_pb2 as pb
 from service.embedding.requests import EmbedResult
 from service.embedding.tokenize.packing import split
 from service.embedding.tokenize.tokenizer import Token
-from service.http.formats import Body, Headers, buffer, count_values, json_body
-from service.http.json_arrays import Encoded
+from service.http.formats import buffer, count_values
+from service.http.json_arrays import Encoded, array_response
+from service.http.response import Response
 
 VALUES_PIECE = 8192  # values of sparse vectors whose JSON is made at a time: two milliseconds
 TOKENS_PIECE = 2048  # tokens written at a time: one millisecond of JSON, five of messages
@@ -33,12 +34,12 @@ SPARSE_SCHEMA: dict[str, Any] = {
 }
 
 
-def sparse_json(result: EmbedResult) -> tuple[Headers, Body]:
-    """Return the headers and the JSON of a result's sparse vectors, a list of {"index", "value"} for each input."""
+def sparse_json(result: EmbedResult) -> Response:
+    """Return the JSON of a result's sparse vectors, a list of {"index", "value"} for each input."""
     (output,) = result.outputs
     assert output.indices is not None
     vectors = zip(split(output.indices, output.lengths), split(output.rows[:, 0], output.lengths), strict=True)
-    return json_body([Encoded(partial(_entries, *vector)) for vector in vectors], count_values(result))
+    return array_response([Encoded(partial(_entries, *vector)) for vector in vectors], count_values(result))
 
 
 def _entries(indices: NDArray[np.int32], values: NDArray[np.float32]) -> Iterator[bytes]:

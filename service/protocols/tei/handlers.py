@@ -15,8 +15,7 @@ from service.embedding.pooling import normalize
 from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
@@ -30,6 +29,7 @@ from service.protocols.tei import answers, schemas
 from service.protocols.tei.operations import (
     Operations,
     pooled_output,
+    reading_of,
     sparse_output,
     token_output,
 )
@@ -83,15 +83,15 @@ class Handlers:
 
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+        encode = encoder(request.headers.get(b"accept"))
         body, inputs = await read_json(request, self._vectors_body, schemas.AllVectorsBody)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options_of(body), token_output, request.context)
         if body.normalize_tokens:
             result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
-        headers, parts = await inline_or_in_thread(count_values(result), encode, bare, False)
-        return formats.response(headers, parts, self._timing(request, result))
+        response = await inline_or_in_thread(count_values(result), encode, bare, False)
+        return self._timed(request, response, result)
 
     async def embed_sparse(self, request: Request) -> Response:
         """Return the non-zero values of each input's sparse vector."""
@@ -100,8 +100,8 @@ class Handlers:
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options, sparse_output, request.context)
-        headers, parts = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
-        return formats.response(headers, parts, self._timing(request, result))
+        response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
+        return self._timed(request, response, result)
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
@@ -112,21 +112,14 @@ class Handlers:
         scores: NDArray[Any]
         if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
-                self._embedder,
-                model,
-                texts.source_sentence,
-                texts.sentences,
-                request.context,
-                options.truncate,
-                options.truncation_direction,
-                options.prompt_name,
+                self._embedder, model, texts.source_sentence, texts.sentences, request.context, options
             )
         else:
             inputs = [Text(texts.source_sentence), *map(Text, texts.sentences)]
             options = options._replace(normalize=True)
             result = await self._operations.embed(model, inputs, options, pooled_output, request.context)
             scores = _cosines(result)
-        return self._timed(request, scores.astype(np.float32), result)
+        return self._timed(request, json_response(scores.astype(np.float32)), result)
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
@@ -156,7 +149,8 @@ class Handlers:
         )
         predictions = await inline_or_in_thread(labelled.scores.size, _predictions, labelled, parameters.top_k)
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
-        return self._timed(request, predictions if nested else predictions[0], labelled.result)
+        document = predictions if nested else predictions[0]
+        return self._timed(request, json_response(document), labelled.result)
 
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
@@ -167,24 +161,20 @@ class Handlers:
             raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
         request.render_error = render_ranking_problem
         body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
-        ranks = await self._operations.rank(
-            self._registry.get(body.model), body.query, body.texts, options_of(body), body.raw_scores, request.context
-        )
+        model, reading = self._registry.get(body.model), reading_of(options_of(body), body.raw_scores)
+        ranks = await self._operations.rank(model, body.query, body.texts, reading, request.context)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return self._timed(request, best, ranks.result)
+        return self._timed(request, json_response(best), ranks.result)
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
         return json_response(self._operations.info(self._registry.get(query.model)).model_dump())
 
-    def _timing(self, request: Request, result: EmbedResult) -> bytes:
-        return timing_headers.lines(result, self._registry, request.arrived)
-
-    def _timed(self, request: Request, document: Any, result: EmbedResult) -> Response:
-        return json_response(document)._replace(lines=self._timing(request, result))
+    def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
+        return response._replace(lines=timing_headers.lines(result, self._registry, request.arrived))
 
 
 def _is_marked(body: bytes) -> bool:

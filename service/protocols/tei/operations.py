@@ -17,7 +17,7 @@ from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.ranking import Labelled, Ranks
+from service.embedding.ranking import Labelled, Ranks, Reading, Scorer
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
 from service.embedding.tokenize.tokenizer import Token, Tokenizer
@@ -58,10 +58,14 @@ class Operations:
 
     Its methods raise WrongModelKind where a model does not do what they are for, and the errors of
     EmbeddingPipeline.embed.
+
+    Attributes:
+        scorer: scores pairs of texts.
     """
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._embedder, self._settings = context, context.embedder, context.settings
+        self.scorer = Scorer(context.embedder, context.budget, context.settings)
 
     async def embed(
         self,
@@ -76,12 +80,11 @@ class Operations:
         return await self._embedder.embed(EmbedRequest(inputs, model.card.name, options), call)
 
     async def rank(
-        self, model: Model, query: str, texts: Sequence[str], options: EmbedOptions, raw: bool, call: RequestContext
+        self, model: Model, query: str, texts: Sequence[str], reading: Reading, call: RequestContext
     ) -> Ranks:
-        """Return the scores of texts with a query: logits if `raw`, else their sigmoids."""
+        """Return the scores of texts with a query."""
         self.check_batch(len(texts), "texts")
-        truncate, side = options.truncate, options.truncation_direction
-        return await ranking.rank(self._embedder, model, query, texts, call, truncate, side, raw_or_sigmoid(raw))
+        return await self.scorer.score(model, [(query, text) for text in texts], call, reading)
 
     async def label(
         self,
@@ -91,9 +94,8 @@ class Operations:
         activation: ScoreActivation | None,
         call: RequestContext,
     ) -> Labelled:
-        """Return the scores of the labels of texts or pairs; `activation` None: the model's own."""
-        truncate, side = options.truncate, options.truncation_direction
-        return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
+        """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
+        return await ranking.classify(self._embedder, model, texts, call, options, activation)
 
     async def tokenize(
         self,
@@ -150,9 +152,9 @@ class Operations:
             raise TooManyInputs(f"batch size {size} > maximum allowed batch size {most}", remedy=f"send fewer {name}")
 
 
-def raw_or_sigmoid(raw: bool) -> ScoreActivation:
-    """Return the activation of a ranking's logits."""
-    return "identity" if raw else "sigmoid"
+def reading_of(options: EmbedOptions, raw: bool) -> Reading:
+    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
+    return Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
 
 
 def _tokenizer(model: Model) -> Tokenizer:

@@ -16,7 +16,7 @@ from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
 from service.embedding.model import Model
-from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
+from service.embedding.ranking import classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
@@ -28,7 +28,7 @@ from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.operations import (
     Operations,
     pooled_output,
-    raw_or_sigmoid,
+    reading_of,
     sparse_output,
     token_output,
 )
@@ -135,7 +135,6 @@ class Handlers:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._operations = context, Operations(context)
-        self._scorer = Scorer(context.embedder, context.budget, context.settings)
 
     def _model(self) -> Model:
         registry = self._context.registry
@@ -220,8 +219,8 @@ class Handlers:
     async def rerank(self, request: pb.RerankRequest, call: RequestContext) -> Timed:
         """Return the texts' numbers and scores, the best first."""
         started, model, texts = perf_counter(), self._ranking_model(), list(request.texts)
-        options, raw = _options(request), request.raw_scores
-        ranks = await self._operations.rank(model, request.query, texts, options, raw, call)
+        reading = reading_of(_options(request), request.raw_scores)
+        ranks = await self._operations.rank(model, request.query, texts, reading, call)
         return _ranked(ranks, texts if request.return_text else None, started)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
@@ -238,10 +237,9 @@ class Handlers:
             if characters > settings.max_request_characters:
                 raise limits.too_many_characters(characters, settings.max_request_characters)
         self._operations.check_batch(len(read), "texts")
-        activation = raw_or_sigmoid(read[0].raw_scores)
         pairs = [(request.query, request.text) for request in read]
-        readings = [Reading(each.truncate, _direction(each.truncation_direction), activation) for each in read]
-        ranks = await self._scorer.score_each(model, pairs, call, readings)
+        readings = [reading_of(_options(request), read[0].raw_scores) for request in read]
+        ranks = await self._operations.scorer.score_each(model, pairs, call, readings)
         return _ranked(ranks, [request.text for request in read] if read[0].return_text else None, started)
 
     def _ranking_model(self) -> Model:
@@ -288,7 +286,7 @@ def _direction(number: int) -> Direction:
     return DIRECTIONS[number]
 
 
-def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest) -> EmbedOptions:
+def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest | pb.RerankStreamRequest) -> EmbedOptions:
     """Return how the texts of a message are cut."""
     return EmbedOptions(truncate=request.truncate, truncation_direction=_direction(request.truncation_direction))
 

@@ -4,6 +4,7 @@ All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic.json_schema import JsonSchemaValue
@@ -17,8 +18,11 @@ from models.positions.rope.frequencies import BY_LENGTH
 from models.positions.rope.presets import PRESETS, Preset
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
-from service.protocols.inlay.parameter_types import TypedArrayOptions
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
+from service.context import ServiceContext
+from service.http.formats import JSON
+from service.http.parameter_types import TypedArrayOptions
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Request, Route
 from service.protocols.inlay.positions.parameters import (
     SIZES,
     Patches,
@@ -32,7 +36,8 @@ from service.protocols.inlay.positions.plots import (
     source_schema,
     usual_lengths,
 )
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
+from service.protocols.inlay.tags import POSITIONS
 
 Description = Mapping[str, Any]
 _OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
@@ -40,6 +45,7 @@ _ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
 """The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
 
 
+@cache
 def scheme_list() -> list[Description]:
     """Return every scheme with its parameters, figures and an example."""
     return [_scheme(row) for row in SCHEMES.values()]
@@ -162,6 +168,7 @@ def _rope_type(name: str) -> Description:
 # ---- presets
 
 
+@cache
 def preset_list() -> list[Description]:
     """Return every preset: its config, and the parameters of each layer type."""
     return [
@@ -196,3 +203,23 @@ def _layer(layer_type: str | None, layer: LayerRope) -> Description:
     multi_axis = {"sections": layer.sections, "axes": layer.axes} if layer.sections else {}
     about = {"layer_type": layer_type, "parameters": sent, "layout": layer.layout, **multi_axis}
     return about | {"softmax_scale": layer.softmax_scale}
+
+
+# ---- routes
+
+
+def routes(context: ServiceContext) -> list[Route]:
+    """Return GET /positions and GET /positions/presets."""
+    schemes, presets = "Every scheme, its parameters and plots", "RoPE configurations by name, with their sources"
+    return [
+        _list_route("/positions", "list_schemes", schemes, {"schemes": scheme_list()}),
+        _list_route("/positions/presets", "list_presets", presets, {"presets": preset_list()}),
+    ]
+
+
+def _list_route(path: str, name: str, summary: str, document: dict[str, Any]) -> Route:
+    async def handler(request: Request) -> Response:
+        return json_response(document)
+
+    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
+    return Route("GET", path, handler, name, summary, POSITIONS, answers=answers)

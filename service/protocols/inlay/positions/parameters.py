@@ -24,8 +24,7 @@ from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
 from service.errors import WrongType
-from service.http.validation_errors import quoted, unknown_field
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     ARITHMETIC,
     MAX_LISTED,
     MAX_ROWS,
@@ -48,6 +47,7 @@ from service.protocols.inlay.parameter_types import (
     text,
     whole,
 )
+from service.http.validation_errors import quoted, unknown_field
 
 MAX_LAYER = 100_000
 

@@ -23,10 +23,7 @@ from models.plots.picture import Picture
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import Overloaded, UnknownValue
 from service.http.formats import JSON
-from service.http.response import Response
-from service.http.routes import Request
-from service.http.validation_errors import quoted, unknown_field, validated
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     MAX_TEXT,
     ArrayOptions,
     Parameters,
@@ -37,11 +34,13 @@ from service.protocols.inlay.parameter_types import (
     text,
     whole,
 )
+from service.http.response import Response
+from service.http.routes import Request
+from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
 from service.protocols.inlay.positions.responses import REVALIDATE
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
 
 PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}

@@ -26,13 +26,14 @@ from service.embedding.position_tables import (
 )
 from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
-from service.http.formats import JSON, NPY, OCTETS, negotiate, npy_header, safetensors_header
+from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
+from service.http.negotiation import negotiate
+from service.http.parameter_types import ArrayOptions
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table

@@ -13,15 +13,13 @@ from models.positions.rope.frequencies import Rope, facts_of, frequencies
 from models.positions.table import Output, Positions, Table, checked_positions, rounded, slice_positions
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
-from service.protocols.inlay.parameter_types import SentTensor
-from service.protocols.inlay.positions.model_schemes import CardAndWeights, model_rope
+from service.http.parameter_types import SentTensor
 from service.protocols.inlay.positions.parameters import (
     ConvertParameters,
     ModelRotateParameters,
     RotateParameters,
-    TensorOptions,
 )
-from service.protocols.inlay.positions.schemes import check_positions_alone, choose_rope
+from service.protocols.inlay.positions.schemes import CardAndWeights, check_positions_alone, choose_rope, model_rope
 
 LISTED_DTYPE = "float32"  # of numbers that come without one
 
@@ -31,14 +29,14 @@ def rotate(parameters: RotateParameters) -> TableCall:
     layer, facts = choose_rope(parameters)
     layout = parameters.layout or layer.layout
     rope = {"rope": layer.rope, "layout": layout, "notes": layer.notes}
-    return TableCall(_rotated, _arguments(parameters) | rope, facts)
+    return _call(parameters, rope, facts)
 
 
 def rotate_by_model(model: CardAndWeights, parameters: ModelRotateParameters) -> TableCall:
     """Return q, k or both, rotated as a model's layers rotate them."""
     layer_type, table = model_rope(model, parameters)
     rope = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
-    return TableCall(_rotated, _arguments(parameters) | rope, {"model": model.card.name, "layer_type": layer_type})
+    return _call(parameters, rope, {"model": model.card.name, "layer_type": layer_type})
 
 
 def convert(parameters: ConvertParameters) -> TableCall:
@@ -58,18 +56,12 @@ def convert(parameters: ConvertParameters) -> TableCall:
         "source": parameters.source,
         "target": parameters.target,
     }
-    return TableCall(_converted, values)
+    return TableCall(_converted, values, dtype=parameters.dtype or weight.dtype.name)
 
 
-def dtype_of(call: TableCall, options: TensorOptions) -> str:
-    """Return the dtype of a response: the requested one, else that of the tensors."""
-    if options.dtype:
-        return options.dtype
-    tensors: Mapping[str, NDArray[Any]] = call.arguments.get("tensors") or {"weight": call.arguments["weight"]}
-    return next(iter(tensors.values())).dtype.name
-
-
-def _arguments(parameters: RotateParameters | ModelRotateParameters) -> dict[str, Any]:
+def _call(
+    parameters: RotateParameters | ModelRotateParameters, rope: Mapping[str, Any], facts: Mapping[str, Any]
+) -> TableCall:
     sent = {name: tensor for name, tensor in (("q", parameters.q), ("k", parameters.k)) if tensor is not None}
     if not sent:
         raise BadParameters("there is nothing to rotate", remedy="send q, k or both")
@@ -78,7 +70,8 @@ def _arguments(parameters: RotateParameters | ModelRotateParameters) -> dict[str
         raise BadParameters(f"q is {tensors['q'].dtype} and k is {tensors['k'].dtype}", remedy="send both in one dtype")
     check_positions_alone(parameters)
     names = ("start", "length", "positions", "inverse", "skip", "widen", "seq_len", "arithmetic")
-    return {"tensors": tensors, **{name: getattr(parameters, name) for name in names}}
+    arguments = {"tensors": tensors, **{name: getattr(parameters, name) for name in names}, **rope}
+    return TableCall(_rotated, arguments, facts, dtype=parameters.dtype or next(iter(tensors.values())).dtype.name)
 
 
 def _array(sent: SentTensor, dtype: str | None) -> NDArray[Any]:
