@@ -121,16 +121,16 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
 def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:
     """Return a chat template as texts around instruction, query and document; None if it cannot hold a pair."""
     roles = tuple(_MARKS)
-    asked = [(chosen, structured) for structured in (False, True) for chosen in (roles[1:], roles)]
-    texts = rendered(text, variables, [[_message(role, structured) for role in chosen] for chosen, structured in asked])
-    split = [_split(made, chosen) if made else None for made, (chosen, _) in zip(texts, asked, strict=True)]
-    for plain, told in (split[:2], split[2:]):
-        if told and prompt:
-            return PairTemplate(told[0], told[1], told[2], told[3], prompt)
-        if told and plain and told[2:] == plain[1:] and len(plain[0]) >= len(told[0]) + len(told[1]):
-            usual = plain[0].removeprefix(told[0]).removesuffix(told[1])
-            if told[0] + usual + told[1] == plain[0]:
-                return PairTemplate(told[0], told[1], told[2], told[3], usual)
+    forms = [(chosen, structured) for structured in (False, True) for chosen in (roles[1:], roles)]
+    conversations = [[_message(role, structured) for role in chosen] for chosen, structured in forms]
+    texts = rendered(text, variables, conversations)
+    split = [_split(each, chosen) if each else None for each, (chosen, _) in zip(texts, forms, strict=True)]
+    for plain, instructed in (split[:2], split[2:]):
+        if instructed:
+            begin, end, before_document, ending = instructed
+            usual = prompt or (plain[0].removeprefix(begin).removesuffix(end) if plain else "")
+            if prompt or plain == [begin + usual + end, before_document, ending]:
+                return PairTemplate(begin, end, before_document, ending, usual)
         if plain and not prompt:
             return PairTemplate("", plain[0], plain[1], plain[2])
     return None
@@ -140,9 +140,9 @@ def _message(role: str, structured: bool) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": _MARKS[role]}] if structured else _MARKS[role]}
 
 
-def _split(made: str, roles: tuple[str, ...]) -> list[str] | None:
+def _split(text: str, roles: tuple[str, ...]) -> list[str] | None:
     """Return the texts around the messages of these roles; None if the template left one out or repeated it."""
-    parts = [made]
+    parts = [text]
     for role in roles:
         before, found, after = parts.pop().partition(_MARKS[role])
         if not found:

@@ -110,30 +110,30 @@ def config_folder(folder: Path) -> Path:
     return inner if (inner / "config.json").is_file() else folder
 
 
-def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress = no_progress) -> OnnxSource:
+def open_onnx(place: LocatedCheckpoint, chosen: str | None, progress: Progress = no_progress) -> OnnxSource:
     """Return an ONNX file of a located folder or repository, not yet fetched.
 
     Args:
         place: the place that `located` returned.
-        wanted: path of the file there; None: the first of FLOAT32_ONNX that is there.
+        chosen: path of the file there; None: the first of FLOAT32_ONNX that is there.
         progress: receives what is copied.
 
     Raises:
         BadCheckpoint: there is no such file; the message lists the ONNX files that are there.
     """
     files: Files = place.repository or FolderFiles(place.folder, progress)
-    return OnnxSource(place, files, _choose(files, wanted))
+    return OnnxSource(place, files, _choose(files, chosen))
 
 
-def _choose(files: Files, wanted: str | None) -> str:
-    if wanted is not None and not is_inside(wanted):
+def _choose(files: Files, chosen: str | None) -> str:
+    if chosen is not None and not is_inside(chosen):
         raise BadCheckpoint(
-            f"--file {wanted!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
+            f"--file {chosen!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
         )
-    for path in FLOAT32_ONNX if wanted is None else (wanted,):
+    for path in FLOAT32_ONNX if chosen is None else (chosen,):
         if files.has(path):
             return path
-    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
+    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if chosen is None else f"no file {chosen!r}"
     held = [path for path in files.files() if path.endswith(SUFFIX)]
     if not held:
         raise BadCheckpoint(

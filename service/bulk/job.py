@@ -41,7 +41,7 @@ class Window(NamedTuple):
     tasks: Tasks
 
 
-class Worker:
+class PartComputer:
     """Computes parts of a run in one process.
 
     Args:

@@ -193,10 +193,10 @@ class Supervisor:
         workers = [worker for worker in self.workers if worker]
         for worker in workers:
             worker.process.terminate()
-        told = monotonic()
-        _wait_until(told + LAME_DUCK_SECONDS, workers)  # then they take no more connections
+        stopping_at = monotonic()
+        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
         self._on_stop()
-        _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
+        _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():
                 log.error("worker %s did not stop: killed", worker.process.pid)
