@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from service.bulk.run import Progress
     from service.settings import Settings
 
-REPORT_SECONDS = 10.0  # between lines where stderr is no terminal
-FEW_TEXTS = 100  # below which a note says that ranges may be too narrow, as sentence-transformers warns
+REPORT_SECONDS = 10.0  # seconds between lines if stderr is no terminal
+FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
 INPUT_TYPE = partial(
     option, "what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"
