@@ -20,8 +20,8 @@ from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, timing_headers, vllm_fields
-from service.protocols.inlay.embed import EmbedHandler
+from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
@@ -174,7 +174,7 @@ class Handlers:
         return json_response(self._operations.info(self._registry.get(query.model)).model_dump())
 
     def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
-        return response._replace(lines=timing_headers.lines(result, self._registry, request.arrived))
+        return response._replace(lines=timing_lines(result, self._registry, request.arrived))
 
 
 def _is_marked(body: bytes) -> bool:
