@@ -78,17 +78,17 @@ def _run(
     computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
     missing = [part for part in parts if not computer.target.finished(part)]
-    there = whole.rows - sum(part.rows for part in missing)
-    counted = _counting(progress, there, whole.rows)
+    found = whole.rows - sum(part.rows for part in missing)
+    count = _counting(progress, found, whole.rows)
     if ray is None:
-        computer.run(missing, counted)
+        computer.run(missing, count)
     else:
         from service.bulk import ray_data
 
-        ray_data.run(whole, missing, output, folder, settings, *ray, counted)
+        ray_data.run(whole, missing, output, folder, settings, *ray, count)
     if outputs.is_file(output):
         computer.target.merge(parts, output)
-    return whole.rows, there
+    return whole.rows, found
 
 
 def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
