@@ -16,7 +16,7 @@ KeyHeads = Callable[[Config], int]
 
 
 def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads = head_count) -> Stored:
-    """Return where query, key and value lie in one module: in each group the queries that share a key, it, its value.
+    """Return the places of query, key and value in one module: each group holds queries, their key and its value.
 
     Args:
         stem: stem of the modules in the class.
