@@ -33,9 +33,9 @@ class Recipe(NamedTuple):
     """How sentence vectors are made.
 
     Args:
-        mode: how token rows are pooled; None: by the graph.
-        modules: whether the card's modules make them of the pooled ones.
-        normalize: whether they are scaled to unit length.
+        mode: how token rows are pooled; None: the graph pools them.
+        modules: whether pooled vectors go through the card's modules.
+        normalize: whether vectors are scaled to unit length.
         scaled: values that are scaled together.
         width: values that are left.
     """
@@ -59,7 +59,7 @@ class SentenceVector(OutputKind):
         mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector.
         dimensions: leading values to keep before the vector is scaled; None: all.
         kept: leading values to keep after it is scaled; None: all.
-        ranges: of each precision that the vectors are given in.
+        ranges: ranges for each precision of the vectors.
     """
 
     fields: tuple[str, ...] = ("pooling", "dimensions", "normalize")
