@@ -30,7 +30,7 @@ from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
-from service.http.pipeline import Limits, Pipeline
+from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
@@ -164,7 +164,8 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         context.admission,
         context.metrics,
         context.lifecycle,
-        Limits(settings.max_body_bytes, settings.compression),
+        settings.max_body_bytes,
+        settings.compression,
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,

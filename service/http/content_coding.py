@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from service.errors import BodyTooLarge, Malformed, UnsupportedCoding
-from service.http.worker_threads import in_thread
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -29,7 +28,6 @@ else:
 CHUNK_BYTES = 65536
 MAX_MEMBERS = 1000  # gzip members or zstd frames of one body; each costs a new decoder
 WINDOW_LOG = 23  # of a zstd decoder: 8 MiB at most (RFC 9659)
-INLINE_BYTES = 16384  # decoded on the event loop, about 0.1 ms
 
 
 class Coding(NamedTuple):
@@ -87,25 +85,13 @@ def coding_of(encoding: bytes) -> str | None:
     return coding or None
 
 
-async def decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
-    """Return a body without its coding, never holding much more than `max_bytes` of it; a large one in a thread.
+def decode(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """Return a body without its coding, never holding much more than `max_bytes` of it.
 
     Raises:
         Malformed: the bytes are not what the coding says.
         BodyTooLarge: the decoded body has more than `max_bytes`.
     """
-    if not body:
-        return body
-    if len(body) <= INLINE_BYTES:
-        try:
-            return _decode(body, coding, min(max_bytes, INLINE_BYTES))
-        except BodyTooLarge:
-            if max_bytes <= INLINE_BYTES:
-                raise
-    return await in_thread(_decode, body, coding, max_bytes)
-
-
-def _decode(body: bytes, coding: str, max_bytes: int) -> bytes:
     row, view, parts, left, start, members = CODINGS[coding], memoryview(body), list[bytes](), max_bytes, 0, 0
     decoder = row.decoder()
     try:

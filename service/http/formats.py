@@ -14,26 +14,15 @@ from numpy.typing import NDArray
 from service.embedding.requests import Chunks, EmbedResult, Output
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
-from service.http.json_arrays import Base64, array_response
+from service.http.json_arrays import INLINE_VALUES, Encoded, JsonPieces, base64_text, plain
 from service.http.negotiation import negotiate
-from service.http.response import Headers, Response
+from service.http.response import JSON_HEADERS, Headers, Response
 from service.http.tensors import SAFETENSORS, SAFETENSORS_DTYPES
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 
-NAMES: dict[type, str] = {
-    np.float32: "float32",
-    np.float16: "float16",
-    ml_dtypes.bfloat16: "bfloat16",
-    np.int8: "int8",
-    np.uint8: "uint8",
-    np.float64: "float64",
-    np.int64: "int64",
-    np.int32: "int32",
-    np.bool_: "bool",
-}
 KEPT_LENGTHS = 64  # of a tensor, whose headers a cache keeps
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
 
@@ -63,13 +52,13 @@ def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
 
 def _octets(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, OCTETS)
-    return Response((buffer(rows),), described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths))
+    return Response((buffer(rows),), described(OCTETS, rows.shape, rows.dtype.name, lengths))
 
 
 def _npy(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, NPY)
     header = npy_header(rows.shape, rows.dtype)
-    return Response((header, buffer(rows)), described(NPY, rows.shape, NAMES[rows.dtype.type], lengths))
+    return Response((header, buffer(rows)), described(NPY, rows.shape, rows.dtype.name, lengths))
 
 
 def _safetensors(result: EmbedResult, base64: bool) -> Response:
@@ -148,7 +137,7 @@ def safetensors_header(
     for name, (dtype, shape) in shapes.items():
         end = start + int(np.prod(shape)) * dtype.itemsize
         entries[name] = {
-            "dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]],
+            "dtype": SAFETENSORS_DTYPES[dtype.name],
             "shape": shape,
             "data_offsets": (start, end),
         }
@@ -186,6 +175,17 @@ def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tup
     )
 
 
+def array_response(document: Any, values: int) -> Response:
+    """Return a document as JSON, its arrays as lists.
+
+    Args:
+        values: the numbers in its arrays.
+    """
+    if values > INLINE_VALUES:
+        return Response((), JSON_HEADERS, stream=JsonPieces(document).stream())
+    return Response((orjson.dumps(document, default=plain, option=orjson.OPT_SERIALIZE_NUMPY),), JSON_HEADERS)
+
+
 def count_values(result: EmbedResult) -> int:
     """Return the number of values in the rows of a result; of a sparse vector indices count too."""
     values = 0
@@ -195,7 +195,7 @@ def count_values(result: EmbedResult) -> int:
 
 
 def _nested(output: Output) -> Any:
-    rows = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
+    rows = output.rows
     if output.indices is not None:
         vectors = zip(split(output.indices, output.lengths), split(rows[:, 0], output.lengths), strict=True)
         return [{"indices": indices, "values": values} for indices, values in vectors]
@@ -222,8 +222,8 @@ def check_dense(output: Output, encoding: str) -> None:
 def _tensors_base64(output: Output) -> Any:
     check_dense(output, "base64")
     parts = list(output.rows) if output.pooled else split(output.rows, output.lengths)
-    return [{"dtype": NAMES[part.dtype.type], "shape": part.shape, "data": _base64(part)} for part in parts]
+    return [{"dtype": part.dtype.name, "shape": part.shape, "data": _base64(part)} for part in parts]
 
 
-def _base64(rows: NDArray[Any]) -> Base64:
-    return Base64(buffer(rows))
+def _base64(rows: NDArray[Any]) -> Encoded:
+    return base64_text(buffer(rows))

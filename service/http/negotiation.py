@@ -18,7 +18,7 @@ class Choice(NamedTuple):
     """The coding of a response.
 
     Args:
-        coding: its name; None: not coded.
+        coding: name of the coding; None: the response is not coded.
         required: the client refuses responses that are not coded.
     """
 
@@ -69,14 +69,6 @@ def choose(accept: bytes | None, policy: Policy = "asked", *, numbers: bool = Fa
     if not accept:
         return PLAIN
     return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, numbers)
-
-
-def may_compress_numbers(accept: bytes | None, policy: Policy) -> bool:
-    """Return whether a response of numbers may be compressed, or has to be refused, for this Accept-Encoding header."""
-    try:
-        return choose(accept, policy, numbers=True) is not PLAIN
-    except NotAcceptable:
-        return True
 
 
 @lru_cache(maxsize=512)

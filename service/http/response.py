@@ -14,7 +14,7 @@ class Response(NamedTuple):
     """A response; the server adds the status line, content-length, x-request-id, date and connection.
 
     Args:
-        body: its parts, written in one system call.
+        body: the parts of the body, written in one system call.
         headers: names in lower case.
         status: the HTTP status.
         stream: the parts of a body that is made while it is sent, instead of `body`; chunked unless `headers` hold

@@ -1,6 +1,5 @@
 """Readers of what stands around a body: negotiation, ranges, content codings, multipart forms, paths, deadlines."""
 
-import asyncio
 import gzip
 import zlib
 from functools import partial
@@ -118,7 +117,7 @@ def _coding(data: bytes) -> None:
     """1 byte picks the coding. What is decoded never passes the bound."""
     names = list(codings.CODINGS)
     coding = names[(data[:1] or b"\0")[0] % len(names)]
-    decoded = asyncio.run(codings.decoded(data[1:], coding, MOST_DECODED))
+    decoded = codings.decode(data[1:], coding, MOST_DECODED)
     assert len(decoded) <= MOST_DECODED
 
 

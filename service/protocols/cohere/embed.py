@@ -31,8 +31,8 @@ from service.errors import (
     WrongType,
 )
 from service.http import ignored_fields
-from service.http.formats import JSON, buffer, count_values
-from service.http.json_arrays import Base64, array_response
+from service.http.formats import JSON, array_response, buffer, count_values
+from service.http.json_arrays import base64_text
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -303,5 +303,5 @@ def _answer(
 
 def _values(name: str, rows: NDArray[Any], made: Mapping[str, NDArray[Any]]) -> Any:
     if name == "base64":
-        return [Base64(buffer(row)) for row in rows]
+        return [base64_text(buffer(row)) for row in rows]
     return rows if name == "float" else made[name]

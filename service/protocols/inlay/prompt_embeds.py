@@ -12,16 +12,14 @@ import zipfile
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import ml_dtypes
-import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from service.embedding.requests import DTYPES, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import NAMES, buffer, count_values
-from service.http.json_arrays import Base64, array_response
+from service.http.formats import array_response, buffer, count_values
+from service.http.json_arrays import base64_text
 from service.http.response import Response
 
 PROMPT_EMBEDS = "prompt_embeds"
@@ -72,7 +70,7 @@ def prompt_embeds(result: EmbedResult) -> PromptEmbeds:
 def answer(result: EmbedResult, encoding: str, bare: bool) -> Response:
     """Return the JSON document of `encoding`; `bare`: the request held a single input and no list."""
     if encoding == PROMPT_EMBEDS:
-        value: Any = [Base64(file) for file in prompt_embeds(result).files]
+        value: Any = [base64_text(file) for file in prompt_embeds(result).files]
     else:
         value = _rows(result)
         value = value[0] if bare else value
@@ -84,8 +82,7 @@ def answer(result: EmbedResult, encoding: str, bare: bool) -> Response:
 
 def _rows(result: EmbedResult) -> list[Any]:
     output = result.outputs[0]
-    wide = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
-    return list(split(wide, output.lengths))
+    return list(split(output.rows, output.lengths))
 
 
 # ---- the file that torch.save writes
@@ -99,7 +96,7 @@ def torch_file(rows: NDArray[Any]) -> memoryview:
     Args:
         rows: [n, width] of float32, float16 or bfloat16, C-contiguous.
     """
-    dtype = NAMES[rows.dtype.type]
+    dtype = rows.dtype.name
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo("archive/data.pkl"), _pickled(STORAGES[dtype], *rows.shape))
@@ -141,6 +138,6 @@ def _integer(value: int) -> bytes:
 
 
 def _padding(start: int) -> bytes:
-    """Return an extra field that aligns the values behind a local header at `start`."""
+    """Return an extra field that aligns the values after a local header at `start`."""
     size = -(start + LOCAL_HEADER_BYTES + len(VALUES) + 4) % ALIGNMENT
     return b"FB" + size.to_bytes(2, "little") + b"Z" * size

@@ -11,7 +11,7 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.requests import Chunks, EmbedResult
-from service.http.formats import KEPT_LENGTHS, NAMES, buffer
+from service.http.formats import KEPT_LENGTHS, buffer
 from service.protocols.inlay.prompt_embeds import PromptEmbeds
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "int8": 8, "uint8": 9}  # enum DType, of tensors
@@ -39,7 +39,7 @@ def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
         return _files(result)
     shapes = tuple(
         [
-            (name, NAMES[rows.dtype.type], rows.shape, rows.nbytes, lengths, indices is not None)
+            (name, rows.dtype.name, rows.shape, rows.nbytes, lengths, indices is not None)
             for name, rows, lengths, _, indices in result.outputs
         ]
     )

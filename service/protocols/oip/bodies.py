@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
-from service.http.formats import OCTETS
-from service.http.json_arrays import INLINE_VALUES, JsonPieces, array_response, dumps
+from service.http.formats import OCTETS, array_response
+from service.http.json_arrays import INLINE_VALUES, JsonPieces, dumps
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread

@@ -19,12 +19,12 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
-from service.http.formats import JSON, OCTETS, count_values
-from service.http.json_arrays import Base64, array_response
+from service.http.formats import JSON, OCTETS, array_response, count_values
+from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, pooled_bytes
+from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
@@ -246,17 +246,17 @@ def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: st
         "created": int(time()),
         "model": result.model,
         "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
-        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+        "usage": vllm_fields.usage(result.tokens),
     }
     if result.truncated:
         document["truncated"] = result.truncated
     return array_response(document, output.rows.size)
 
 
-def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Base64]:
+def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Encoded]:
     """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
     integers = output.rows.dtype.kind in "iu"
     rows = output.rows if integers else pooled_bytes.narrowed(output.rows, embed_dtype)
     size, data = rows.dtype.itemsize * rows.shape[1], pooled_bytes.raw(rows, endianness)
     ends = [size * end for end in accumulate(output.lengths)]
-    return [Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [base64_text(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

@@ -15,8 +15,8 @@ from proto import tei_pb2 as pb
 from service.embedding.requests import EmbedResult
 from service.embedding.tokenize.packing import split
 from service.embedding.tokenize.tokenizer import Token
-from service.http.formats import buffer, count_values
-from service.http.json_arrays import Encoded, array_response
+from service.http.formats import array_response, buffer, count_values
+from service.http.json_arrays import Encoded
 from service.http.response import Response
 
 VALUES_PIECE = 8192  # values of sparse vectors whose JSON is made at a time: two milliseconds

@@ -14,14 +14,15 @@ from service.http.formats import JSON
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import Answer, Example, Handler, RequestBody, Route, RouteGroup, Schema
-from service.protocols.inlay import needs, timing_headers
+from service.protocols.inlay import needs
+from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.tags import TEI
 from service.protocols.tei import answers, operations, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 HELLO = ["hello world"]
-HEADERS = timing_headers.HEADERS | truncation.HEADERS
+HEADERS = TIMING_HEADERS | truncation.HEADERS
 COMPARED = {"source_sentence": "a text", "sentences": ["another", "a third"]}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
 EITHER = {

@@ -22,7 +22,8 @@ from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.http.formats import count_values
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, timing_headers
+from service.protocols.inlay import needs
+from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.operations import (
@@ -187,7 +188,7 @@ class Handlers:
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
-        return timing_headers.metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
+        return timing_metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
 
     async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
         """Return the tokens of a text, as wire bytes."""

@@ -212,7 +212,7 @@ async def test_requests_of_all_protocols_share_one_run(store: Path, monkeypatch:
         engine = Watched(here.context.registry, monkeypatch)
         engine.hold()
         async with (
-            httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=30) as http,
+            httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as http,
             grpc.aio.insecure_channel(here.rpc_address) as channel,
         ):
             posts = {"/embed": {"inputs": TEXT.text}, "/v1/embeddings": {"model": "a", "input": [TEXT.text]}}

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import BodyTooLarge, Malformed, UnsupportedCoding
-from service.http.content_coding import CODINGS, INLINE_BYTES, MAX_MEMBERS, coding_of, decoded
+from service.http.compression import INLINE_BYTES, decoded
+from service.http.content_coding import CODINGS, MAX_MEMBERS, coding_of
 from tests.served import Served
 
 JSON = {"content-type": "application/json"}

@@ -1,12 +1,12 @@
 """How a client's pace is judged, by a clock that the tests set."""
 
-from service.http.client_pace import CLIENT_BYTES_PER_SECOND, ClientPace
+from service.http.client_pace import CLIENT_BYTES_PER_SECOND, ClientPace, ConnectionSettings
 
 SECONDS = 10.0
 
 
 def pace() -> ClientPace:
-    return ClientPace(client_seconds=SECONDS, idle_seconds=60.0)
+    return ClientPace(ConnectionSettings(client_seconds=SECONDS, idle_seconds=60.0))
 
 
 def held_up(client: ClientPace, *checks: tuple[object, int]) -> list[bool]:

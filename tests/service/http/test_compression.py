@@ -26,6 +26,7 @@ from service.http.negotiation import Choice, choose
 from service.http.response import Headers, Response
 from service.http.routes import Head, Request
 from tests.served import Served, serving
+from tests.service.http.toy_server import route
 
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.decompress,
@@ -268,10 +269,15 @@ def test_setting_overrides_the_header(policy: tuple[str, Served]) -> None:
         assert answer.headers.get("content-encoding") == {"always": "gzip", "never": None}[name]
 
 
+async def nothing(request: Request) -> Response:
+    return Response()
+
+
 async def through(response: Response, accept: bytes = b"gzip", verb: str = "GET") -> Response:
     """Return a response after compression."""
-    head = Head(verb, b"/", {b"accept-encoding": accept})
-    return await compressed(response, Request(head), "asked", vectors=False)
+    head = Head(verb, b"/", {})
+    head.route, head.codings = route("/", nothing), (choose(accept), choose(accept, numbers=True))
+    return await compressed(response, head)
 
 
 PLAIN = (b"content-type", b"text/plain")

@@ -43,7 +43,7 @@ async def here(store: Path) -> AsyncIterator[Here]:
 
 @pytest.fixture
 async def client(here: Here) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client:
         yield client
 
 

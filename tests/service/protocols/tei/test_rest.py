@@ -292,7 +292,10 @@ def test_probes_answer_without_body(served: Served) -> None:
 
 
 async def test_probes_fail_with_error_object_while_stopping(store: Any) -> None:
-    async with serving_here(store, default_model="bert") as here, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        serving_here(store, default_model="bert") as here,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         here.context.lifecycle.stopping = True
         for path in ("/", "/health", "/ping"):
             response = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
