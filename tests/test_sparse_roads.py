@@ -225,7 +225,7 @@ def test_tei_refuses_a_text_that_is_not_there(roads: Roads) -> None:
     assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_large_answers_come_in_pieces_of_json() -> None:
+async def test_large_answers_come_in_pieces_of_json() -> None:
     from service.embedding.requests import EmbedResult, Output
     from service.protocols.tei import answers
 
@@ -233,8 +233,9 @@ def test_large_answers_come_in_pieces_of_json() -> None:
     indices = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
     values = np.linspace(0.1, 3, len(indices), dtype=np.float32)[:, None]
     result = EmbedResult("m", (Output(OUTPUT, values, lengths, False, indices),), 3, True)
-    _, body = answers.sparse_json(result)
-    vectors = json.loads(b"".join(body))  # type: ignore[arg-type]
+    pieces = answers.sparse_json(result).stream
+    assert pieces is not None
+    vectors = json.loads(b"".join([piece async for piece in pieces]))
     assert [len(vector) for vector in vectors] == list(lengths)
     assert np.float32(vectors[0][49_999]["value"]) == values[49_999, 0]
     assert [entry["index"] for entry in vectors[2]] == [0, 1, 2]

@@ -19,14 +19,14 @@ class Computation:
 
     Args:
         model: loaded.
-        options: of the output; None of `truncate` cuts.
+        options: options of the output; `truncate` None cuts.
         settings: the limits of a request.
-        batch_tokens: of one run of an encoder.
+        batch_tokens: tokens of one run of an encoder.
         rewrite: returns what the model reads of texts; None: they are read behind the prompt of the options.
 
     Raises:
         InlayError: the model cannot serve an option.
-        StartError: it reads no texts.
+        StartError: the model reads no texts.
     """
 
     def __init__(

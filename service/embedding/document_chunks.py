@@ -11,9 +11,9 @@ class Parts(NamedTuple):
     """What a model reads of pairs of a query and a document.
 
     Args:
-        max_query_tokens: of a query; the rest of it is not read.
-        max_document_tokens: of a document.
-        max_chunks: of a document that does not fit beside its query; None: it is cut.
+        max_query_tokens: tokens read of a query; the rest is ignored.
+        max_document_tokens: tokens read of a document.
+        max_chunks: most chunks of a document that does not fit beside its query; None: the document is cut.
     """
 
     max_query_tokens: int | None
@@ -25,7 +25,7 @@ class Chunks(NamedTuple):
     """The pairs that the model reads.
 
     Args:
-        pairs: of a query and a document, or a chunk of one.
+        pairs: a query and a document, or a chunk of one, each.
         owners: the number of the pair that each is of, in order.
         cut: numbers of the pairs of which a part is not read.
     """

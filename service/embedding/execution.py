@@ -47,7 +47,7 @@ async def run(model: Model, job: Job, parts: Parts, context: RequestContext, adm
     """Fill `job.rows` for every part; return the times that the parts waited and ran.
 
     Args:
-        parts: by the number of the input, or one of number 0 for all inputs of a plan that is whole.
+        parts: the parts by the number of the input; a plan that is whole has one part, number 0, for all inputs.
         admitted: the queues have room for them already.
 
     Raises:

@@ -42,7 +42,7 @@ class Loss:
     """A cross-entropy, with the arguments of `cross_entropy.output_side`.
 
     Args:
-        rows: of the word table's gradient: touched (read or a target), all, or rising ids.
+        rows: rows of the word table's gradient: touched (read or a target), all, or rising ids.
     """
 
     hidden: Floats
@@ -68,7 +68,7 @@ def gradients(table: WordTable, request: GradientRequest, check: Check) -> Table
     """Return every gradient, float64, by the names that protocols/inlay/gradient.py lists.
 
     Raises:
-        BadRequest: there is none, or the model's tables do not allow it.
+        BadRequest: the request has no side, or the model's tables do not allow it.
     """
     try:
         tables, parameters = _input_side(table.model, request)

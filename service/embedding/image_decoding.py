@@ -17,11 +17,11 @@ def open_picture(data: bytes, index: int, max_pixels: int, hold: Callable[[int],
 
     Args:
         data: the bytes of a JPEG, PNG or WebP file.
-        index: of the input, for errors.
+        index: number of the input, for errors.
         hold: called with the number of pixels before they are decoded, to keep memory for them.
 
     Raises:
-        BadInput: it is not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
+        BadInput: the bytes are not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 

@@ -58,7 +58,7 @@ class ImagesRequest(NamedTuple):
     """Images to embed.
 
     Args:
-        options: of these outputs, dtype, normalize and dimensions apply to images.
+        options: dtype, normalize and dimensions of these apply to images.
     """
 
     inputs: Sequence[Picture | Values]
@@ -72,8 +72,8 @@ class Images:
     Args:
         models: the loaded models.
         settings: the limits of one request.
-        budget: of the memory of all requests.
-        threads: that decode pictures.
+        budget: the memory of all requests.
+        threads: number of threads that decode pictures.
     """
 
     def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, threads: int) -> None:

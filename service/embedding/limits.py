@@ -22,8 +22,8 @@ def check_inputs(count: int, most: int | None, what: str = "inputs") -> None:
     """Raise TooManyInputs before inputs are decoded, since a decoded one takes up to a hundred times its bytes.
 
     Args:
-        most: that this server takes a request; None: any number.
-        what: they are.
+        most: the largest number in a request; None: any number.
+        what: the word for them in errors.
     """
     if most is not None and count > most:
         raise TooManyInputs(f"{count} {what}", allowed=f"this server takes {most} a request", remedy="send fewer")
@@ -46,7 +46,7 @@ def check_characters(texts: Sequence[Text], settings: Settings) -> int:
     """Return the number of characters of all texts; a tokenizer needs about 100 bytes for each, cut off or not.
 
     Raises:
-        TooLarge: there are more than `max_request_characters`, a query that all pairs have counted once.
+        TooLarge: there are more than `max_request_characters`; a query that all pairs share counts once.
     """
     characters = sum([len(text.text) + len(text.pair or "") for text in texts])
     if characters > settings.max_request_characters:
@@ -82,7 +82,7 @@ def check_bytes(size: int, received: str, settings: Settings) -> None:
     """Raise TooLarge for vectors of more bytes than `max_answer_bytes`.
 
     Args:
-        received: what of the request has so many.
+        received: the part of the request that has so many.
     """
     if size > settings.max_answer_bytes:
         raise TooLarge(

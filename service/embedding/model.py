@@ -22,12 +22,12 @@ class Model:
 
     Args:
         plan: returns the plan of a request's options.
-        weights: its tensors, mapped; quantized tables dequantize the rows that are read.
+        weights: the mapped tensors; quantized tables dequantize the rows that are read.
         version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
-        shared_runs: of the sequences that are queued or run, by all that their results follow from.
-        reads_images: its inputs are images, not texts and token ids.
-        choice: which engine runs its encoder, and why.
+        shared_runs: runs of the sequences that are queued or running, by everything that determines their results.
+        reads_images: whether inputs are images instead of texts and token ids.
+        choice: the engine that runs the encoder, and why.
     """
 
     card: Card

@@ -39,10 +39,10 @@ class EmbeddingPipeline:
     Args:
         models: the loaded models.
         observe: called after every request with its model, its tokens and the times of its stages.
-        budget: of the memory of all requests; None: its own.
+        budget: the memory of all requests; None: the pipeline's own.
         count_truncated: called with a model and the number of inputs of a request that were cut.
         count_joined: called with a model and the number of inputs of a request that the run of an equal one answered.
-        cache: of pooled vectors; None: one of the size that the settings state.
+        cache: cache of pooled vectors; None: one of the size that the settings state.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class EmbeddingPipeline:
         """Return one request's outputs, in the order of its options.
 
         Args:
-            context: of the call, for which the memory of the vectors is reserved; None: nothing is reserved.
+            context: context of the call, for which the memory of the vectors is reserved; None: nothing is reserved.
 
         Raises:
             InlayError: the request cannot be served; mistakes of the caller are found before anything is queued.

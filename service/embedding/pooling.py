@@ -50,8 +50,8 @@ def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
     """Return the row of the token that ends a text; row 0 where no token is `end_id`.
 
     Args:
-        ids: of the text, [n].
-        end_id: of that token, whose first occurrence counts; None: the largest of `ids`.
+        ids: ids of the text, [n].
+        end_id: id of the end token, whose first occurrence counts; None: the largest of `ids`.
 
     Source: transformers 5.23, CLIPTextModel, which reads no mask here.
     """
@@ -63,10 +63,10 @@ def pool(mode: str, rows: Rows, mask: NDArray[Any] | None, prompt_tokens: int = 
 
     Args:
         mode: one of POOLINGS, or EOS, or several joined as in Pooling.mode.
-        rows: of its tokens, float32 [n, d].
+        rows: rows of the sequence's tokens, float32 [n, d].
         mask: 1 for each token that is attended to, [n]; None: all are.
         prompt_tokens: how many of the first attended tokens are left out; at least one is left.
-        end: of the mode EOS: the row of `end_row`.
+        end: for the mode EOS, the result of `end_row`.
     """
     if mode == EOS:
         return np.asarray(rows[end], np.float32)

@@ -141,9 +141,9 @@ class Tables:
     """Computes tables off the event loop and caches finished files.
 
     Args:
-        cache_bytes: of all cached files; the least recently used goes first.
-        max_table_bytes: of one table.
-        max_streaming_bytes: of the memory of all tables being sent.
+        cache_bytes: bytes of all cached files; the least recently used goes first.
+        max_table_bytes: largest size of one table.
+        max_streaming_bytes: largest memory of all tables being sent.
 
     Attributes:
         streaming: the budget of the tables being sent, apart from that of other answers.
@@ -285,8 +285,8 @@ class TableCall:
 
     Args:
         arguments: by the function's own names; arrays, ranges, numbers, texts and frozen dataclasses.
-        facts: beside the table's own: the preset or the model it belongs to.
-        held_bytes: of memory that its rows need for as long as they are read, beside the block that is sent.
+        facts: facts added to the table's own: the preset or the model it belongs to.
+        held_bytes: bytes of memory that its rows need while they are read, beside the block that is sent.
         dtype: of floats in a response, where the request names none.
     """
 

@@ -32,7 +32,7 @@ def quantized(vectors: NDArray[np.float32], precision: str, limits: NDArray[np.f
     Args:
         precision: int8 and uint8: 256 steps between the ends of each dimension's range; ubinary: the sign of each
             value, 1 above zero, eight to a byte, the first in its highest bit; binary: these bytes minus 128.
-        limits: of int8 and uint8: `ranges`, float32 [2, d]; what lies outside becomes the nearest value inside.
+        limits: for int8 and uint8, the `ranges`, float32 [2, d]; values outside become the nearest inside.
 
     Source: sentence-transformers 6.2, util/quantization.py::quantize_embeddings.
     """

@@ -49,8 +49,8 @@ class Labelled(NamedTuple):
 
     Args:
         scores: [texts, labels].
-        labels: their names.
-        result: of the core, for the facts about the run.
+        labels: names of the labels.
+        result: the core's result, for the facts about the run.
     """
 
     scores: Scores
@@ -67,13 +67,13 @@ class Reading(NamedTuple):
     """How pairs are read. None and 0 set no limit.
 
     Args:
-        truncate: as of EmbedOptions.
-        direction: as of EmbedOptions.
-        activation: of the logits; None: the model's own. MaxSim has none.
-        max_tokens: of a pair, or of a late-interaction model's document.
-        max_query_tokens: of the first part of a pair; the rest of it is not read.
-        max_document_tokens: of the second part.
-        max_chunks: of a document that does not fit beside its query; None: it is cut.
+        truncate: as in EmbedOptions.
+        direction: as in EmbedOptions.
+        activation: activation of the logits; None: the model's own. MaxSim has none.
+        max_tokens: most tokens of a pair, or of a late-interaction model's document.
+        max_query_tokens: tokens read of the first part of a pair; the rest is ignored.
+        max_document_tokens: tokens read of the second part.
+        max_chunks: most chunks of a document that does not fit beside its query; None: the document is cut.
         instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
             so `direction` left is refused. Other models ignore the instruction.
         cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
@@ -166,11 +166,11 @@ async def classify(
 
     Args:
         options: how the inputs are read and cut.
-        activation: of the logits; None: `label_activation`.
+        activation: activation of the logits; None: `label_activation`.
 
     Raises:
         WrongModelKind: the model gives a text no labels.
-        InlayError: as of EmbeddingPipeline.embed.
+        InlayError: as EmbeddingPipeline.embed.
     """
     card, classifier = model.card, model.card.classifier
     if classifier is None or not classifies(card):
@@ -231,7 +231,7 @@ async def rank_by_maxsim(
         options: how both are read and cut; `max_tokens` is of a text alone.
 
     Raises:
-        InlayError: as of EmbeddingPipeline.embed.
+        InlayError: as EmbeddingPipeline.embed.
     """
     assert model.card.multi_vector is not None
     name, of_documents = model.card.name, options._replace(outputs=(MULTI_VECTOR,), input_type="document")
@@ -254,7 +254,7 @@ class Scorer:
 
     Args:
         embedder: runs the models.
-        budget: of the memory of all requests.
+        budget: the memory of all requests.
         settings: the limits of one request.
     """
 
@@ -269,7 +269,7 @@ class Scorer:
         Raises:
             WrongModelKind: the model scores no pairs.
             TooLong: a query leaves no room for a chunk.
-            InlayError: as of EmbeddingPipeline.embed.
+            InlayError: as EmbeddingPipeline.embed.
         """
         limits.check_count(pairs, self._settings)
         if not (reading.max_query_tokens or reading.max_document_tokens or reading.max_chunks):
@@ -298,7 +298,7 @@ class Scorer:
 
         Raises:
             WrongModelKind: the model is no re-ranker.
-            InlayError: as of EmbeddingPipeline.embed.
+            InlayError: as EmbeddingPipeline.embed.
         """
         one_query = not reads_pairs(model.card)
         places: dict[tuple[str, Reading], list[int]] = {}

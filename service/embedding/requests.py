@@ -109,7 +109,7 @@ class OwnTokens(NamedTuple):
     """The tokens of an input itself, which are not special ones and none of a prompt.
 
     Args:
-        rows: their places among the ids, ascending, int64 [n].
+        rows: places of the tokens among the ids, ascending, int64 [n].
         starts: the first code point of each in the text as the caller sent it; None: the input came as token ids.
         stops: the code point after its last; neither falls.
         skipped: own tokens that were cut off before the first.
@@ -137,7 +137,7 @@ class EmbedOptions(NamedTuple):
             files say, after its own scaling.
         pooling: one of pooling.POOLINGS; another than the model's own gives the plain pooled vector, without the
             model's modules.
-        dtype: of the result, one of DTYPES; of sentence vectors also one of quantization.PRECISIONS.
+        dtype: dtype of the result, one of DTYPES; of sentence vectors also one of quantization.PRECISIONS.
         prompt_name: one of the model's prompts; None: that of `task` or `input_type`, or its default prompt.
         task: one of the model's tasks, whose adapters are used; None: that `prompt_name` names, or its default task.
         max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.
@@ -145,7 +145,7 @@ class EmbedOptions(NamedTuple):
         max_active_dims: keep so many of the largest values of a sparse vector; None: all.
         input_type: what the texts are for, where the model reads queries and documents in different ways; None: it is
             not said. It brings the prompt and the task of that use, unless the request names one.
-        precisions: of quantization.PRECISIONS, in which the sentence vectors are given too.
+        precisions: further dtypes of the sentence vectors, of quantization.PRECISIONS.
     """
 
     outputs: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ class EmbedRequest(NamedTuple):
 
     Args:
         inputs: texts and token ids, in the order of the result.
-        model: its name; None: the default model.
+        model: name of the model; None: the default model.
         options: what is computed of every input.
         late_chunking: make the sentence vector of each of these spans instead of one of the whole input.
     """
@@ -224,10 +224,10 @@ class EmbedResult(NamedTuple):
         tokens: read in all.
         picked: the request names its outputs; False: this is the default output alone.
         lengths: tokens read of each input.
-        characters: of the texts, prompts not counted.
-        times: what each stage took.
+        characters: characters of the texts, without prompts.
+        times: seconds of each stage.
         truncated: numbers of the inputs that were cut, in their order.
-        chunks: of each input, where the request has spans; empty: it has none.
+        chunks: chunks of each input if the request has spans; else empty.
         quantized: the sentence vectors in each of the request's `precisions`.
     """
 

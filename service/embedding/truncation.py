@@ -19,6 +19,6 @@ def metadata(truncated: Numbers, count: int | None = None) -> tuple[tuple[str, s
     """Return the names and values that an answer carries; none where no input was cut.
 
     Args:
-        count: of all that were cut; None: `truncated` has all.
+        count: number of inputs that were cut; None: `truncated` has all.
     """
     return ((INPUTS, shown(truncated)), (COUNT, str(count or len(truncated)))) if truncated else ()

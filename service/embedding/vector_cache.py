@@ -47,7 +47,7 @@ class VectorCache:
     its last request is done.
 
     Args:
-        max_bytes: of memory, with keys and all else that belongs to the entries; 0: nothing is kept.
+        max_bytes: bytes of memory, with keys and everything else that belongs to the entries; 0: nothing is kept.
         count: called after each look-up with the model's name, and how many inputs were found and not found.
     """
 
@@ -111,8 +111,8 @@ def keys_of(
 
     Args:
         ids: the token ids of each input as they are read; None: it is a text.
-        form: what the vectors follow from beside the inputs.
-        prompt: before each text.
+        form: what determines the vectors besides the inputs.
+        prompt: the prompt before each text.
         cut: how texts are cut.
         task: the number of the task whose adapters are used.
         key_name: the name of the caller's API key.

@@ -38,8 +38,8 @@ class WordTable:
 
     Args:
         rows: [V, d], d the table's own width; quantized rows are dequantized when they are read.
-        dtype: as it lies on disk.
-        bytes: of it on disk.
+        dtype: dtype on disk.
+        bytes: size on disk.
     """
 
     model: Model
@@ -62,7 +62,7 @@ class WordTable:
             entry: a text that is an entry of the vocabulary is its id.
 
         Raises:
-            BadRequest: there is no tokenizer, or the text gives no token.
+            BadRequest: the model has no tokenizer, or the text gives no token.
         """
         whole = self._tokenizer().id_of(text) if entry else None
         ids = self._tokenizer().pieces(text) if whole is None else [whole]

@@ -66,13 +66,12 @@ class ClassLogits(OutputKind):
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Put the logits in the place of what `reduce` kept."""
         kept = [job.rows[index][self.name] for index in indices]
-        logits = np.split(self._logits(np.concatenate(kept)), np.cumsum([len(rows) for rows in kept])[:-1])
-        for index, part in zip(indices, logits, strict=True):
+        for index, part in zip(indices, self._logits(kept), strict=True):
             late = self._classifier.late
             job.rows[index][self.name] = part.mean(axis=0, dtype=np.float64).astype(np.float32)[None] if late else part
 
-    def _logits(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        return run_heads(self.card, self.engine, CLASSIFIER, self.name, rows, f"{self.name} that are")
+    def _logits(self, kept: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        return run_heads(self.card, self.engine, CLASSIFIER, self.name, kept, f"{self.name} that are")
 
     def finish(self, job: Job) -> Output:
         """Return the logits of all inputs, a row for each or for each of its tokens."""
@@ -82,5 +81,5 @@ class ClassLogits(OutputKind):
     def probe(self) -> None:
         """Make the logits of one row of zeros."""
         if modules := self._classifier.modules:
-            logits = self._logits(np.zeros((1, modules.inner), np.float32))
+            (logits,) = self._logits([np.zeros((1, modules.inner), np.float32)])
             check_width(self.card, CLASSIFIER, self.name, logits, len(self._classifier.labels))

@@ -1,7 +1,7 @@
 """Sentence vectors: rows of hidden states pooled, sent through the model's modules, cut, scaled and cast."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,9 +33,9 @@ class Recipe(NamedTuple):
     """How sentence vectors are made.
 
     Args:
-        mode: how token rows are pooled; None: by the graph.
-        modules: whether the card's modules make them of the pooled ones.
-        normalize: whether they are scaled to unit length.
+        mode: how token rows are pooled; None: the graph pools them.
+        modules: whether pooled vectors go through the card's modules.
+        normalize: whether vectors are scaled to unit length.
         scaled: values that are scaled together.
         width: values that are left.
     """
@@ -59,7 +59,7 @@ class SentenceVector(OutputKind):
         mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector.
         dimensions: leading values to keep before the vector is scaled; None: all.
         kept: leading values to keep after it is scaled; None: all.
-        ranges: of each precision that the vectors are given in.
+        ranges: ranges for each precision of the vectors.
     """
 
     fields: tuple[str, ...] = ("pooling", "dimensions", "normalize")
@@ -114,11 +114,8 @@ class SentenceVector(OutputKind):
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Put the vectors that the card's modules make in the place of the pooled ones."""
         pooled = [job.rows[index][self.name] for index in indices]
-        vectors = run_modules(self, pooled[0] if len(pooled) == 1 else np.concatenate(pooled))
-        start = 0
-        for index, vector in zip(indices, pooled, strict=True):
-            job.rows[index][self.name] = vectors[start : start + len(vector)]
-            start += len(vector)
+        for index, vectors in zip(indices, run_modules(self, pooled), strict=True):
+            job.rows[index][self.name] = vectors
 
     def finish(self, job: Job) -> Output:
         """Return the vectors cut, scaled and cast."""
@@ -139,7 +136,7 @@ class SentenceVector(OutputKind):
     def probe(self) -> None:
         """Run the card's modules on one row of zeros."""
         if (modules := self.card.modules) is not None:
-            vectors = run_modules(self, np.zeros((1, modules.inner), np.float32))
+            (vectors,) = run_modules(self, [np.zeros((1, modules.inner), np.float32)])
             check_width(self.card, MODULES, "vectors", vectors, modules.width)
 
     def _ranges(self, planning: Planning, dtype: str) -> Ranges | None:
@@ -180,6 +177,6 @@ def precisions(options: EmbedOptions) -> tuple[str, ...]:
     return (options.dtype, *options.precisions) if options.dtype in PRECISIONS else options.precisions
 
 
-def run_modules(kind: OutputKind, pooled: NDArray[Any]) -> NDArray[np.float32]:
+def run_modules(kind: OutputKind, pooled: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
     """Return the sentence vectors that a card's modules (Dense, LayerNorm, Normalize) make of pooled ones [n, d]."""
     return run_heads(kind.card, kind.engine, MODULES, "vectors", pooled, "a sentence_embedding that is")

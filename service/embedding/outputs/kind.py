@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
 from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output, OwnTokens
-from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.packing import Rows, split
 from service.errors import BadRequest, EngineFailure
 from service.runtime.engine import Engine
 from service.settings import Settings
@@ -50,7 +50,7 @@ class Kept(NamedTuple):
 
     Args:
         vector: pooled, float32 [1, width], neither cut nor normalised.
-        tokens: that were read.
+        tokens: number of tokens that were read.
         cut: the input was longer.
     """
 
@@ -64,17 +64,17 @@ class Job:
     """One request while it is computed: what its kinds of output read, and the arrays that they leave.
 
     Attributes:
-        ids: of each input as it is read; what stands for a text before it is tokenized has no ids.
+        ids: ids of each input as it is read; the placeholder of a text that is not tokenized yet has no ids.
         texts: the numbers of the inputs that are still to be tokenized.
-        characters: of the texts.
+        characters: characters of the texts.
         tokenizing: seconds that it took.
-        keys: of the inputs in the vector cache; empty: it keeps none of them.
-        kept: what the vector cache has of an input, by its number.
+        keys: keys of the inputs in the vector cache; empty: the cache keeps none of them.
+        kept: what the vector cache holds of an input, by its number.
         prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
-        located: where the tokens of a text lie, by its number; of a plan that `locates` alone.
+        located: where the tokens of a text lie, by its number; only for a plan that `locates`.
         chunks: the spans of each input; empty: the request has none.
         lengths: the tokens of each input.
-        vectors: how many vectors the request gets where an output has one for each input or span.
+        vectors: number of vectors of the request, if an output has one for each input or span.
         rows: the arrays of every part that is run: one part for each input, or one for all of them.
         quantized: the sentence vectors in the request's `precisions`.
     """
@@ -106,24 +106,24 @@ class OutputKind:
 
     Args:
         planning: the model and the options.
-        name: of the output.
+        name: name of the output.
         source: the output of a graph that it is made of; None: no graph is run.
 
     Attributes:
         fields: the options that apply to this kind alone.
         row_pooling: the pooling that it reads one row of hidden states by; None: it reads others too.
         width: values in a row of the output.
-        pooled: it has one row for each input.
-        sparse: its rows are values, and their columns lie beside them.
-        token_bytes: of memory for each token of a request, in float32.
-        input_bytes: of memory for each vector of a request.
+        pooled: whether the output has one row for each input.
+        sparse: whether rows are values whose columns lie beside them.
+        token_bytes: bytes of memory for each token of a request, in float32.
+        input_bytes: bytes of memory for each vector of a request.
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
         reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
         finishes_in_thread: `finishes_slowly` says of every job whether it is finished in a thread.
-        locates: it reads where the tokens of each text lie.
+        locates: whether the kind needs to know where the tokens of each text lie.
         inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
-        cache_form: what its arrays follow from beside the inputs; None: they are not kept in the vector cache.
+        cache_form: what determines the arrays besides the inputs; None: the vector cache does not keep them.
         longest: the most tokens that it reads of an input; None: as many as the model.
     """
 
@@ -191,18 +191,15 @@ class Plan(NamedTuple):
 
     Args:
         kinds: one for each output, in the order of the request.
-        options: as the kinds have them read.
+        options: the options with which the kinds have inputs read.
         plain: what is computed of sequences without segment ids.
         typed: the same of sequences with segment ids.
         whole: the request runs as one row of tokens; False: one item for each input, since an encoder mixes its rows.
         task: the number of the task whose adapters are used.
         prompt: before every text; None: the model has none of the name that the options give.
-        cuts: how inputs are cut where the server does not cut by itself, and where it does.
-        width: values in a row of the output.
-        pooled: it has one row for each input.
-        sparse: its rows are values, and their columns lie beside them.
-        token_bytes: of memory for each token.
-        input_bytes: of memory for each vector.
+        cuts: how inputs are cut if the server does not cut by default, and if it does.
+        token_bytes: bytes of memory for each token.
+        input_bytes: bytes of memory for each vector.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
         checking, preparing, completing: the kinds that have these stages.
         slow: the kinds whose `reduce` may take too long for the event loop.
@@ -259,9 +256,9 @@ def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
 
 
 def run_heads(
-    card: Card, engine: Engine, graph: str, output: str, rows: NDArray[np.float32], about: str
-) -> NDArray[np.float32]:
-    """Return what a graph behind the encoder makes of rows [n, d].
+    card: Card, engine: Engine, graph: str, output: str, parts: Sequence[NDArray[np.float32]], about: str
+) -> list[NDArray[np.float32]]:
+    """Return what a graph behind the encoder makes of the rows [n, d] of each part, in one run.
 
     ONNX Runtime runs these, since numpy's products give a row other bits alone than among others. Of 768 -> 3072 -> 768
     one text takes 0.69 ms (numpy 0.65) and 32 texts 2.1 ms (numpy 4.6, or row by row, with equal bits, 21): too long
@@ -273,10 +270,11 @@ def run_heads(
     Raises:
         EngineFailure: a value is not finite.
     """
+    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
     (values,) = engine.run(graph, {"pooled": rows}, (output,))
     if not np.isfinite(values).all():
         raise EngineFailure(f"{card.name} gave {about} not finite")
-    return values
+    return split(values, map(len, parts))
 
 
 def check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:

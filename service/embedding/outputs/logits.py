@@ -46,7 +46,7 @@ class HiddenStates:
     Args:
         hidden: finite float32 [N, width], N at least 1.
         lead: the shape they came in, without the last axis.
-        temperature: what logits are divided by.
+        temperature: the divisor of logits.
     """
 
     model: Model

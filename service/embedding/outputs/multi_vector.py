@@ -84,12 +84,10 @@ class MultiVector(OutputKind):
             EngineFailure: a vector is not finite.
         """
         chosen = [rows if kept is None or kept.all() else rows[kept] for rows, kept in zip(hidden, flags, strict=True)]
-        rows = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
-        if not len(rows):
+        if not any(map(len, chosen)):
             return [np.empty((0, self.width), np.float32) for _ in chosen]
         about = f"a {MULTI_VECTOR} that is"
-        vectors = run_heads(self.card, self.engine, MULTI_VECTORS, MULTI_VECTOR, rows, about)
-        return np.split(vectors, np.cumsum([len(each) for each in chosen])[:-1])
+        return run_heads(self.card, self.engine, MULTI_VECTORS, MULTI_VECTOR, chosen, about)
 
     def finish(self, job: Job) -> Output:
         """Return the vectors of all texts, one below the other."""

@@ -49,7 +49,7 @@ def make(planning: Planning) -> Plan:
     """Return the plan of a request.
 
     Args:
-        planning: its `outputs` are filled here.
+        planning: what the plan is made from; its `outputs` are filled here.
 
     Raises:
         BadRequest: the model cannot serve the value of an option.
@@ -61,20 +61,19 @@ def make(planning: Planning) -> Plan:
     kinds = _kinds(planning)
     for kind in kinds:
         options = kind.as_read(options)
-    task = task_of(card, options.task, options.prompt_name, options.input_type)
     plain, typed = (_by_graph(card, kinds, with_types) for with_types in (False, True))
     whole = all(not card.graphs[graph].attends for graph in plain)
     return Plan(
-        kinds,
-        options,
-        plain,
-        typed,
-        whole,
-        task,
-        _prompt(card, options),
-        _cuts(card, options, kinds),
-        sum([kind.token_bytes for kind in kinds]),
-        sum([kind.input_bytes for kind in kinds]),
+        kinds=kinds,
+        options=options,
+        plain=plain,
+        typed=typed,
+        whole=whole,
+        task=task_of(card, options.task, options.prompt_name, options.input_type),
+        prompt=_prompt(card, options),
+        cuts=_cuts(card, options, kinds),
+        token_bytes=sum([kind.token_bytes for kind in kinds]),
+        input_bytes=sum([kind.input_bytes for kind in kinds]),
         lookup=_lookup(card, kinds, typed) if whole else None,
         checking=tuple([kind for kind in kinds if kind.checks]),
         preparing=tuple([kind for kind in kinds if kind.prepares]),

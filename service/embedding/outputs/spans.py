@@ -203,7 +203,7 @@ def _places(index: int, spans: Spans, end: int, located: OwnTokens, cut: bool) -
     """Return the own tokens [start, stop) of every span of an input; a token that is partly inside counts.
 
     Args:
-        end: of the input's spans among all.
+        end: the last of the input's spans + 1, counted among all spans.
     """
     bounds = spans.bounds[end - spans.counts[index] : end]
     if spans.unit == "tokens":

@@ -11,10 +11,10 @@ def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:
     """Return the own tokens of a text.
 
     Args:
-        whole: its encoding (tokenizers.Encoding, with offsets) before it was cut.
+        whole: the encoding before it was cut (tokenizers.Encoding, with offsets).
         kept: the encoding that is read.
         prompt: code points of the encoded text before the text itself; below 0 where its beginning was cut off.
-        left: whether its end was kept.
+        left: whether the end was kept.
     """
     rows, starts, stops = _located(kept, prompt)
     count = len(rows) if kept is whole else len(_located(whole, prompt)[0])
@@ -36,8 +36,8 @@ def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:
     """Return the own tokens of token ids: every one that is read.
 
     Args:
-        sent: as the caller sent them.
-        read: what was left when they were cut.
+        sent: the ids that the caller sent.
+        read: the ids that are left after cutting.
         left: whether their end was kept.
     """
     count = len(sent.ids)

@@ -67,8 +67,8 @@ class Work(NamedTuple, Generic[Content]):
     """What one request has for one run of a graph.
 
     Args:
-        packed: its tokens, or an image.
-        outputs: what is requested of the graph.
+        packed: packed tokens, or an image.
+        outputs: the requested outputs of the graph.
         shared: the run that it shares with equal works in flight; None: it runs by itself.
     """
 

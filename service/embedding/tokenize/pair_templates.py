@@ -18,9 +18,9 @@ def texts_of(
     """Return what a causal reranker reads of pairs of a query and a document.
 
     Args:
-        template: of the model.
-        tokenizer: of the model; None: it has none, which the pipeline refuses.
-        pairs: of the request.
+        template: template of the model.
+        tokenizer: tokenizer of the model; None: it has none, which the pipeline refuses.
+        pairs: pairs of the request.
         instruction: None: the template's own.
     """
     ending = tokenizer.ending(*(_filled(template, filler) for filler in _FILLERS)) if tokenizer else ()

@@ -42,10 +42,10 @@ def prompt_of(card: Card, name: str | None, task: str | None = None, input_type:
     """Return the prompt to put before a text: the one of that name, else the task's, else the model's default.
 
     Args:
-        card: of the model.
-        name: that the request has for a prompt; None: none.
-        task: that the request names; None: none.
-        input_type: what the text is for, where neither is named: brings the prompt of this use, or none at all.
+        card: card of the model.
+        name: the prompt's name in the request; None: none.
+        task: the task in the request; None: none.
+        input_type: the use of the text; if neither is named, the prompt of this use is taken, or none.
 
     Raises:
         UnknownValue: the model has no such prompt.
@@ -64,7 +64,7 @@ def task_of(card: Card, task: str | None, prompt_name: str | None, input_type: I
     """Return the number of the task that a request names, itself or by its prompt, else of the model's default task.
 
     Args:
-        input_type: what the texts are for, where neither is named: brings the task of this use, if there is one.
+        input_type: the use of the texts; if neither is named, the task of this use is taken, if there is one.
 
     Returns:
         the place among the card's tasks; NO_TASK: no adapter adds anything.

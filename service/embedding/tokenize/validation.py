@@ -15,9 +15,9 @@ def check(
     """Return one sequence of token ids, checked, and cut where it is too long.
 
     Args:
-        card: of the model.
+        card: card of the model.
         index: the number of the input in its request.
-        sequence: as the caller sent it.
+        sequence: the sequence that the caller sent.
         truncate: cut to the positions that the model has, instead of raising.
         direction: the side to keep.
         max_tokens: cut to this many tokens even if `truncate` is false.

@@ -103,9 +103,10 @@ async def test_rows_have_the_same_bits_among_very_many(tmp_path: Path) -> None:
     """The engine runs more than 512 rows in chunks."""
     kind = sentence_vector(written(tmp_path, "mean", WIDE, dense(48, 20)))
     rows = np.random.default_rng(4).normal(size=(700, HIDDEN)).astype(np.float32)
-    whole = run_modules(kind, rows)
+    (whole,) = run_modules(kind, [rows])
     for start in (0, 1, 127, 128, 511, 512, 699):
-        assert run_modules(kind, rows[start : start + 1]).tobytes() == whole[start].tobytes()
+        (alone,) = run_modules(kind, [rows[start : start + 1]])
+        assert alone.tobytes() == whole[start].tobytes()
 
 
 async def test_kept_vectors_have_passed_the_modules_once(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ async def test_vector_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     service = written(tmp_path, "mean", dense(HIDDEN, 4, "torch.nn.modules.linear.Identity"))
     pooled = np.full((1, HIDDEN), 3e38, np.float32)
     with pytest.raises(EngineFailure, match="tiny gave a sentence_embedding that is not finite"):
-        run_modules(sentence_vector(service), pooled)
+        run_modules(sentence_vector(service), [pooled])
 
 
 async def test_warm_up_runs_modules(tmp_path: Path) -> None:
