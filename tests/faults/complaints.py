@@ -17,7 +17,7 @@ class Complaint(NamedTuple):
 _BATCHER, _WAITING, _ADMISSION = (
     f"tests/service/scheduling/test_{name}.py::test_" for name in ("batcher", "fair_queue", "admission")
 )
-_MEMORY, _CATALOG = (f"tests/service/{name}.py::test_" for name in ("process/test_memory", "registry/test_registry"))
+_MEMORY = "tests/service/process/test_memory.py::test_"
 _CROWD = "tests/test_crowd.py::test_"
 _RUNS, _CALLERS, _SIZES = (f"tests/faults/test_{name}.py::test_" for name in ("runs", "callers", "sizes"))
 COMPLAINTS = (
@@ -55,10 +55,10 @@ COMPLAINTS = (
     Complaint(16, "the arena grows with each new shape (onnxruntime_backend#102)",
               ("make soak", _MEMORY + "memory_of_longest_inputs_is_given_back")),
     Complaint(17, "a warm-up of 16 384 tokens looks hung or is killed (TEI#758)",
-              (_CATALOG + "every_family_warms_up",)),
+              ("tests/test_golden_served.py::test_every_family_warms_up",)),
     Complaint(18, "the first request takes seconds (TEI#580)", ("make footprint",)),
     Complaint(19, "a warm-up longer than the model reads crashes the server (infinity#577)",
-              (_CATALOG + "every_family_warms_up",)),
+              ("tests/test_golden_served.py::test_every_family_warms_up",)),
     Complaint(20, "sessions made by the first request (themoltnet#621)",
               ("tests/service/cli/test_startup.py::test_broken_graph_is_one_line_and_exit_code_1",)),
     Complaint(25, "a worker's exception kills its thread, then 429 for ever and /health at 200 (infinity#668)",
