@@ -1,4 +1,4 @@
-"""The composition root: builds the whole application from the settings; it binds no port."""
+"""The composition root: builds the whole application from the settings, without binding a port."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from models import VERSION
 from service.context import ServiceContext
 from service.embedding.images import Images
 from service.embedding.model import Models
+from service.embedding.outputs.rows import RowLookup
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
-from service.embedding.row_lookup import RowLookup
 from service.embedding.table_computations import TableComputations
 from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer
@@ -30,7 +30,7 @@ from service.http.intake import Intake
 from service.http.listener import serving_beside
 from service.http.openapi import build_document
 from service.http.openapi_examples import LoadedModels
-from service.http.pipeline import Limits, Pipeline
+from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Application:
-    """The application that uvicorn runs: HttpProtocol hands HTTP requests to `pipeline`, the rest is ASGI.
+    """The application that uvicorn runs: HttpProtocol gives HTTP requests to `pipeline`; the rest is ASGI.
 
     Attributes:
         api: the ASGI application that has the lifespan.
@@ -85,7 +85,7 @@ class Application:
     heads: HeadMemory = field(default_factory=HeadMemory)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve an ASGI scope; uvicorn with HttpProtocol sends the lifespan alone, other ASGI servers requests too."""
+        """Serve an ASGI scope: uvicorn with HttpProtocol sends only the lifespan, other servers send requests too."""
         if scope["type"] == "http":
             await asgi.serve(self, scope, receive, send)
         else:
@@ -164,7 +164,8 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         context.admission,
         context.metrics,
         context.lifecycle,
-        Limits(settings.max_body_bytes, settings.compression),
+        settings.max_body_bytes,
+        settings.compression,
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins) if settings.cors_origins else None,
@@ -245,7 +246,7 @@ async def _lifespan(
     listens: bool,
     api: Any,
 ) -> AsyncIterator[None]:
-    """Serve gRPC and run what runs beside requests, while uvicorn serves HTTP."""
+    """Serve gRPC and run the background tasks while uvicorn serves HTTP."""
     port = await server.start() if listens else server.open()
     async with _stopping_in_order(context, server, listens):
         context.lifecycle.started = True
@@ -279,7 +280,7 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
 
 
 def _drain(context: ServiceContext, server: RpcServer) -> None:
-    """Fail the probes and serve on, until the balancers in front have heard of it."""
+    """Fail the probes and serve on, until load balancers have noticed."""
     context.lifecycle.draining = True
     server.drain()
 

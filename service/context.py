@@ -1,4 +1,4 @@
-"""The service behind the protocols: what app.py builds and every protocol reads."""
+"""The service that app.py builds and every protocol uses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from service.errors import Unavailable
 
 if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes them
     from service.embedding.images import Images
+    from service.embedding.outputs.rows import RowLookup
     from service.embedding.pipeline import EmbeddingPipeline
     from service.embedding.position_tables import Tables
-    from service.embedding.row_lookup import RowLookup
     from service.embedding.table_computations import TableComputations
     from service.observability.metrics import Metrics
     from service.observability.tracing import Tracing
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes th
 
 
 class Lifecycle:
-    """Whether this process serves: set by app.py, read by every protocol."""
+    """Whether this process serves; app.py sets it, every protocol reads it."""
 
     def __init__(self) -> None:
         self.started = False
@@ -34,7 +34,7 @@ class Lifecycle:
 
     @property
     def ready(self) -> bool:
-        """Whether new requests should come; while it drains they are served all the same."""
+        """Whether clients should send new requests; a draining process still serves them."""
         return self.started and not (self.draining or self.stopping)
 
 
@@ -49,7 +49,7 @@ class ServiceContext:
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
         budget: bounds the memory of the requests being computed and answered.
-        computations: on word tables and output heads.
+        computations: runs computations on word tables and output heads.
     """
 
     settings: Settings
@@ -68,7 +68,7 @@ class ServiceContext:
     tracing: Tracing | None = None
 
     async def check_ready(self) -> None:
-        """Raise Unavailable while the service starts or stops, or a model does not answer."""
+        """Raise Unavailable while the service starts or stops, or if a model does not answer."""
         if not self.lifecycle.ready:
             raise Unavailable("the service is stopping" if self.lifecycle.started else "the service is starting")
         await self.readiness.check()

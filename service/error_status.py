@@ -1,4 +1,4 @@
-"""HTTP and gRPC statuses of errors by code; each protocol's errors.py says where its own differ."""
+"""HTTP and gRPC statuses of errors by code; a protocol's errors.py lists where its statuses differ."""
 
 import math
 from typing import NamedTuple
@@ -70,7 +70,7 @@ LEAST_RETRY_SECONDS = 0.05
 
 
 def retry_seconds(error: InlayError) -> float | None:
-    """Return the seconds after which a retry may succeed, as measured or from the table; None: it would fail again."""
+    """Return the seconds after which a retry may succeed, measured or from the table; None if it would fail."""
     if error.code not in RETRY_AFTER_SECONDS:
         return None
     measured: float | None = getattr(error, "retry_after", None)

@@ -50,7 +50,7 @@ INLAY = Spelling()
 
 
 def first_number(field: FieldPath) -> int | None:
-    """Return the first number of a field path: the input to blame."""
+    """Return the first number of a field path, which is the input to blame."""
     return next((step for step in field if isinstance(step, int)), None)
 
 
@@ -70,7 +70,7 @@ class InlayError(Exception):
     code = "error"
 
     def __init_subclass__(cls, code: str = "") -> None:
-        """Give a class its stable code; without one it has that of its parent."""
+        """Give a class its stable code; a class without one has its parent's."""
         if code:
             cls.code = code
 
@@ -90,11 +90,11 @@ class InlayError(Exception):
 
     @property
     def message(self) -> str:
-        """The sentence in the core's own names."""
+        """The message with the core's field names."""
         return self.render(INLAY)
 
     def render(self, spelling: Spelling) -> str:
-        """Return the sentence: what came, what is allowed, what to do."""
+        """Return the message: what came, what is allowed, what to do."""
         fields = INLAY if self.verbatim else spelling
         text = f"{fields.path(self.field)} {self.received}" if self.field else self.received
         text += f"; {self.allowed}" if self.allowed else ""
@@ -114,7 +114,7 @@ class InlayError(Exception):
 
 
 class BadRequest(InlayError, code="bad_request"):
-    """A request that cannot be served, for a reason that no code of its own names."""
+    """A request that cannot be served, for a reason without a code of its own."""
 
 
 class BadParameters(BadRequest, code="bad_parameters"):
@@ -122,11 +122,11 @@ class BadParameters(BadRequest, code="bad_parameters"):
 
 
 class UnknownField(BadRequest, code="unknown_field"):
-    """A field, parameter or tensor that is not known here."""
+    """A field, parameter or tensor that this server does not know."""
 
 
 class MissingField(BadRequest, code="missing_field"):
-    """A field that is needed and was not sent."""
+    """A required field that was not sent."""
 
 
 class ModelRequired(MissingField, code="model_required"):
@@ -134,15 +134,15 @@ class ModelRequired(MissingField, code="model_required"):
 
 
 class ConflictingFields(BadRequest, code="conflicting_fields"):
-    """Fields that do not go together, or one that was sent twice."""
+    """Fields that contradict each other, or one that was sent twice."""
 
 
 class WrongType(BadRequest, code="wrong_type"):
-    """A value of another type, or that cannot be read as its own."""
+    """A value of another type, or one that cannot be parsed as its type."""
 
 
 class WrongShape(BadRequest, code="wrong_shape"):
-    """A tensor or list of another size than what it belongs to."""
+    """A tensor or list whose size does not match the value that it belongs to."""
 
 
 class OutOfRange(BadRequest, code="out_of_range"):
@@ -158,7 +158,7 @@ class EmptyRequest(BadRequest, code="empty"):
 
 
 class Malformed(BadRequest, code="malformed"):
-    """A body that is not what its content type says."""
+    """A body that does not match its content type."""
 
 
 class InvalidJson(Malformed, code="invalid_json"):
@@ -166,23 +166,23 @@ class InvalidJson(Malformed, code="invalid_json"):
 
 
 class TooLarge(BadRequest, code="too_large"):
-    """More than this server takes in one request."""
+    """A request that exceeds one of this server's limits."""
 
 
 class TooManyInputs(TooLarge, code="too_many_inputs"):
-    """More inputs than this server takes in one request."""
+    """A request with more inputs than this server takes."""
 
 
 class TooManyTokens(TooLarge, code="too_many_tokens"):
-    """More tokens than this server takes in one request."""
+    """A request with more tokens than this server takes."""
 
 
 class TooManyCharacters(TooLarge, code="too_many_characters"):
-    """More characters than this server takes in one request."""
+    """A request with more characters than this server takes."""
 
 
 class BodyTooLarge(TooLarge, code="body_too_large"):
-    """More bytes than this server takes in one request."""
+    """A request with more bytes than this server takes."""
 
 
 class HeadTooLarge(TooLarge, code="head_too_large"):
@@ -206,15 +206,15 @@ class EmptyInput(BadInput, code="empty_input"):
 
 
 class TooLong(BadInput, code="too_long"):
-    """An input that is longer than the model reads."""
+    """An input that is longer than the model can read."""
 
 
 class WrongModelKind(InlayError, code="wrong_model_kind"):
-    """A model that does not do what this route is for, such as ranking or classifying."""
+    """A model that cannot do what the route is for, such as ranking or classifying."""
 
 
 class Unsupported(InlayError, code="unsupported"):
-    """A part of a protocol that this server does not have, or that its operator has not enabled."""
+    """A part of a protocol that this server does not support, or that its operator has not enabled."""
 
 
 class Unauthorized(InlayError, code="unauthorized"):
@@ -222,15 +222,15 @@ class Unauthorized(InlayError, code="unauthorized"):
 
 
 class NotFound(InlayError, code="not_found"):
-    """No such table, output head or version."""
+    """A table, output head or version that does not exist."""
 
 
 class UnknownModel(NotFound, code="unknown_model"):
-    """No such model."""
+    """A model that is not loaded."""
 
 
 class NoSuchPath(NotFound):
-    """A path that no protocol has."""
+    """A path that no protocol serves."""
 
 
 class TooSlow(InlayError, code="too_slow"):
@@ -238,7 +238,7 @@ class TooSlow(InlayError, code="too_slow"):
 
 
 class MethodNotAllowed(InlayError, code="method_not_allowed"):
-    """A verb that this path does not answer; `verbs` are those it does."""
+    """A method that this path does not support; `verbs` are those it supports."""
 
     def __init__(self, received: str, verbs: tuple[str, ...] = ()) -> None:
         super().__init__(received)
@@ -246,19 +246,19 @@ class MethodNotAllowed(InlayError, code="method_not_allowed"):
 
 
 class NotAcceptable(InlayError, code="not_acceptable"):
-    """None of the formats that the client accepts can carry this answer."""
+    """A request that accepts none of the formats that this answer can have."""
 
 
 class UnsupportedMedia(InlayError, code="unsupported_media"):
-    """A body of a type that this route does not read."""
+    """A body of a content type that this route does not read."""
 
 
 class UnsupportedCoding(UnsupportedMedia):
-    """A body under a content coding that this server does not decode."""
+    """A body with a content coding that this server does not decode."""
 
 
 class Overloaded(InlayError, code="overloaded"):
-    """No room in the queue; `retry_after` is when there should be room, in seconds (None: not known)."""
+    """The queue is full; `retry_after` is when there should be room, in seconds (None: not known)."""
 
     def __init__(self, received: str, retry_after: float | None = None, *, allowed: str = "", remedy: str = "") -> None:
         super().__init__(received, allowed=allowed, remedy=remedy)
@@ -266,7 +266,7 @@ class Overloaded(InlayError, code="overloaded"):
 
 
 class KeyLimited(Overloaded, code="key_limited"):
-    """A key that asks for more than it may have; there may be room for other callers."""
+    """A key that has reached one of its limits; there may be room for other callers."""
 
 
 class DeadlineExceeded(InlayError, code="deadline_exceeded"):

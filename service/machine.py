@@ -1,4 +1,4 @@
-"""The machine's resources as this process may use them, and uses them: cores, mapped files, heaps."""
+"""The machine's resources that this process may use: cores, mapped files, heaps."""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ File = tuple[str, int]  # its name without folders, its inode: folders are renam
 
 
 class Mapped(NamedTuple):
-    """Bytes of a file that are mapped, and an upper bound of those in memory that this process has touched.
+    """Mapped bytes of a file, and an upper bound of those that this process has touched in memory.
 
     A page that several mappings of the file show is counted for each.
     """
@@ -38,7 +38,7 @@ Mappings = dict[File, Mapped]
 
 
 def available_cpus(cgroup: Path = CGROUP) -> int:
-    """Return the cores that this process may use: the lesser of its affinity and its cgroup's quota, at least 1.
+    """Return the cores that this process may use: its affinity or its cgroup's quota, the smaller, at least 1.
 
     ONNX Runtime's own default counts the machine's cores and ignores both.
     """
@@ -48,7 +48,7 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
 
 
 def processor_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
-    """Return the instruction sets of the processor by Linux's names, such as amx_bf16; empty where it does not say."""
+    """Return the processor's instruction sets by Linux's names, such as amx_bf16; empty if they are not known."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -75,7 +75,7 @@ def _quota_v1(cgroup: Path) -> float | None:
 
 
 def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
-    """Let glibc divide its memory into no more heaps than there are cores; to be called before threads start.
+    """Let glibc use at most as many heaps as there are cores; call it before threads start.
 
     Its default is eight a core: each of the threads, which take turns at the interpreter, would fill one of its own
     with holes. What an operator sets for glibc is left as it is.
@@ -94,7 +94,7 @@ def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:
 
 
 def trim_heaps() -> None:
-    """Give unused pages of the heaps back: glibc keeps a model's worth of them in each after an exchange.
+    """Return unused pages of the heaps to the system; after an exchange glibc keeps a model's worth in each heap.
 
     What is free at the end of a heap that threads share stays: at most twice the largest block that was freed, 64 MiB.
     """
@@ -103,7 +103,7 @@ def trim_heaps() -> None:
 
 
 def mapped_files(smaps: Path = SMAPS) -> Mappings:
-    """Return every mapped file, none where it is not Linux; takes some milliseconds, more for big tables."""
+    """Return every mapped file, none outside Linux; takes some milliseconds, more for big tables."""
     try:
         text = smaps.read_text(errors="replace")
     except OSError:
@@ -120,7 +120,7 @@ def mapped_files(smaps: Path = SMAPS) -> Mappings:
 
 
 def _union(ranges: list[tuple[int, int]]) -> int:
-    """Return how much several ranges cover together."""
+    """Return the bytes that several ranges cover together."""
     length = reached = 0
     for start, end in sorted(ranges):
         length += max(0, end - max(start, reached))

@@ -1,4 +1,4 @@
-"""What belongs to one call, over HTTP or gRPC: its id, caller, trace and deadline, and the times of its stages."""
+"""The context of one HTTP or gRPC call: its id, caller, trace and deadline, and the times of its stages."""
 
 import os
 import re
@@ -37,8 +37,9 @@ class Pass(NamedTuple):
 
 
 class RequestContext:
-    """Who calls and what the embedding pipeline needs to know of the call. One is made for every call, so its defaults
-    are the class's.
+    """The caller and the deadline of a call, and what the embedding pipeline measures and reserves for it.
+
+    Each call makes one, so that defaults are attributes of the class.
 
     Attributes:
         request_id: the x-request-id; b"-" outside a request.
@@ -48,10 +49,10 @@ class RequestContext:
         deadline: when the caller stops waiting, on `time.perf_counter`; None: it did not say.
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
-        passes: where the passes through the embedding pipeline are collected; None: the call is not traced.
+        passes: list that collects the passes through the embedding pipeline; None: the call is not traced.
         truncated: numbers of the inputs that were cut.
         encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
-        copies: how often the protocol holds an answer's vectors at once, in memory.
+        copies: how many copies of an answer's vectors the protocol holds in memory at once.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
 
@@ -83,14 +84,14 @@ class RequestContext:
         return self
 
     def written(self) -> None:
-        """Count the time since the last pass: the response has been written."""
+        """Record the seconds since the last pass: the response has been written."""
         if self.encoding is not None:
             observe, since = self.encoding
             self.encoding = None
             observe(perf_counter() - since)
 
     def release(self) -> None:
-        """Give back what was reserved for the call: its answer has left, or there will be none."""
+        """Release what was reserved for the call, once its answer has been sent or there will be none."""
         reservations, self.reservations = self.reservations, None
         for give_back, size in reservations or ():
             give_back(size)

@@ -44,13 +44,13 @@ SECRET = ("api_keys",)
 
 
 def available_memory(cgroup: Path = CGROUP, groups: Path = OWN_CGROUPS) -> int:
-    """Return the bytes of memory that this process may use: the least of the machine's and its cgroups' limits."""
+    """Return the bytes of memory that this process may use: the smallest limit of the machine and its cgroups."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_memory_limits(cgroup, groups)])
 
 
 def _memory_limits(cgroup: Path, groups: Path) -> Iterator[int]:
-    """Yield the limits of this process's cgroups and of those above them, of version 2 and 1.
+    """Yield the memory limits of this process's cgroups and their parents, versions 2 and 1.
 
     In a container the path in /proc may be the host's, and what is mounted the container's own part of it.
     """
@@ -67,7 +67,7 @@ def _memory_limits(cgroup: Path, groups: Path) -> Iterator[int]:
 
 
 def _memory_share(part: int, most: int | None = None) -> Any:
-    """Return a field whose default is a part of the memory that each worker has beside its own, at most `most`."""
+    """Return a field whose default is a share of the memory of each worker, at most `most`."""
 
     def share(values: dict[str, Any]) -> int:
         memory: int = available_memory() // values.get("workers", 1)
@@ -78,7 +78,7 @@ def _memory_share(part: int, most: int | None = None) -> Any:
 
 
 class Variables(EnvSettingsSource):
-    """The environment, without the addresses that Kubernetes puts there for a Service named inlay."""
+    """The environment, without the addresses that Kubernetes sets for a Service named inlay."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Return a field's variable, or None where it holds a Service's address instead of a port."""
@@ -124,8 +124,8 @@ class Settings(BaseSettings):
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
 
-    Numbers hardly shrink, so vectors are compressed where the header names a single coding, prefers one by its q-value
-    or, for JSON, lists zstd or br. Other documents are compressed as Accept-Encoding allows.
+    Numbers hardly shrink, so vectors are compressed where the header names a single coding or prefers one by its
+    q-value. Other documents are compressed as Accept-Encoding allows.
     """
     client_seconds: Annotated[float, Field(gt=0)] = 30.0
     """Seconds that a client may send or read at less than 4 KiB a second before it is disconnected."""
@@ -280,7 +280,7 @@ class Settings(BaseSettings):
     def settings_customise_sources(
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return where values come from, the first one that has a value deciding: options, then variables."""
+        """Return the sources of values by precedence: options, then variables."""
         return init_settings, Variables(settings_cls)
 
     @model_validator(mode="after")

@@ -121,13 +121,13 @@ RANKINGS: dict[str, Ranking] = {
         ],
         np.float32,
     ),
-    "OIP, query and documents": lambda roads, query, texts: oip_json(
-        roads, strings("query", [query]), strings("documents", texts)
+    "OIP, one text and many": lambda roads, query, texts: oip_json(
+        roads, strings("text", [query]), strings("text_pair", texts)
     )[:, 0],
-    "OIP gRPC, query and documents": lambda roads, query, texts: oip_rpc(
-        roads, strings("query", [query]), strings("documents", texts)
+    "OIP gRPC, one text and many": lambda roads, query, texts: oip_rpc(
+        roads, strings("text", [query]), strings("text_pair", texts)
     )[:, 0],
-    "OIP, text and text_pair": lambda roads, query, texts: oip_json(
+    "OIP, pairs": lambda roads, query, texts: oip_json(
         roads, strings("text", [query] * len(texts)), strings("text_pair", texts)
     )[:, 0],
 }

@@ -182,7 +182,7 @@ def test_zero_shot_logits_are_those_of_transformers(served: Served, golden: Case
         )
 
 
-def test_description_states_the_width_and_length_of_image_vectors(served: Served) -> None:
+def test_description_states_width_and_length_of_image_vectors(served: Served) -> None:
     answer = served.http.get("/models/dual_clip_vision").raise_for_status().json()
     assert (answer["default_output"], answer["sentence_width"]) == ("image_embedding", 20)
     assert (answer["image"]["vector_width"], answer["image"]["normalize"]) == (20, True)
@@ -262,7 +262,7 @@ def test_pooling_none_leaves_the_familys_vector_out(golden: Case, tmp_path: Path
     assert (card.default_output, card.pooling, card.modules) == ("last_hidden_state", None, None)
 
 
-def test_an_int8_encoder_of_filled_texts_has_the_vectors_of_the_other(tmp_path: Path) -> None:
+def test_int8_encoder_of_filled_texts_keeps_the_vectors(tmp_path: Path) -> None:
     checkpoint = write(case("dual_siglip"), tmp_path / "x")
     card = export(checkpoint, tmp_path / "out", side="text", int8=Int8Options(min_cosine=0.9))
     assert card.quantized is not None

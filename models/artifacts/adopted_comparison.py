@@ -30,6 +30,7 @@ from models.artifacts.int8_encoder import (
 from models.artifacts.onnx_interface import graph_of
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
 from models.errors import BadCheckpoint, ModelError
@@ -37,7 +38,6 @@ from models.families.fitting import fit
 from models.graphs.builder import GraphBuilder, save
 from models.graphs.encoder import encoder
 from models.positions.learned import positions
-from models.progress import Progress, no_progress
 from models.recipes.graph_names import HIDDEN, POOLED
 
 _GRAPH = "encoder.onnx"
@@ -45,14 +45,14 @@ _GRAPH = "encoder.onnx"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What is compared.
+    """An adopted graph and the texts on which it is compared.
 
     Attributes:
         source: the ONNX file that is adopted.
-        card: its model's, with its pooling.
-        session: of its graph.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
         vector: makes a sentence vector of token vectors, modules included; None: the graph's own cannot be made so.
-        texts: as token ids.
+        texts: the texts as token ids.
     """
 
     source: OnnxSource
@@ -68,10 +68,10 @@ def compare(
     """Return how close the vectors of an adopted graph are to those of the float32 weights beside it.
 
     Args:
-        source: what is adopted.
-        card: its card, with its pooling.
-        session: of its graph.
-        folder: what it is adopted to; a temporary folder is made in it.
+        source: the ONNX model that is adopted.
+        card: card of the model, with its pooling.
+        session: session of the model's graph.
+        folder: folder it is adopted to; a temporary folder is made in it.
         progress: receives what is fetched and compared.
 
     Raises:
@@ -98,7 +98,7 @@ def compare(
 
 
 def _to_vector(source: OnnxSource, card: Card, in_graph: bool) -> ToVector | None:
-    """Return what makes the sentence vector that is served of a text's token vectors; None: no file says it.
+    """Return the function from a text's token vectors to its served sentence vector; None if no file describes it.
 
     It is the mean where the model pools nothing.
     """
@@ -111,7 +111,7 @@ def _to_vector(source: OnnxSource, card: Card, in_graph: bool) -> ToVector | Non
 
 
 def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progress) -> tuple[str, Float32s]:
-    """Return the name of the float32 weights and their vectors: another ONNX file's, else the safetensors'."""
+    """Return the name and the vectors of the float32 weights: another ONNX file's, else the safetensors'."""
     files = compared.source.files
     for path in FLOAT32_ONNX:
         if path == compared.source.path or not files.has(path):
@@ -137,7 +137,7 @@ def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progr
 
 
 def _output(compared: Compared, graph: Graph, in_graph: bool, path: str) -> str:
-    """Return the output of a float32 graph that is compared; BadCheckpoint where it gives none that fits."""
+    """Return the output of a float32 graph to compare with; BadCheckpoint if none fits."""
     if in_graph and POOLED in graph.outputs:
         return POOLED
     if compared.vector is None or HIDDEN not in graph.outputs:
@@ -163,7 +163,7 @@ def _feeds(card: Card, graph: Graph, ids: Ids) -> dict[str, NDArray[np.int64]]:
 def _checkpoint_vectors(
     source: Checkpoint, vector: ToVector, texts: Sequence[Ids], folder: Path, progress: Progress
 ) -> Float32s:
-    """Return the vectors that the encoder exported from safetensors gives the texts."""
+    """Return the vectors of the texts by an encoder exported from the safetensors."""
     fitted = fit(source)
     if not fitted.encoder:
         raise BadCheckpoint(f"of model_type {fitted.model_type!r} only the input layer is exported")

@@ -22,6 +22,7 @@ from models.artifacts.onnx_interface import FILE, graph_of
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
 from models.checkpoints.sentence_modules import StoredModules
@@ -33,7 +34,6 @@ from models.families.config import Config
 from models.families.filling import position_rule
 from models.families.opening import located
 from models.positions.learned import PositionRule
-from models.progress import Progress, no_progress
 from models.recipes.graph_names import POOLED
 
 RESERVED = (FILE_NAME, tokenizer.FILE_NAME, weights.FILE_NAME, f"{MODULES}.onnx")
@@ -59,10 +59,10 @@ def adopt(
             tokenizer.json and sentence-transformers files.
         out: the folder to write.
         file: the ONNX file's path in the source; None: the first of FLOAT32_ONNX that is there.
-        pooling: as for `export`, or "graph": the graph's own sentence_embedding, which holds every module.
+        pooling: as in `export`, or "graph": the graph's own sentence_embedding, which holds every module.
         compare: compare the vectors with those of the float32 weights; None: of a folder, where the chosen file is not
             the float32 one.
-        name, force, progress: as for `export`.
+        name, force, progress: as in `export`.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
 
     Raises:
@@ -98,15 +98,15 @@ def _checked(
     pooling: str | None,
     progress: Progress,
 ) -> tuple[Card, StoredModules]:
-    """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
+    """Return the card with its pooling and with how far a batch moves a sequence, and the modules to run.
 
     Args:
-        onnx: what is adopted.
-        card: its card so far.
-        config: its config.json.
-        session: of its graph.
+        onnx: the ONNX model that is adopted.
+        card: card of the model so far.
+        config: config.json of the model.
+        session: session of the model's graph.
         dynamic: the graph quantizes a batch by its largest value.
-        pooling: as for `adopt`.
+        pooling: as in `adopt`.
         progress: receives what is compared.
     """
     progress("comparing alone and batched", 0, 0)
@@ -163,7 +163,7 @@ def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | Non
 
 
 def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
-    """Write the modules that run behind pooling, if there are any, and return the card with them."""
+    """Write the modules that run after pooling, if there are any, and return the card with them."""
     if (modules := sentence_vectors.described(found)) is None:
         return card
     stored = weights.write(folder, sentence_vectors.arrays(found), ())
@@ -176,7 +176,7 @@ def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
 
 
 def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxContents, folder: Path) -> Card:
-    """Return the card, its pooling and differences still missing, and copy the tokenizer."""
+    """Copy the tokenizer and return the card, still without its pooling and differences."""
     sentence = sentence_transformers.read(onnx.place.folder, "none")
     beside = config_folder(onnx.place.folder)
     has_tokenizer = tokenizer.copy(beside, folder, sentence.lowercase)

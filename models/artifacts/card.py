@@ -42,7 +42,7 @@ class Graph:
     """One ONNX file.
 
     Attributes:
-        file: its name in the folder.
+        file: name of the file in the folder.
         inputs: packed: some of ids, positions, types, mask, segments [N] and lengths [B]; padded: input_ids,
             attention_mask, token_type_ids, position_ids [B, T]. int64, but mask bool. Where the dimension of types is
             named ONE_TYPE, one value may stand for all rows.
@@ -68,17 +68,17 @@ class Graph:
 
     @property
     def pools(self) -> bool:
-        """Whether it gives one vector a sequence in one pass over the rows, as cheap as a row-wise graph."""
+        """Whether the graph returns one vector per sequence in one pass over its rows, as cheap as a row-wise one."""
         return self.layout == "packed" and self.outputs == ("sentence_embedding",)
 
 
 @dataclass(frozen=True, slots=True)
 class RowGraphs:
-    """The graphs of an encoder that compute one row of each sequence behind the last attention: what some models pool.
+    """The graphs of an encoder that, after the last attention, compute only the row of each sequence that is pooled.
 
     Attributes:
-        row: which token that is attended to: the first or the last.
-        files: by the graph's name.
+        row: the pooled token among those attended to: the first or the last.
+        files: files by the graph's name.
     """
 
     row: Literal["first", "last"]
@@ -95,7 +95,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedEncoder:
-    """How the matrices of an encoder's blocks are stored, and what that changes.
+    """How the matrices of an encoder's blocks are stored, and how that changes its vectors.
 
     Attributes:
         dtype: int8: the matrices are int8 by column, the rows that they multiply uint8 by row.
@@ -130,8 +130,8 @@ class AdoptedFile:
     """The ONNX file that a model was adopted from.
 
     Attributes:
-        path: in the folder or repository.
-        comparison: with the float32 weights beside it; None: there was none.
+        path: path in the folder or repository.
+        comparison: comparison with the float32 weights beside it; None: there were none.
         uncompared: why there was none; None: there was one, or the file is the float32 model itself.
     """
 
@@ -142,7 +142,7 @@ class AdoptedFile:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The ranges that int8 and uint8 sentence vectors are made with, which `inlay calibrate` finds.
+    """The ranges that int8 and uint8 sentence vectors are quantized with; `inlay calibrate` finds them.
 
     Attributes:
         least, largest: value of each dimension of the sentence vectors of some texts, as the model gives them to a
@@ -157,11 +157,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class TextFilling:
-    """How texts, though not token ids, are filled up behind their end; all tokens are attended to (SigLIP).
+    """How texts, but not token ids, are filled up at their end; all tokens are attended to (SigLIP).
 
     Attributes:
-        tokens: that each text has then.
-        token_id: what it is filled with.
+        tokens: number of tokens of each filled text.
+        token_id: id that it is filled with.
     """
 
     tokens: int
@@ -173,25 +173,25 @@ class Card:
     """An exported model. Sizes are in elements unless named bytes.
 
     Attributes:
-        name: of the model.
-        family: its model_type.
+        name: name of the model.
+        family: model_type of the model.
         hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
-        max_tokens: what a text is cut to, special tokens included; None: no limit. Token ids are bound by `position`.
+        max_tokens: longest text, special tokens included, before it is cut; None: any. `position` bounds token ids.
         pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
         position: how tokens are numbered.
-        graphs: by name.
-        default_output: what a response holds when the caller names no outputs.
+        graphs: graphs by name.
+        default_output: output of a response if the caller names none.
         recipe, encoder: the steps of the input layer and of all blocks.
         weights: file of its tensors; None: adopted.
         tokenizer: file of its tokenizer; None: it takes token ids only.
         pooling: how token rows become one vector; None: not at all.
         prompts, default_prompt: texts put before the caller's, and the name of the usual one.
-        encodings: what the attention does with positions.
-        dtype: of the word table.
-        parameters, bytes: of the weights.
+        encodings: positional encodings of the attention.
+        dtype: dtype of the word table.
+        parameters, bytes: number of parameters, and bytes, of the weights.
         flops_per_token: by graph; one multiply and one add count as two. Attention scores are flops_per_token_and_key
             times the tokens of the sequence, on top.
         largest_difference: by output, ONNX Runtime against the reference, over the export's check inputs; of an int8
@@ -199,38 +199,38 @@ class Card:
         tolerance: the largest difference allowed; a graph that is run one_by_one may differ more, as it meets no batch.
         files: size and hash of every file.
         source, tool: what the export was made from, and by.
-        format: of the card.
+        format: version of the card's format.
         tables: how each table lies on disk; None: exported before cards said so.
         linked: files of the checkpoint that are served in place, by name here; None: none.
-        static: of a static embedding model: its table and rules; None: a transformer.
-        image: of a model that reads images or spectrograms: its steps and inputs; None: it reads text.
-        similarity: of one side of a dual encoder: how its vectors are compared with the other's; None: it is none.
-        extras: what graphs read of each token besides id, position and segment.
+        static: table and rules of a static embedding model; None: a transformer.
+        image: steps and inputs of a model that reads images or spectrograms; None: it reads text.
+        similarity: how one side of a dual encoder compares its vectors with the other's; None: the model is not one.
+        extras: inputs of the graphs for each token besides id, position and segment.
         mask_from: if the caller sends no mask: sent: all tokens count; pad_count: as many as are no padding (XLM).
         per_layer: steps to the embeddings each layer has of its own (Gemma 3n); empty: it has none.
         side: encoder or decoder, of a model that has both.
-        assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
+        assumed: assumptions about an unknown model_type, or taken from --attention, in sentences.
         head: how hidden states become logits, by head.onnx; None: it has none, for the reason in `no_head_reason`.
         no_blocks_reason: why there is no `encoder`, in a phrase; None: there is one, or the card is older.
         prompt_embeds_output: the output that the same model elsewhere takes as inputs_embeds (prompt_embeds); None: it
             gives none, or was exported before cards said so.
-        quantized: of a model whose encoder is not float32; None: it is.
-        adopted: of an adopted model; None: it was exported, or adopted before cards said so.
-        modules: what makes sentence vectors of pooled ones, by modules.onnx; None: they are the same.
-        graph_width: of the sentence vectors that an adopted graph gives itself; None: hidden_size.
+        quantized: how an encoder that is not float32 is stored; None: it is float32.
+        adopted: origin of an adopted model; None: it was exported, or adopted before cards said so.
+        modules: modules of modules.onnx between pooled and sentence vectors; None: they are the same.
+        graph_width: width of the sentence vectors that an adopted graph returns; None: hidden_size.
         similarity_function: that sentence-transformers compares the model's vectors by: cosine, dot, euclidean or
             manhattan; None: its files do not say.
         filling: how texts are filled up; None: they are not.
         tasks, default_task: names of the tasks that it has adapters of, in the order of their numbers, and the one of
             requests that name none; None: no adapter.
         classifier: how hidden states become logits of labels, by classifier.onnx; None: it does not classify.
-        row_graphs: of an encoder whose one row is pooled; None: there are none.
+        row_graphs: graphs of an encoder whose one row is pooled; None: there are none.
         calibration: ranges of its sentence vectors; None: none were found.
         multi_vector: how hidden states become several vectors of a text, by multi_vector.onnx; None: they do not.
         reads_segments: whether the segment ids that its tokenizer gives the texts of a pair are read.
         no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: how sparse vectors are made; None: it gives none.
-        encoder_width: of last_hidden_state, where the blocks end in a projection; None: hidden_size.
+        encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
     """
 
     name: str = ""
@@ -301,7 +301,7 @@ class Card:
 
     @property
     def sentence_width(self) -> int:
-        """The width of whole sentence vectors, or of images' vectors; `hidden_size` of a model that gives none."""
+        """The width of whole sentence vectors, or of images' vectors; `hidden_size` if the model returns none."""
         if self.image:
             return self.image.vector_width or self.hidden_size
         if self.modules:
@@ -312,7 +312,7 @@ class Card:
 
     @property
     def default_width(self) -> int:
-        """The width of sentence vectors where the caller states no dimensions."""
+        """The width of sentence vectors if the caller states no dimensions."""
         kept = self.pooling.dimensions if self.pooling else None
         return min(self.sentence_width, kept or self.sentence_width)
 
@@ -322,7 +322,7 @@ class Card:
         return self.known_width(self.default_output) or self.hidden_size
 
     def known_width(self, output: str) -> int | None:
-        """Return the width of an output without options; None: only its graph knows it."""
+        """Return the width of an output without options; None if only its graph knows it."""
         if output in ("sentence_embedding", IMAGE_VECTOR):
             return self.default_width
         if self.classifier and output == self.classifier_output:
@@ -359,7 +359,7 @@ class Card:
 
     @property
     def module_graphs(self) -> dict[str, tuple[SentenceModules, str]]:
-        """The modules of single rows that have a graph of their own, and its output, by its name."""
+        """The modules of single rows that have their own graph, with its output, by name."""
         lexical = self.sparse.lexical if self.sparse else None
         modules = {
             MODULES: (self.modules, "vectors"),
@@ -379,7 +379,7 @@ class Card:
         return self.graphs | head | modules
 
     def graph_for(self, output: str, typed: bool) -> str | None:
-        """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`.
+        """Return the name of the graph that returns `output`; of two, the one that reads types if `typed`.
 
         A sparse vector is made of hidden states where they come: behind the graph that gives them.
         """

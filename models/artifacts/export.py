@@ -16,12 +16,12 @@ from models.artifacts.int8_encoder import Int8Options
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.text_export import TextOptions
 from models.checkpoints import sparse_modules
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import ModelError
 from models.families.attention_direction import Attention
 from models.families.opening import located
-from models.progress import Progress, no_progress
 from models.vision.fitting import tower
 
 
@@ -47,17 +47,17 @@ def export(
     Args:
         checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
         out: the folder to write.
-        name: of the model; None: the folder's name.
+        name: name of the model; None: the folder's name.
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
-        dtype: what the tables are stored as: one of weights.TABLE_DTYPES.
+        dtype: storage type of the tables, one of weights.TABLE_DTYPES.
         link: serve the tables in place, from the checkpoint's own file.
         force: replace an exported model even where other files lie in its folder; they are deleted.
-        side: which half of a checkpoint that holds two: text, vision, encoder or decoder.
+        side: half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools; of an image tower where its blocks are covered.
-        attention: of a decoder exported whole: how it attends, instead of what its config says.
-        int8: how the blocks are written in int8; None: in float32.
+        attention: attention of a decoder exported whole, instead of what its config says.
+        int8: options of blocks in int8; None: in float32.
         reranker: of a causal model: the entries of its vocabulary, joined by a comma, whose logits make the score of a
             pair: the first's less the second's; None: what its files say.
         progress: called with what is being done, bytes done and bytes in all.
@@ -114,6 +114,6 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
 
 
 def _check_unused(options: Mapping[str, Any], checkpoint: str, reason: str) -> None:
-    """Raise ModelError if an option of blocks is used for a model that has none, for this reason."""
+    """Raise ModelError, with this reason, if an option of blocks is used for a model without blocks."""
     if used := [option for option, value in options.items() if value]:
         raise ModelError(f"{checkpoint} {reason}; leave out {' and '.join(used)}")

@@ -15,8 +15,8 @@ from models.artifacts import card as cards
 from models.artifacts import links
 from models.artifacts.card import Card, File
 from models.artifacts.overwrite_checks import check_place
+from models.checkpoints.hub import Progress, no_progress
 from models.errors import BadCard
-from models.progress import Progress, no_progress
 
 HASH_CHUNK_BYTES = 1 << 22
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's renameat2
@@ -44,7 +44,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def put_in_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
+    """Rename `folder` to `out`; a previous folder is exchanged with it, or moved aside, and deleted last.
 
     A reader sees the old export or the new one; if the filesystem cannot exchange folders, there is none for a moment.
     """
@@ -85,8 +85,8 @@ class Target:
 
     Attributes:
         out: the folder.
-        name: of the model.
-        source: what it is made from.
+        name: name of the model.
+        source: the checkpoint that it is made from.
         progress: receives what is being done, bytes done and bytes in all.
     """
 

@@ -42,9 +42,9 @@ class LinkedFile:
     """A file of the checkpoint that an exported folder links to.
 
     Attributes:
-        original: its path when the model was exported.
-        bytes, mtime_ns: of the whole file; loading checks both.
-        tensors: by name; `verify` checks their hashes.
+        original: path of the file when the model was exported.
+        bytes, mtime_ns: size and time of the whole file; loading checks both.
+        tensors: tensors by name; `verify` checks their hashes.
     """
 
     original: str
@@ -105,7 +105,7 @@ def describe_links(
 
     Args:
         placed: the tensors in the exported folder.
-        originals, hashes: by tensor name.
+        originals, hashes: places and hashes by tensor name.
 
     Returns:
         By file name in the exported folder.
@@ -156,7 +156,7 @@ def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
 
 
 def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
-    """Return every linked tensor, where it lies."""
+    """Return the place of every linked tensor."""
     return [
         Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
         for file, held in linked.items()

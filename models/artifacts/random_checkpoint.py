@@ -21,14 +21,15 @@ from models.artifacts.random_layout import DrawnTensor, layout
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.errors import ModelError
 from models.families import family_of
 from models.families.config import Config
+from models.families.family import Family
 from models.families.filling import position_rule
 from models.families.fitting import fit, variant_of
 from models.families.padding import padding_rows
-from models.progress import Progress, no_progress
 
 _ELEMENTS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 STD = 0.02
@@ -95,13 +96,13 @@ def create(
 
     Args:
         folder: absent or empty.
-        model_type: of the family; None: what `config` says.
+        model_type: model_type of the family; None: that of `config`.
         config: a config.json or a part of one, whose keys replace the family's defaults; None: there is none.
         whole: write the blocks too, and what is behind the last.
         vocab_size, hidden_size: None: what `config` says, else the family's default.
         dtype: float32, float16 or bfloat16; None: what `config` says, else float32.
         init: a name of INITS, for every matrix; a padding row is zero; norms multiply by 1, every bias is 0.
-        std: of `normal` alone; None: 0.02.
+        std: standard deviation of `normal` only; None: 0.02.
         labels: of a head for sequence classification, which is written behind the blocks; None: as `config` names a
             class for sequence or token classification, or none.
         seed: the same numbers for the same seed, config and version of numpy.
@@ -111,28 +112,39 @@ def create(
         ModelError: unknown family or initialisation, a file that is no config, blocks that are not computed, sizes that
             do not fit, or a folder that is not empty.
     """
-    _check_empty(folder)
-    spread = _checked_std(init, std)
+    spread = _checked_std(folder, init, std)
     data = random_config.completed(model_type, config, vocab_size, hidden_size)
     dtype = random_config.dtype_of(data, dtype, _ELEMENTS)
-    model_type = str(data["model_type"])
-    model_type, family, values = variant_of(model_type, family_of(model_type), data)
-    sizes = Config(values, family.defaults, family.names)
+    model_type, family, values = variant_of(data["model_type"], family_of(data["model_type"]), data)
     whole = whole or labels is not None
     data = random_head.with_labels(data, model_type, labels)
+    data = {key: value for key, value in data.items() if key != "torch_dtype"} | {"dtype": dtype}  # its older name
+    tensors, padding = _tensors(model_type, family, values, data, whole)
+    std = spread if init == "normal" else None
+    data["initialised"] = {"name": init, "seed": seed, "std": std, "padding_rows": padding}
+    _check(folder, data, tensors, _ELEMENTS[dtype], whole)
+    rows = {family.prefix + name: row for name, row in padding.items()}
+    drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), rows)
+    with atomic_folder(folder.absolute()) as place:
+        _write(place, data, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
+
+
+def _tensors(
+    model_type: str, family: Family, values: Mapping[str, Any], data: Mapping[str, Any], whole: bool
+) -> tuple[dict[str, DrawnTensor], dict[str, int]]:
+    """Return the tensors of a new checkpoint by name, and the padding row of each table by its name in the family.
+
+    Args:
+        model_type, family, values: of the model, as variant_of gives them.
+        data: config.json, which names the head.
+        whole: as of `create`.
+    """
+    sizes = Config(values, family.defaults, family.names)
     held = layout(family, sizes, model_type, whole)
-    padding = padding_rows(model_type, held.input_layer, position_rule(family, sizes), sizes.pad_id())
-    record = {"name": init, "seed": seed, "std": spread if init == "normal" else None, "padding_rows": padding}
-    data = {key: value for key, value in data.items() if key != "torch_dtype"}  # its older name
-    data |= {"dtype": dtype, "initialised": record}
     tensors = {family.prefix + name: tensor for name, tensor in held.tensors.items()}
     if whole:
         tensors |= random_head.tensors(data, model_type, family.prefix, sizes.count("hidden_size"))
-    _check(folder, data, tensors, _ELEMENTS[dtype], whole)
-    by_name = {family.prefix + name: row for name, row in padding.items()}
-    drawn = _Drawn(INITS[init], spread, np.random.Generator(np.random.SFC64(seed)), by_name)
-    with atomic_folder(folder.absolute()) as place:
-        _write(place, data, _sources(tensors, _ELEMENTS[dtype], drawn, progress))
+    return tensors, padding_rows(model_type, held.input_layer, position_rule(family, sizes), sizes.pad_id())
 
 
 def add_head(
@@ -145,14 +157,13 @@ def add_head(
     Args:
         folder: absent or empty.
         base: a checkpoint folder; what it holds of the head is kept where the number of labels is the same.
-        labels: of the head.
-        init, std, seed: as for `create`.
+        labels: number of labels of the head.
+        init, std, seed: as in `create`.
 
     Raises:
         ModelError: as of `create`, or `base` is no checkpoint whose model_type classifies.
     """
-    _check_empty(folder)
-    spread = _checked_std(init, std)
+    spread = _checked_std(folder, init, std)
     source = open_checkpoint(base)
     fitted = fit(source)
     if not fitted.encoder:
@@ -181,13 +192,10 @@ def _write(folder: Path, config: Mapping[str, Any], tensors: list[TensorSource])
     safetensors.write(folder / WEIGHTS, tensors)
 
 
-def _check_empty(folder: Path) -> None:
+def _checked_std(folder: Path, init: str, std: float | None) -> float:
+    """Return the standard deviation of `normal`; ModelError for a folder that is not empty, or a bad init or std."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ModelError(f"{folder} is there and not empty; choose a new folder")
-
-
-def _checked_std(init: str, std: float | None) -> float:
-    """Return the standard deviation of `normal`; ModelError for a bad init or std."""
     if init not in INITS:
         raise ModelError(f"--init {init!r} is not one of {', '.join(INITS)}")
     if std is not None and init != "normal":

@@ -1,4 +1,4 @@
-"""Exports a table of weights of ids, from which inference-free sparse models look queries up: no graph is run."""
+"""Exports a table of weights by id, in which inference-free sparse models look queries up without a graph."""
 
 from models.artifacts import tokenizer, weights
 from models.artifacts.card import SPARSE, Card
@@ -17,9 +17,9 @@ def export(place: LocatedCheckpoint, table_place: str, target: Target) -> Card:
     """Write the table and the tokenizer to the target and return the model's card.
 
     Args:
-        place: of the checkpoint.
-        table_place: of the SparseStaticEmbedding in it.
-        target: where to.
+        place: place of the checkpoint.
+        table_place: place of the SparseStaticEmbedding in it.
+        target: folder to write to.
 
     Raises:
         ModelError: the checkpoint cannot be exported.

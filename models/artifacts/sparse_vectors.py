@@ -1,4 +1,4 @@
-"""What an export finds and writes of sparse vectors: a card's `sparse`, a table of weights, a linear layer's graph."""
+"""Exports sparse vectors: the card's `sparse`, a table of weights, the graph of a linear layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ _HAVE_LINEAR = ("xlm-roberta",)  # model types of which a hub repository may hol
 
 @dataclass(frozen=True, slots=True)
 class SparseHead:
-    """How a checkpoint makes sparse vectors, and the tensors that this takes besides the model's.
+    """How a checkpoint makes sparse vectors, and the tensors that this needs besides the model's.
 
     Attributes:
         sparse: the card's entry.
-        arrays: by the names in it.
+        arrays: tensors by the names in it.
     """
 
     sparse: Sparse
@@ -40,10 +40,10 @@ class SparseHead:
 def find(
     place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, files: SparseFiles | None
 ) -> SparseHead | None:
-    """Return how a checkpoint whose blocks are exported makes sparse vectors; None: it makes none.
+    """Return how a checkpoint whose blocks are exported makes sparse vectors; None if it makes none.
 
     Args:
-        files: what its files or the operator say of SPLADE.
+        files: what the files or the operator say of SPLADE.
 
     Raises:
         BadCheckpoint: a part is missing or not computed.

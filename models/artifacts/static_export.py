@@ -16,12 +16,12 @@ from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import safetensors
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.static import TOKENIZER, StaticCheckpoint
 from models.errors import ModelError
 from models.graphs import static as static_graph
 from models.graphs.builder import GraphBuilder
-from models.progress import Progress, no_progress
 from models.recipes.steps import Embed
 
 
@@ -30,9 +30,9 @@ def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP, 
 
     Args:
         source: the opened checkpoint.
-        target: where to.
-        dtype: of the table.
-        link: as for export.export.
+        target: folder to write to.
+        dtype: dtype of the table.
+        link: as in export.export.
 
     Raises:
         ModelError: the checkpoint cannot be exported, or the target may not be replaced.
@@ -61,7 +61,7 @@ def write_weights(
 
 
 def _graphs(source: StaticCheckpoint, placed: dict[str, Tensor]) -> dict[str, Any]:
-    """Return both graphs by name, or the tokens' alone where nothing is pooled."""
+    """Return both graphs by name, or only that of the tokens if nothing is pooled."""
     emitters = {"embedding": static_graph.embedding}
     if source.sentence.pooling:
         emitters["sentences"] = static_graph.sentences

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from models import VERSION
 from models.checkpoints import safetensors
+from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import TensorSource
 from models.errors import BadEncoding
 from models.positions.table import BLOCK_VALUES, DTYPES, Output, Table, rounded
-from models.progress import Progress, no_progress
 
 _JSON_VALUES = 1 << 22
 

@@ -1,4 +1,4 @@
-"""The task heads of an exported model: what a checkpoint makes of its hidden states besides a sentence vector."""
+"""The task heads of an exported model, which read its hidden states beside the sentence vector."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +27,9 @@ class TaskHeads:
 
     Attributes:
         classifier: None: it does not classify.
-        layers: of the classifier, with their tensors.
+        layers: layers of the classifier, with their tensors.
         multi_vector: None: it gives no several vectors of a text.
-        computed: what gives those of its tensors that no file holds; None: all are in files.
+        computed: function that makes those of its tensors that no file holds; None: all are in files.
         no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: None: it gives no sparse vectors.
     """
@@ -60,8 +60,8 @@ def find(
     Args:
         source: the checkpoint.
         fitted: fitted to it.
-        folder: of its sentence-transformers files.
-        sentence: what they say.
+        folder: folder of the sentence-transformers files.
+        sentence: what these files say.
         reranker: entries of the vocabulary whose logits make a score, instead of what the files say.
 
     Raises:

@@ -25,6 +25,7 @@ from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
@@ -33,7 +34,6 @@ from models.errors import BadCheckpoint
 from models.families.attention_direction import Attention, stated_attention
 from models.families.block_filling import with_layer_mean
 from models.families.fitting import FittedModel, fit
-from models.progress import Progress
 from models.recipes import cost
 from models.recipes.steps import Scale, tables
 from models.tables import int8_matrices
@@ -44,7 +44,7 @@ MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """What the caller of `export` chose; see its arguments."""
+    """The options of `export` for models of text; see its arguments."""
 
     checkpoint: str
     pooling: str | None
@@ -60,14 +60,14 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """What of a checkpoint is exported.
+    """The parts of a checkpoint that are exported.
 
     Attributes:
         source: the checkpoint.
-        fitted: its family, fitted to it; without blocks where these are not written.
-        sentence: what the files of sentence-transformers, or else the family, say of sentence vectors.
-        modules: behind the pooling, with their tensors.
-        heads: what it makes of hidden states besides.
+        fitted: the fitted family, without blocks if these are not written.
+        sentence: what the files of sentence-transformers, or else the family, say about sentence vectors.
+        modules: modules after the pooling, with their tensors.
+        heads: heads that read its hidden states.
     """
 
     source: Checkpoint
@@ -78,12 +78,12 @@ class TextModel:
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest input in tokens; None: any."""
+        """The longest input in tokens; None: no limit."""
         return tokenizer.longest_input(self.fitted.position.longest(), self.sentence, self.source.folder)
 
     @property
     def vector(self) -> ToVector:
-        """What makes the vector of a text of its rows."""
+        """The function that makes a text's vector of its rows."""
         return sentence_vectors.to_vector(self.sentence.pooling, self.modules)
 
 
@@ -97,11 +97,11 @@ def export(
     """Write the model to the target and return its card.
 
     Args:
-        place: of the checkpoint, with the files of sentence-transformers.
-        source: its config and tensors.
-        sparse_files: what its files or the caller say of SPLADE; None: nothing.
-        options: what the caller chose.
-        target: where to.
+        place: place of the checkpoint, with the files of sentence-transformers.
+        source: config and tensors of the checkpoint.
+        sparse_files: what the files or the caller say of SPLADE; None: nothing.
+        options: options of the caller.
+        target: folder to write to.
 
     Raises:
         ModelError: the checkpoint cannot be exported as the caller wants it.
@@ -111,7 +111,7 @@ def export(
     with atomic_folder(target.out) as folder:
         calibration = _calibration(model, options.int8, folder, target.progress) if options.int8 else None
         stored = _write_weights(model, options, calibration, folder, target.progress)
-        card = _write_graphs(_card(model, stored), model, stored, folder)
+        card = _with_files(_card(model, stored), model, stored, folder)
         if options.int8 and calibration:
             quantized = measure(folder, model.fitted, model.vector, calibration, options.int8.min_cosine)
             card = replace(card, quantized=quantized)
@@ -121,7 +121,7 @@ def export(
 def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
-    """Return what of the checkpoint is exported."""
+    """Return the parts of the checkpoint that are exported."""
     fitted = fit(source, options.side, options.assume, options.attention)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if options.pooling is None and options.encoder is not False:
@@ -152,7 +152,7 @@ def _chosen(
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:
-    """Return the model, without its blocks where they are not to be written."""
+    """Return the model, without its blocks if they are not to be written."""
     requested = options.encoder or options.int8 is not None
     if not fitted.encoder:
         if requested:
@@ -171,7 +171,7 @@ def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFi
 def _with_layer_mean(
     fitted: FittedModel, heads: TaskHeads, place: LocatedCheckpoint, source: Checkpoint
 ) -> tuple[FittedModel, TaskHeads]:
-    """Return the model, whose blocks give the mean of several layers where its files say so, and its heads then."""
+    """Return the model; if its files say so, its blocks return the mean of several layers for its heads."""
     mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
     if mean is None:
         return fitted, heads
@@ -182,7 +182,7 @@ def _with_layer_mean(
 
 
 def _check_attention(fitted: FittedModel, attention: Attention | None, source: Checkpoint) -> None:
-    """Raise BadCheckpoint if a decoder's files leave open how it attends, or `attention` is of no blocks."""
+    """Raise BadCheckpoint if a decoder's files do not say how it attends, or `attention` is given without blocks."""
     if attention and not fitted.encoder:
         raise BadCheckpoint(
             f"--attention is of decoders exported whole, and {source.name} is not: {fitted.no_blocks_reason}"
@@ -198,7 +198,7 @@ def _check_attention(fitted: FittedModel, attention: Attention | None, source: C
 
 
 def _calibration(model: TextModel, int8: Int8Options, folder: Path, progress: Progress) -> Calibration:
-    """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
+    """Return the results of the float32 encoder, which is written to a folder inside `folder` for that."""
     fitted, longest = model.fitted, model.max_tokens
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
         full = Path(name)
@@ -224,8 +224,8 @@ def _write_weights(
     return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, originals=originals, progress=progress)
 
 
-def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
-    """Write the graphs and the tokenizer and return the card with them."""
+def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
+    """Write the graphs and the tokenizer, and return the card with them and with the weights."""
     splade = card.sparse is not None and card.sparse.splade is not None
     graphs = write_graphs(folder, model.fitted, stored.placed, splade)
     row_graphs = write_row_graphs(folder, model.fitted, stored.placed, model.sentence.pooling, model.heads)
@@ -233,11 +233,19 @@ def _write_graphs(card: Card, model: TextModel, stored: WrittenWeights, folder: 
     has_tokenizer = tokenizer.copy(model.source.folder, folder, model.sentence.lowercase)
     if model.heads.multi_vector and model.heads.multi_vector.markers:
         tokenizer.add_markers(folder, model.heads.multi_vector.markers)
-    return replace(card, graphs=graphs, row_graphs=row_graphs, tokenizer=tokenizer.FILE_NAME if has_tokenizer else None)
+    return replace(
+        card,
+        graphs=graphs,
+        row_graphs=row_graphs,
+        tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
+        weights=weights.FILE_NAME,
+        tables=stored.tables,
+        linked=stored.linked,
+    )
 
 
 def _card(model: TextModel, stored: WrittenWeights) -> Card:
-    """Return the card, its graphs still missing."""
+    """Return the card without its files."""
     fitted = model.fitted
     width = fitted.config.count("hidden_size")
     card = Card(
@@ -251,7 +259,6 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         default_output=_default_output(model),
         recipe=fitted.recipe,
         encoder=fitted.encoder,
-        weights=weights.FILE_NAME,
         encodings=fitted.encodings,
         dtype=stored.tables[tables(fitted.recipe)[0]].dtype,
         parameters=stored.parameters(),
@@ -259,10 +266,6 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         flops_per_token=_flops(fitted, width),
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
-        tables=stored.tables,
-        linked=stored.linked,
-        extras=fitted.extras,
-        mask_from=fitted.family.mask_from,
         per_layer=fitted.per_layer,
         side=fitted.family.side,
         assumed=fitted.assumed,
@@ -274,11 +277,13 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
 
 
 def _with_texts(card: Card, model: TextModel) -> Card:
-    """Return the card with how texts are read, and made to sentence vectors."""
+    """Return the card with how texts are read and become sentence vectors."""
     fitted, sentence, folder = model.fitted, model.sentence, model.source.folder
     return replace(
         card,
         max_tokens=model.max_tokens,
+        extras=fitted.extras,
+        mask_from=fitted.family.mask_from,
         pooling=sentence.pooling,
         prompts=_task_prompts(fitted) | sentence.prompts,
         default_prompt=sentence.default_prompt,
@@ -293,7 +298,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
 
 
 def _with_heads(card: Card, model: TextModel) -> Card:
-    """Return the card with what the model makes of its hidden states besides sentence vectors."""
+    """Return the card with the heads that read the hidden states besides sentence vectors."""
     fitted, heads = model.fitted, model.heads
     if several := heads.multi_vector:
         longest = multi_vectors.longest(several.multi_vector, card.max_tokens, fitted.position.longest())
@@ -312,7 +317,7 @@ def _with_heads(card: Card, model: TextModel) -> Card:
 
 
 def _flops(fitted: FittedModel, width: int) -> dict[str, int]:
-    """Return the operations a token by graph."""
+    """Return the operations per token by graph."""
     flops = {"embedding": cost.flops_per_token(fitted.recipe, fitted.shapes, width)}
     if fitted.encoder:
         flops["encoder"] = flops["embedding"] + cost.flops_per_token(fitted.encoder, fitted.shapes, width)
@@ -322,7 +327,7 @@ def _flops(fitted: FittedModel, width: int) -> dict[str, int]:
 
 
 def _default_task(fitted: FittedModel, default_prompt: str | None) -> str | None:
-    """Return the task of requests that name none: config.json's, else that of the default prompt; None: no adapter."""
+    """Return the task of requests that name none: config.json's, else the default prompt's; None without adapters."""
     named = fitted.config.get("default_task")
     if fitted.tasks and named is not None and named not in fitted.tasks:
         raise BadCheckpoint(
@@ -350,7 +355,7 @@ def _default_output(model: TextModel) -> str:
 
 
 def _prompt_embeds_output(fitted: FittedModel) -> str:
-    """Return the family's output for prompt_embeds; where nothing scales, rows are unscaled already."""
+    """Return the family's output for prompt_embeds; if nothing scales, rows are unscaled already."""
     output = fitted.family.prompt_embeds_output
     scales = any(isinstance(step, Scale) for step in fitted.recipe)
     return "token_embeddings" if output == "unscaled_embeddings" and not scales else output

@@ -13,11 +13,11 @@ FILE_NAME = "tokenizer.json"
 
 
 def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
-    """Copy tokenizer.json where there is one, after checking that it loads.
+    """Copy tokenizer.json if there is one, after checking that it loads.
 
     Args:
         checkpoint: the folder it lies in.
-        folder: where to.
+        folder: folder to write to.
         lowercase: put a Lowercase normalizer first unless there is one, as sentence-transformers does for
             `do_lower_case`.
 
@@ -47,7 +47,7 @@ def copy_bare(path: Path, folder: Path) -> None:
 
 
 def add_markers(folder: Path, markers: Sequence[str]) -> None:
-    """Let an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
+    """Make an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
     from tokenizers import AddedToken, Tokenizer
 
     exported = Tokenizer.from_file(str(folder / FILE_NAME))

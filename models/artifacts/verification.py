@@ -1,4 +1,4 @@
-"""Compares the graphs of an exported folder with the reference, when it is written and, with its hashes, later."""
+"""Compares the graphs of an exported folder with the reference, at the export and later with its hashes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from models.artifacts import comparison, vision_comparison
 from models.artifacts.card import Card, read
 from models.artifacts.folder import check_hashes
-from models.progress import Progress, no_progress
+from models.checkpoints.hub import Progress, no_progress
 
 
 def compare_graphs(folder: Path, card: Card, progress: Progress = no_progress) -> Card:

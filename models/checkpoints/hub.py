@@ -8,7 +8,7 @@ Source: huggingface_hub 2.4; RFC 9110 (14: range requests).
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,6 @@ from urllib.parse import quote
 
 from models import VERSION
 from models.errors import BadCheckpoint
-from models.progress import Progress, no_progress
 
 ID = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w][\w./-]*))?", re.ASCII)
 SMALL_FILE_LIMIT = 1 << 28  # the largest tokenizer.json have some 40 MB
@@ -27,6 +26,13 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REMEDY = "download it with `hf download` and give its folder"
 
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the units done so far (bytes, files or rows), and the units in all (0: unknown)."""
+
+
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Ignore the report."""
+
 
 @dataclass(slots=True)
 class Repository:
@@ -34,7 +40,7 @@ class Repository:
 
     Attributes:
         id: org/name.
-        revision: as requested, then the commit of the list of files, so that all are of one commit.
+        revision: the requested revision, then the commit of the list of files, so that all are of one commit.
         endpoint: address of the hub; None: what huggingface_hub is set to.
         progress: receives the bytes of large files.
         received: bytes of bodies so far.
@@ -61,7 +67,7 @@ class Repository:
         return _COMMIT.fullmatch(self.revision) is not None
 
     def read(self, name: str) -> bytes | None:
-        """Return a small file whole; None where there is none; BadCheckpoint if it cannot be fetched."""
+        """Return a small file whole; None if there is none; BadCheckpoint if it cannot be fetched."""
         return self._whole(name, self._url(name)) if self.has(name) else None
 
     def has(self, name: str) -> bool:
@@ -86,7 +92,7 @@ class Repository:
         return self.listed
 
     def copy(self, name: str, path: Path) -> bool:
-        """Write a file whole to disk; returns False where there is none; BadCheckpoint if it cannot be fetched."""
+        """Write a file whole to disk; return False if there is none; BadCheckpoint if it cannot be fetched."""
         if not self.has(name):
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,8 +152,8 @@ class Repository:
         """Send a GET and yield the response, its body not yet read.
 
         Args:
-            name: of the file, or what messages call the response.
-            url: where it is.
+            name: name of the file, or of the response in messages.
+            url: address of the file.
             headers: sent besides those of every request.
         """
         from httpx2 import HTTPError

@@ -1,4 +1,4 @@
-"""`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how it is opened."""
+"""`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how to open it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +17,10 @@ class LocatedCheckpoint:
 
     Attributes:
         folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
-        name: its name in cards: a folder's or a file's name, or org/name@commit.
+        name: name in cards: a folder's or a file's name, or org/name@commit.
         temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
-        repository: where other files can be fetched from; None: it is on this machine.
+        repository: repository to fetch other files from; None: the checkpoint is on this machine.
         fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
     """
 
@@ -34,7 +34,7 @@ class LocatedCheckpoint:
 
 @contextmanager
 def renamed_in_errors(paths: Sequence[Path], shown: Callable[[], str]) -> Iterator[None]:
-    """Raise a ModelError that names a temporary path again, with a name that the operator knows.
+    """Replace a temporary path in the messages of ModelErrors by a name that the operator knows.
 
     Args:
         paths: the temporary paths, inner ones first.

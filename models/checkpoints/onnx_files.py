@@ -1,4 +1,4 @@
-"""Finds ONNX files in a folder or a hub repository, and brings one of them with its external weights."""
+"""Finds ONNX files in a folder or a hub repository, and copies one of them with its external weights."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -9,10 +9,9 @@ from typing import Any
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX
-from models.checkpoints.hub import Repository
+from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
-from models.progress import Progress, no_progress
 
 SUFFIX = ".onnx"
 NAMES_SHOWN = 20  # of files, in a message
@@ -38,7 +37,7 @@ class FolderFiles:
 
     @property
     def label(self) -> str:
-        """The folder, as it was named."""
+        """The folder as it was named."""
         return str(self.folder)
 
     def has(self, name: str) -> bool:
@@ -46,7 +45,7 @@ class FolderFiles:
         return (self.folder / name).is_file()
 
     def copy(self, name: str, path: Path) -> bool:
-        """Copy a file to `path`; return False where there is none."""
+        """Copy a file to `path`; return False if there is none."""
         if not self.has(name):
             return False
         self.progress("copying", 0, 0)
@@ -70,8 +69,8 @@ class OnnxContents:
     Attributes:
         data_files: the files of its weights, relative to the file's folder.
         parameters: elements of its weights.
-        dtype: of the largest weight.
-        dynamic: it quantizes activations as it runs, by the largest value of a whole batch.
+        dtype: dtype of the largest weight.
+        dynamic: whether the graph quantizes activations as it runs, by the largest value of a whole batch.
     """
 
     data_files: tuple[str, ...]
@@ -92,7 +91,7 @@ class OnnxSource:
     Attributes:
         place: the folder of its small files, and how its safetensors are opened.
         files: all its files.
-        path: of the ONNX file among these.
+        path: path of the ONNX file among these.
     """
 
     place: LocatedCheckpoint
@@ -101,7 +100,7 @@ class OnnxSource:
 
     @property
     def label(self) -> str:
-        """What messages call the ONNX file."""
+        """The ONNX file's name in messages."""
         return f"{self.files.label}/{self.path}"
 
 
@@ -111,30 +110,30 @@ def config_folder(folder: Path) -> Path:
     return inner if (inner / "config.json").is_file() else folder
 
 
-def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress = no_progress) -> OnnxSource:
+def open_onnx(place: LocatedCheckpoint, chosen: str | None, progress: Progress = no_progress) -> OnnxSource:
     """Return an ONNX file of a located folder or repository, not yet fetched.
 
     Args:
-        place: what `located` found.
-        wanted: its path there; None: the first of FLOAT32_ONNX that is there.
+        place: the place that `located` returned.
+        chosen: path of the file there; None: the first of FLOAT32_ONNX that is there.
         progress: receives what is copied.
 
     Raises:
-        BadCheckpoint: there is none; the message lists the ONNX files that are there.
+        BadCheckpoint: there is no such file; the message lists the ONNX files that are there.
     """
     files: Files = place.repository or FolderFiles(place.folder, progress)
-    return OnnxSource(place, files, _choose(files, wanted))
+    return OnnxSource(place, files, _choose(files, chosen))
 
 
-def _choose(files: Files, wanted: str | None) -> str:
-    if wanted is not None and not is_inside(wanted):
+def _choose(files: Files, chosen: str | None) -> str:
+    if chosen is not None and not is_inside(chosen):
         raise BadCheckpoint(
-            f"--file {wanted!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
+            f"--file {chosen!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
         )
-    for path in FLOAT32_ONNX if wanted is None else (wanted,):
+    for path in FLOAT32_ONNX if chosen is None else (chosen,):
         if files.has(path):
             return path
-    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
+    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if chosen is None else f"no file {chosen!r}"
     held = [path for path in files.files() if path.endswith(SUFFIX)]
     if not held:
         raise BadCheckpoint(
@@ -151,16 +150,16 @@ def is_inside(name: str) -> bool:
 
 
 def fetch_onnx(files: Files, path: str, target: Path, reserved: Iterable[str] = ()) -> OnnxContents:
-    """Copy an ONNX file to `target`, the files of its weights beside that, and return what it holds.
+    """Copy an ONNX file to `target`, with the files of its weights beside it, and return its contents.
 
     Args:
-        files: where from.
-        path: of the ONNX file there.
-        target: is written.
+        files: the files to copy from.
+        path: path of the ONNX file there.
+        target: path to write.
         reserved: names beside `target` that no file of weights may take.
 
     Raises:
-        BadCheckpoint: it is not ONNX, or a file of its weights is missing, or lies or would be written elsewhere.
+        BadCheckpoint: the file is not ONNX, or a file of its weights is missing, or lies or would be written elsewhere.
     """
     if not files.copy(path, target):
         raise BadCheckpoint(f"{files.label} holds no file {path!r}")

@@ -51,18 +51,18 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies.
+    """The place of one tensor.
 
     Attributes:
-        name: in the file.
+        name: name in the file.
         dtype: a key of DTYPES; what reading gives.
         shape: outermost dimension first.
         path: the file.
-        offset: in bytes from the beginning of the file.
+        offset: offset in bytes from the beginning of the file.
         bytes: size in the file.
         stored: a key of gguf_blocks.QUANTIZED where the file holds blocks of that format; "": the dtype itself.
         paired: heads within which row i + half a head lies behind row i, in a GGUF of the Llama kind; 0: none do.
-        shift: what the file's values are above the tensor's (norms of Gemma in GGUF).
+        shift: amount by which the file's values exceed the tensor's (norms of Gemma in GGUF).
     """
 
     name: str
@@ -92,7 +92,7 @@ class TensorSource:
 
 
 class Entry(NamedTuple):
-    """What a header says of one tensor; its bytes lie from `begin` to `end` (not included) behind the header."""
+    """A header's entry for one tensor; its bytes lie from `begin` to `end` (not included) after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -121,11 +121,11 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 
 def header_length(start: bytes, size: int) -> int:
-    """Return the bytes of the header behind a file's first LENGTH_BYTES; ValueError if it claims more than there is.
+    """Return the bytes of the header after a file's first LENGTH_BYTES; ValueError if the file is shorter.
 
     Args:
         start: the file's first LENGTH_BYTES.
-        size: of the file.
+        size: size of the file, in bytes.
     """
     length = int.from_bytes(start, "little")
     if size < LENGTH_BYTES or length > min(size - LENGTH_BYTES, HEADER_LIMIT):
@@ -134,7 +134,7 @@ def header_length(start: bytes, size: int) -> int:
 
 
 def parse_header(text: bytes, data_bytes: int) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Return what a header says of each tensor, and its metadata.
+    """Return the entry of each tensor in a header, and the header's metadata.
 
     Args:
         text: JSON.

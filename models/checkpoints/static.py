@@ -33,10 +33,10 @@ class StaticCheckpoint:
     """An opened static embedding checkpoint; `tensors` are places on disk.
 
     Attributes:
-        kind: whose rules it follows.
+        kind: kind of model whose rules it follows.
         folder: holds the weights and tokenizer.json.
-        static: its table and rules.
-        tensors: by name.
+        static: table and rules of the model.
+        tensors: tensors by name.
         sentence: pooling, prompts and the longest input.
     """
 
@@ -74,7 +74,7 @@ class StaticCheckpoint:
 
 
 def find_static_folder(folder: Path) -> Path | None:
-    """Return the folder inside `folder` that holds a static embedding's weights; None if it is no such checkpoint.
+    """Return the folder inside `folder` that holds a static embedding's weights; None if there is none.
 
     Raises:
         BadCheckpoint: modules.json is not one, or names a folder outside.
@@ -92,7 +92,7 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
 
     Args:
         folder: the checkpoint's.
-        place: what `find_static_folder(folder)` returned.
+        place: the place that `find_static_folder(folder)` returned.
         pooling: None or mean: the mean; none: token vectors alone.
 
     Raises:

@@ -1,10 +1,15 @@
 """FAMILIES: every supported model_type with its recipe, as data.
 
+class_defaults.json holds what transformers' config class of each assumes for keys that config.json omits.
+
 `models/families/fitting.py` fits a family to a checkpoint.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from models.errors import UnknownFamily
@@ -16,7 +21,34 @@ from models.families.family import Family
 from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
 
-FAMILIES: dict[str, Family] = ENCODERS | DECODERS | ENCODER_DECODERS
+
+def _with_defaults(model_type: str, family: Family, outer: Mapping[str, Any]) -> Family:
+    """Return the family, its decoder and its variants with the defaults of their config classes.
+
+    Args:
+        model_type: a key of class_defaults.json; with none, the defaults are `outer`.
+        family: a row of one of the tables.
+        outer: the defaults of the family whose variant this is.
+    """
+    defaults = _CLASS_DEFAULTS.get(model_type, outer)
+    return replace(
+        family,
+        defaults={**defaults, **family.defaults},
+        decoder=family.decoder and _with_defaults(model_type, family.decoder, defaults),
+        variants={
+            condition: (name, _with_defaults(name, variant, defaults))
+            for condition, (name, variant) in family.variants.items()
+        },
+    )
+
+
+_CLASS_DEFAULTS: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("class_defaults.json").read_text(encoding="utf-8")
+)
+FAMILIES: dict[str, Family] = {
+    name: _with_defaults(name, family, _CLASS_DEFAULTS[name])
+    for name, family in (ENCODERS | DECODERS | ENCODER_DECODERS).items()
+}
 LIST_HINT = "`inlay list` names all that are known"
 _TEXT_TYPES = {
     "clip": "clip_text_model",

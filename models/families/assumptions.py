@@ -1,4 +1,4 @@
-"""Treats an unknown model_type as a plain decoder where its tensors and config allow that (`--assume`).
+"""Treats an unknown model_type as a plain decoder if its tensors and config allow that (`--assume`).
 
 A plain decoder has one table of [vocab_size, hidden_size] under a usual name, no other tensor and no config key that
 the input layer of a known family reads besides, and a config that says how the attention rotates.
@@ -45,7 +45,8 @@ def assume_decoder(
         *ropes.notes,
     )
     prefix, stem = _split(table)
-    return Family(prefix, {"pad_token_id": None}, (Embed(stem),), rotates=True, causal=True), assumptions
+    family = Family(prefix, (Embed(stem),), rotates=True, causal=True, defaults={"pad_token_id": None})
+    return family, assumptions
 
 
 def _layouts(ropes: rope_config.RopeConfig) -> str:

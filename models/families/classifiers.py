@@ -18,8 +18,8 @@ class LayerSpec:
     """One linear layer of a head.
 
     Attributes:
-        stem: of its tensors' names.
-        activation: behind it: a config key, or the activation itself after "=".
+        stem: stem of the layer's tensor names.
+        activation: activation after the layer: a config key, or the activation itself after "=".
         norm: stem of a norm behind the activation; None: there is none.
         in_base: the base class holds it, and files put its prefix before the names.
         biased: whether new ones have a bias; of others the file says.
@@ -41,7 +41,7 @@ class ClassifierSpec:
             or it is not computed.
         pooling: a config key, or the pooling itself after "=".
         tokens: layers for token classification; empty: there is no such class.
-        defaults: what transformers' config class assumes for keys that config.json omits.
+        defaults: defaults of transformers' config class for keys that config.json omits.
         required_values: config key -> the one value that is computed.
         eps: config key of that of the norms.
     """

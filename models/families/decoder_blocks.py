@@ -9,7 +9,18 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import TensorPart, by_heads, equal, expert_count, linear, norm, rms_norm
+from models.families.family import (
+    Stored,
+    TensorPart,
+    by_heads,
+    equal,
+    expert_count,
+    fused,
+    head_count,
+    linear,
+    norm,
+    rms_norm,
+)
 from models.recipes.steps import (
     Attention,
     Experts,
@@ -26,7 +37,6 @@ from models.recipes.steps import (
 _LAYER = "layers.{block}"
 ATTENTION_BIAS = {"attention_bias": ".self_attn."}
 BIASES = {**ATTENTION_BIAS, "mlp_bias": ".mlp."}
-Stored = dict[str, tuple[str | TensorPart, ...]]
 
 
 def attention(
@@ -36,8 +46,8 @@ def attention(
 
     Args:
         before: the norm before it.
-        stem: of the modules in a layer.
-        biased: which of q, k, v, o have a bias, by letter; fitting drops it where the config says so.
+        stem: stem of the modules in a layer.
+        biased: letters of those of q, k, v, o that have a bias; fitting drops it if the config says so.
         output: the module of the last projection.
         rest: more of Attention.
     """
@@ -55,11 +65,11 @@ def gated(
 
 
 def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any) -> Experts:
-    """Return a mixture of gated experts by the usual names; fitting fills in their number and widths.
+    """Return a mixture of gated experts with the usual names; fitting fills in their number and widths.
 
     Args:
         before: the norm before it.
-        stem: of its modules in a layer.
+        stem: stem of the modules in a layer.
         router: the router's module.
         rest: more of Experts.
     """
@@ -68,7 +78,7 @@ def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any
 
 
 def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
-    """Return a feed-forward step without a gate, by the names of its modules in a layer."""
+    """Return a feed-forward step without a gate, with the names of its modules in a layer."""
     return FeedForward(linear(f"{_LAYER}.{up}", biased), linear(f"{_LAYER}.{down}", biased), "gelu", before)
 
 
@@ -187,42 +197,30 @@ PERSIMMON: Recipe = (
 )
 
 
-def _heads(config: Config) -> int:
-    return config.count("num_attention_heads")
-
-
-def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
-    """Return where the parts of a fused module lie, in the order of `names`."""
-    how = {"shares": equal(len(names))} | how
-    return {
-        f"{_LAYER}.{stem}.{name}": (TensorPart(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)
-    }
-
-
 QKV = ("q_proj", "k_proj", "v_proj")
-FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
-PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
-PERSIMMON_STORED = fused("self_attn", QKV, "self_attn.query_key_value", groups=_heads)
-GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
+FUSED_GATE = fused(f"{_LAYER}.mlp", ("gate_proj", "up_proj"), f"{_LAYER}.mlp.gate_up_proj")
+PHI3_STORED = FUSED_GATE | fused(f"{_LAYER}.self_attn", QKV, f"{_LAYER}.self_attn.qkv_proj", shares=by_heads)
+PERSIMMON_STORED = fused(f"{_LAYER}.self_attn", QKV, f"{_LAYER}.self_attn.query_key_value", groups=head_count)
+GPT_NEOX_STORED = fused(f"{_LAYER}.attention", QKV, f"{_LAYER}.attention.query_key_value", groups=head_count)
 
 
 def stored_experts(
     names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"), file: str = "mlp", stem: str = "mlp"
 ) -> Stored:
-    """Return where files hold the experts' matrices: each by itself, or those of all in two tensors, gate before up.
+    """Return the places of the experts' matrices in files: each by itself, or all in two tensors, gate before up.
 
     Args:
-        names: of the modules of gate, up and down of an expert; with two names, those of the two tensors.
+        names: names of an expert's modules gate, up and down; with two names, those of the two tensors.
         file: stem of the modules of a layer in published files.
-        stem: that of the class.
+        stem: stem of the class.
     """
     shares = ((0, equal(2)), (1, equal(2)), (0, equal(1)))
-    fused = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]
+    in_one = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]
     if len(names) == 2:
         whole = [f"{file}.{name}.weight" for name in (names[0], *names)]
     places: Stored = {}
     for number, (name, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
-        in_class = TensorPart(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
+        in_class = TensorPart(f"{_LAYER}.{in_one[number]}", index, share, experts=expert_count)
         published = (
             f"{_LAYER}.{file}.experts.{{expert}}.{names[number]}"
             if len(names) == 3

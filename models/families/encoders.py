@@ -1,8 +1,8 @@
 """ENCODERS: the families whose tokens attend to both sides: BERT and its descendants.
 
-Their blocks are in encoder_blocks.py.
+Their blocks are in encoder_blocks.py, the defaults of their config classes in class_defaults.json.
 
-Source: transformers 5.23 (the modeling and configuration modules of each family: orders of sums, defaults).
+Source: transformers 5.23 (the modeling module of each family: orders of sums).
 """
 
 from dataclasses import replace
@@ -19,7 +19,6 @@ from models.families.family import (
     linear,
     norm,
     rms_norm,
-    sizes,
 )
 from models.recipes.steps import (
     AddIndexed,
@@ -40,53 +39,21 @@ _POSITION_TABLE = AddPosition("embeddings.position_embeddings.weight")
 _NORM = norm("embeddings.LayerNorm")
 _BERT_INPUT: Recipe = (_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE, _NORM)
 
-_BERT_DEFAULTS: dict[str, Any] = {
-    **sizes(30522, 768, 12, 12),
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-}
-
-_BERT = Family("bert.", _BERT_DEFAULTS, _BERT_INPUT, encoder_blocks.BERT, types="zeros", causal="is_decoder")
-_ROBERTA = replace(
-    _BERT,
-    prefix="roberta.",
-    defaults=_BERT_DEFAULTS | {"vocab_size": 50265, "pad_token_id": 1},
-    numbering="cumsum_non_pad",
-)
+_BERT = Family("bert.", _BERT_INPUT, encoder_blocks.BERT, types="zeros", causal="is_decoder")
+_ROBERTA = replace(_BERT, prefix="roberta.", numbering="cumsum_non_pad")
 
 
-def _like_bert(prefix: str, **rest: Any) -> Family:
-    """Return a family whose input layer alone is exported unless it has a block; `defaults` extend BERT's, where None
-    removes a key.
-    """
-    defaults = _BERT_DEFAULTS | rest.pop("defaults", {})
-    defaults = {key: value for key, value in defaults.items() if value is not None}
-    return replace(_BERT, prefix=prefix, defaults=defaults, block=rest.pop("block", ()), **rest)
+def _like_bert(prefix: str, block: Recipe = (), **rest: Any) -> Family:
+    """Return BERT's family with changes; without a block, only its input layer is exported."""
+    return replace(_BERT, prefix=prefix, block=block, **rest)
 
 
-def _like_roberta(prefix: str, **rest: Any) -> Family:
-    defaults = {"pad_token_id": 1} | rest.pop("defaults", {})
-    return _like_bert(prefix, defaults=defaults, numbering="cumsum_non_pad", **rest)
+def _like_roberta(prefix: str, block: Recipe = (), **rest: Any) -> Family:
+    return _like_bert(prefix, block, numbering="cumsum_non_pad", **rest)
 
 
 _XLM = Family(
     prefix="transformer.",
-    defaults={
-        "vocab_size": 30145,
-        "emb_dim": 2048,
-        "n_layers": 12,
-        "n_heads": 16,
-        "max_position_embeddings": 512,
-        "layer_norm_eps": 1e-12,
-        "n_langs": 1,
-        "use_lang_emb": True,
-        "pad_token_id": 2,
-        "gelu_activation": True,
-    },
     names={"hidden_size": "emb_dim", "num_hidden_layers": "n_layers", "num_attention_heads": "n_heads"},
     input_layer=(
         Embed("embeddings.weight"),
@@ -107,17 +74,6 @@ _XLM = Family(
     builds_own_mask=True,
 )
 
-_DEBERTA_DEFAULTS: dict[str, Any] = {
-    "max_position_embeddings": 512,
-    "type_vocab_size": 0,
-    "layer_norm_eps": 1e-7,
-    "relative_attention": False,
-    "max_relative_positions": -1,
-    "position_biased_input": True,
-    "pad_token_id": 0,
-    "intermediate_size": 3072,
-    "hidden_act": "gelu",
-}
 _DEBERTA_BUCKETS = BucketSpec(
     "deberta",
     "encoder.rel_embeddings.weight",
@@ -131,14 +87,6 @@ _DEBERTA_BUCKETS = BucketSpec(
 )
 _DEBERTA = Family(
     prefix="deberta.",
-    defaults={
-        **sizes(128100, 1536, 24, 24),
-        "position_buckets": -1,
-        "norm_rel_ebd": "none",
-        "conv_kernel_size": 0,
-        **_DEBERTA_DEFAULTS,
-        "intermediate_size": 6144,
-    },
     names={"table_width": "embedding_size"},
     input_layer=(
         _WORD_TABLE,
@@ -157,18 +105,6 @@ _DEBERTA = Family(
 
 _MODERNBERT = Family(
     prefix="model.",
-    defaults={
-        **sizes(50368, 768, 22, 12),
-        "max_position_embeddings": 8192,
-        "norm_eps": 1e-5,
-        "norm_bias": False,
-        "local_attention": 128,
-        "pad_token_id": 50283,
-        "intermediate_size": 1152,
-        "hidden_activation": "gelu",
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
     names={"hidden_act": "hidden_activation"},
     input_layer=(Embed("embeddings.tok_embeddings.weight"), norm("embeddings.norm")),
     block=encoder_blocks.MODERNBERT,
@@ -184,7 +120,6 @@ _MODERNBERT = Family(
 _EMB_LN = {f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")}
 _NOMIC = _like_bert(
     "",
-    defaults={"vocab_size": 30528, "max_position_embeddings": 2048, "hidden_act": "silu"},
     input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
     preferred_names=_EMB_LN,
     block=encoder_blocks.NOMIC,
@@ -194,7 +129,7 @@ _NOMIC = _like_bert(
 )
 _PUBLISHED_NOMIC = replace(
     _NOMIC,
-    defaults={**_NOMIC.defaults, "hidden_act": None},
+    defaults={"hidden_act": None},
     names={
         "hidden_size": "n_embd",
         "num_hidden_layers": "n_layer",
@@ -217,7 +152,7 @@ _PUBLISHED_NOMIC = replace(
 )
 _NOMIC_MOE = replace(
     _PUBLISHED_NOMIC,
-    defaults={**_NOMIC.defaults, "hidden_act": None, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "qkv_proj_bias": True},
+    defaults={"hidden_act": None, "mlp_fc1_bias": True, "mlp_fc2_bias": True, "qkv_proj_bias": True},
     names={**_PUBLISHED_NOMIC.names, "hidden_act": "activation_function"},
     block=encoder_blocks.NOMIC_MOE,
     stored=encoder_blocks.NOMIC_MOE_STORED,
@@ -232,24 +167,10 @@ _NOMIC_MOE = replace(
         "ffn_div": 1,
         "parallel_block": False,
     },
-    experts=ExpertSpec(
-        chosen="moe_top_k",
-        dense=encoder_blocks.has_no_experts,
-        instead=encoder_blocks.NOMIC_DENSE,
-    ),
+    experts=ExpertSpec("moe_top_k", dense=encoder_blocks.has_no_experts, instead=encoder_blocks.NOMIC_DENSE),
 )
 _JINA_V3 = _like_bert(
     "",
-    defaults={
-        **sizes(250002, 1024, 24, 16),
-        "intermediate_size": 4096,
-        "max_position_embeddings": 8194,
-        "type_vocab_size": 1,
-        "layer_norm_eps": 1e-5,
-        "pad_token_id": 1,
-        "lora_rank": 4,
-        "lora_alpha": 1,
-    },
     input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
     preferred_names=_EMB_LN,
     adapters=True,
@@ -269,7 +190,6 @@ _XLM_ROBERTA_FLASH = replace(  # jina-reranker-v2
 )
 _JINA_V2 = _like_bert(
     "bert.",
-    defaults={"feed_forward_type": "original"},
     input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM),
     required_values={"position_embedding_type": "alibi"},
     block=encoder_blocks.JINA_V2,
@@ -282,16 +202,6 @@ _JINA_CODE = replace(_JINA_V2, block=encoder_blocks.JINA_CODE, stored=encoder_bl
 _JINA_V2 = replace(_JINA_V2, variants={".mlp.up_gated_layer.": ("jina_bert_code", _JINA_CODE)})
 _EUROBERT = Family(
     prefix="model.",
-    defaults={
-        **sizes(128256, 768, 12, 12),
-        "intermediate_size": 3072,
-        "hidden_act": "silu",
-        "max_position_embeddings": 8192,
-        "rms_norm_eps": 1e-5,
-        "pad_token_id": 128001,
-        "attention_bias": False,
-        "mlp_bias": False,
-    },
     input_layer=(Embed("embed_tokens.weight"),),
     block=decoder_blocks.LLAMA,
     after_blocks=(rms_norm("norm"),),
@@ -301,56 +211,23 @@ _EUROBERT = Family(
 )
 
 
-def _text_tower(longest: int, **defaults: Any) -> Family:
-    """Return the family of CLIP's and SigLIP's text towers; `defaults` extend those that both have."""
-    return Family(
-        prefix="text_model.",
-        defaults={
-            "num_hidden_layers": 12,
-            "max_position_embeddings": longest,
-            "pad_token_id": 1,
-            "eos_token_id": 49407,
-            **defaults,
-        },
-        input_layer=(Embed("embeddings.token_embedding.weight"), AddPosition("embeddings.position_embedding.weight")),
-        block=encoder_blocks.CLIP,
-        after_blocks=(norm("final_layer_norm"),),
-    )
-
-
-_CLIP_TEXT = replace(
-    _text_tower(
-        77,
-        vocab_size=49408,
-        hidden_size=512,
-        num_attention_heads=8,
-        intermediate_size=2048,
-        hidden_act="quick_gelu",
-        layer_norm_eps=1e-5,
-    ),
+_CLIP_TEXT = Family(
+    prefix="text_model.",
+    input_layer=(Embed("embeddings.token_embedding.weight"), AddPosition("embeddings.position_embedding.weight")),
+    block=encoder_blocks.CLIP,
+    after_blocks=(norm("final_layer_norm"),),
     causal=True,
     text_vector=TextVector("eos", linear("text_projection", biased=False)),
 )
-_SIGLIP_TEXT = replace(
-    _text_tower(
-        64,
-        vocab_size=32000,
-        hidden_size=768,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        hidden_act="gelu_pytorch_tanh",
-        layer_norm_eps=1e-6,
-    ),
-    text_vector=TextVector("lasttoken", linear("head"), filled=True),
-)
+_SIGLIP_VECTOR = TextVector("lasttoken", linear("head"), filled=True)
+_SIGLIP_TEXT = replace(_CLIP_TEXT, causal=False, text_vector=_SIGLIP_VECTOR)
 
 ENCODERS: dict[str, Family] = {
     "bert": replace(_BERT, variants={"position_embedding_type=alibi": ("jina_bert", _JINA_V2)}),
     "roberta": _ROBERTA,
-    "camembert": replace(_ROBERTA, defaults={**_ROBERTA.defaults, "vocab_size": 30522}),
+    "camembert": _ROBERTA,
     "xlm-roberta": replace(
         _ROBERTA,
-        defaults={**_ROBERTA.defaults, "vocab_size": 30522},
         variants={
             "position_embedding_type=rotary": ("jina_embeddings_v3", _JINA_V3),
             ".mixer.Wqkv.": ("xlm_roberta_flash", _XLM_ROBERTA_FLASH),
@@ -358,16 +235,6 @@ ENCODERS: dict[str, Family] = {
     ),
     "distilbert": Family(
         prefix="distilbert.",
-        defaults={
-            "vocab_size": 30522,
-            "dim": 768,
-            "n_layers": 6,
-            "n_heads": 12,
-            "hidden_dim": 3072,
-            "activation": "gelu",
-            "max_position_embeddings": 512,
-            "pad_token_id": 0,
-        },
         names={
             "hidden_size": "dim",
             "num_hidden_layers": "n_layers",
@@ -382,7 +249,6 @@ ENCODERS: dict[str, Family] = {
     "ernie": _like_bert(
         "ernie.",
         block=encoder_blocks.BERT,
-        defaults={"use_task_id": False, "task_type_vocab_size": 3},
         input_layer=(
             _WORD_TABLE,
             _TYPE_TABLE,
@@ -400,35 +266,17 @@ ENCODERS: dict[str, Family] = {
         "roberta_prelayernorm.",
         block=encoder_blocks.pre_norm("attention.LayerNorm", "intermediate.LayerNorm"),
         after_blocks=(norm("LayerNorm"),),
-        defaults={"vocab_size": 50265},
     ),
     "xlm-roberta-xl": _like_roberta(
         "roberta.",
         block=encoder_blocks.pre_norm("attention.self_attn_layer_norm", "LayerNorm"),
         after_blocks=(norm("encoder.LayerNorm"),),
-        defaults={
-            **sizes(250880, 2560, 36, 32),
-            "intermediate_size": 10240,
-            "max_position_embeddings": 514,
-            "type_vocab_size": 1,
-            "layer_norm_eps": 1e-5,
-        },
         input_layer=(_WORD_TABLE, _POSITION_TABLE, _TYPE_TABLE),
     ),
     "albert": _like_bert(
         "albert.",
         block=encoder_blocks.ALBERT,
         block_if={"num_hidden_groups": 1, "inner_group_num": 1},
-        defaults={
-            "vocab_size": 30000,
-            "hidden_size": 4096,
-            "num_attention_heads": 64,
-            "intermediate_size": 16384,
-            "hidden_act": "gelu_new",
-            "embedding_size": 128,
-            "num_hidden_groups": 1,
-            "inner_group_num": 1,
-        },
         names={"table_width": "embedding_size"},
         input_layer=(*_BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
         projected="always",
@@ -437,25 +285,18 @@ ENCODERS: dict[str, Family] = {
     "electra": _like_bert(
         "electra.",
         block=encoder_blocks.BERT,
-        defaults={"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "embedding_size": 128},
         names={"table_width": "embedding_size"},
         input_layer=(*_BERT_INPUT, linear("embeddings_project")),
     ),
     "rembert": _like_bert(
         "rembert.",
         block=encoder_blocks.BERT,
-        defaults={
-            **sizes(250300, 1152, 32, 18),
-            "intermediate_size": 4608,
-            "input_embedding_size": 256,
-        },
         names={"table_width": "input_embedding_size"},
         input_layer=(*_BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
         projected="always",
     ),
     "roformer": _like_bert(
         "roformer.",
-        defaults={"vocab_size": 50000, "max_position_embeddings": 1536, "rotary_value": False},
         names={"table_width": "embedding_size"},
         input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM, linear("embeddings_project")),
         block=encoder_blocks.BERT,
@@ -468,22 +309,6 @@ ENCODERS: dict[str, Family] = {
     ),
     "embedding_gemma2_text": Family(
         prefix="",
-        defaults={
-            **sizes(262144, 512, 24, 4),
-            "num_key_value_heads": 2,
-            "head_dim": 256,
-            "global_head_dim": 512,
-            "num_global_key_value_heads": 1,
-            "intermediate_size": 2048,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "max_position_embeddings": 262144,
-            "rms_norm_eps": 1e-6,
-            "attention_bias": False,
-            "sliding_window": 512,
-            "hidden_size_per_layer_input": 512,
-            "embedding_dim": 768,
-            "pad_token_id": 0,
-        },
         names={"hidden_act": "hidden_activation"},
         input_layer=(Embed("embed_tokens.weight"), Scale(0.0)),
         block=decoder_blocks.EMBEDDING_GEMMA2,
@@ -501,12 +326,6 @@ ENCODERS: dict[str, Family] = {
     ),
     "gte": _like_bert(
         "",
-        defaults={
-            "vocab_size": 250048,
-            "max_position_embeddings": 8192,
-            "type_vocab_size": 1,
-            "pad_token_id": 1,
-        },
         input_layer=(_WORD_TABLE, _TYPE_TABLE, _NORM),
         present_if={AddType: ("type_vocab_size",)},
         required_values={"position_embedding_type": "rope", "logn_attention_scale": False},
@@ -517,29 +336,9 @@ ENCODERS: dict[str, Family] = {
     ),
     "jina_embeddings_v3": _JINA_V3,
     "eurobert": _EUROBERT,
-    "ultrabert": replace(
-        _EUROBERT,
-        prefix="",
-        defaults={
-            **_EUROBERT.defaults,
-            **sizes(32000, 4096, 32, 32),
-            "intermediate_size": 11008,
-            "max_position_embeddings": 32768,
-            "rms_norm_eps": 1e-6,
-            "pad_token_id": 0,
-            "sliding_window": 128,
-        },
-        window="sliding_window",
-        window_of="each",
-    ),
+    "ultrabert": replace(_EUROBERT, prefix="", window="sliding_window", window_of="each"),
     "big_bird": _like_bert(
         "bert.",
-        defaults={
-            "vocab_size": 50358,
-            "max_position_embeddings": 4096,
-            "hidden_act": "gelu_new",
-            "rescale_embeddings": False,
-        },
         input_layer=(_WORD_TABLE, Scale(0.0), _TYPE_TABLE, _POSITION_TABLE, _NORM),
         scale=ScaleSpec(switch="rescale_embeddings"),
         prompt_embeds_output="unscaled_embeddings",
@@ -549,16 +348,11 @@ ENCODERS: dict[str, Family] = {
         "bert.",
         block=encoder_blocks.pre_norm("attention.ln", "ln"),
         after_blocks=(norm("encoder.ln"),),
-        defaults={
-            **sizes(29056, 1024, 24, 16),
-            "intermediate_size": 4096,
-        },
         input_layer=(_WORD_TABLE, _TYPE_TABLE, _POSITION_TABLE),  # the norm opens its blocks
     ),
     "layoutlm": _like_bert(
         "layoutlm.",
         block=encoder_blocks.BERT,
-        defaults={"max_2d_position_embeddings": 1024},
         input_layer=(
             _WORD_TABLE,
             _POSITION_TABLE,
@@ -576,7 +370,6 @@ ENCODERS: dict[str, Family] = {
     ),
     "mpnet": _like_roberta(
         "mpnet.",
-        defaults={"vocab_size": 30527, "type_vocab_size": None, "relative_attention_num_buckets": 32},
         input_layer=(_WORD_TABLE, _POSITION_TABLE, _NORM),
         block=encoder_blocks.MPNET,
         block_if={"relative_attention_num_buckets": 32},  # the class computes no others
@@ -592,26 +385,11 @@ ENCODERS: dict[str, Family] = {
     ),
     "funnel": Family(
         prefix="funnel.",
-        defaults={"vocab_size": 30522, "d_model": 768, "n_head": 12, "layer_norm_eps": 1e-9, "pad_token_id": None},
         names={"hidden_size": "d_model", "num_attention_heads": "n_head"},
         input_layer=(_WORD_TABLE, norm("embeddings.layer_norm")),
     ),
     "esm": Family(
         prefix="esm.",
-        defaults={
-            "vocab_size": None,
-            "hidden_size": 768,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-            "max_position_embeddings": 1026,
-            "layer_norm_eps": 1e-12,
-            "position_embedding_type": "absolute",
-            "emb_layer_norm_before": None,
-            "token_dropout": False,
-            "mask_token_id": None,
-            "pad_token_id": None,
-            "intermediate_size": 3072,
-        },
         input_layer=(_WORD_TABLE, TokenDropout(0), _POSITION_TABLE, norm("embeddings.layer_norm"), MaskRows()),
         block=encoder_blocks.pre_norm("attention.LayerNorm", "LayerNorm"),
         after_blocks=(norm("encoder.emb_layer_norm_after"),),
@@ -631,7 +409,6 @@ ENCODERS: dict[str, Family] = {
     "flaubert": replace(_XLM, variants={"pre_norm": ("flaubert", replace(_XLM, block=encoder_blocks.FLAUBERT))}),
     "xlnet": Family(
         prefix="transformer.",
-        defaults={"vocab_size": 32000, "d_model": 1024, "n_layer": 24, "n_head": 16, "pad_token_id": 5},
         names={"hidden_size": "d_model", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"},
         input_layer=(Embed("word_embedding.weight"),),
         causal="attn_type=uni",
@@ -639,10 +416,6 @@ ENCODERS: dict[str, Family] = {
     ),
     "deberta": replace(
         _DEBERTA,
-        defaults={
-            **sizes(50265, 768, 12, 12),
-            **_DEBERTA_DEFAULTS,
-        },
         buckets=replace(_DEBERTA_BUCKETS, count=-1, norm=None),
         block=encoder_blocks.DEBERTA,
         block_if={"talking_head": None},
@@ -660,7 +433,5 @@ ENCODERS: dict[str, Family] = {
     ),
     "clip_text_model": _CLIP_TEXT,
     "siglip_text_model": _SIGLIP_TEXT,
-    "siglip2_text_model": replace(
-        _SIGLIP_TEXT, text_vector=TextVector("lasttoken", linear("head"), filled=True, lowercase=True)
-    ),
+    "siglip2_text_model": replace(_SIGLIP_TEXT, text_vector=replace(_SIGLIP_VECTOR, lowercase=True)),
 }

@@ -25,9 +25,14 @@ def equal(count: int) -> Shares:
     return lambda config: (1,) * count
 
 
+def head_count(config: Config) -> int:
+    """Return the number of attention heads."""
+    return config.count("num_attention_heads")
+
+
 def by_heads(config: Config) -> tuple[int, ...]:
     """Return the shares of queries, keys and values of all heads."""
-    heads = config.count("num_attention_heads")
+    heads = head_count(config)
     keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
     return heads, keys, keys
 
@@ -37,15 +42,15 @@ class TensorPart:
     """A tensor as part of another.
 
     Attributes:
-        stem: of the other, its block's number written as {block}.
-        index: which of its parts.
+        stem: stem of the other tensor, its block's number written as {block}.
+        index: number of the part.
         shares: how its rows are divided.
         groups: into how many groups the rows are divided first, each of which holds all parts (GPT-NeoX: one a head).
         transposed: the file holds [in, out] (GPT-2's Conv1D).
         by_block: whether the number of the block is the index.
-        experts: of a tensor with the matrices of all experts: how many; `stem` is then its whole name.
+        experts: number of experts in a tensor with all their matrices; `stem` is then its whole name.
         stacked: whether that tensor has a dimension of experts, or their rows lie behind one another.
-        expert: whose matrix is read.
+        expert: number of the expert whose matrix is read.
     """
 
     stem: str
@@ -57,6 +62,23 @@ class TensorPart:
     experts: Callable[[Config], int] | None = None
     stacked: bool = True
     expert: int = 0
+
+
+Stored = dict[str, tuple[str | TensorPart, ...]]
+"""Stem of a tensor -> where files hold it, tried in order."""
+
+
+def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
+    """Return where modules lie that files hold as one.
+
+    Args:
+        stem: of the modules in the class.
+        names: of the modules, in the order of their parts.
+        whole: the module that holds all.
+        how: more of TensorPart; by default all parts are equal.
+    """
+    how = {"shares": equal(len(names))} | how
+    return {f"{stem}.{name}": (TensorPart(whole, index, **how),) for index, name in enumerate(names)}
 
 
 def expert_count(config: Config) -> int:
@@ -84,7 +106,7 @@ class BucketSpec:
     """Which relative buckets a family uses, and the config keys of their sizes.
 
     Attributes:
-        kind: as positional_encodings.Buckets.
+        kind: as in positional_encodings.Buckets.
         table: the table's tensor; None: every layer has a table of its own, and none is exported.
         count, reach: a config key, or the number itself.
         switch: config key that must be true; None: always on.
@@ -123,12 +145,12 @@ class ExpertSpec:
     """Which config keys, besides num_experts, complete a family's mixtures of experts.
 
     Attributes:
-        chosen: of a row's experts.
-        inner: of the width of an expert between up and down.
-        shared_inner: of that of the shared expert; None: there is none.
+        chosen: number of experts of a row.
+        inner: width of an expert between up and down.
+        shared_inner: width of the shared expert between up and down; None: there is none.
         normalized: true: the weights of a row's experts are softmax over their own scores; false: over all; None: as
             the recipe says.
-        jitter: of sparsemixer; None: none.
+        jitter: jitter of sparsemixer; None: none.
         dense: whether a layer has the step `instead` in place of experts; None: none has.
         instead: a feed-forward step.
     """
@@ -151,7 +173,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class TextVector:
-    """How a family makes the vector of a text itself.
+    """How a family makes the vector of a text without files that describe it.
 
     Attributes:
         mode: eos: the row of the token that ends the text; lasttoken: the last row.
@@ -171,8 +193,7 @@ class Family:
     """One model_type: its recipe, and the config keys that complete it.
 
     Attributes:
-        prefix: what files of the family's other classes put before every tensor name.
-        defaults: what transformers' config class assumes for keys that config.json omits, under the class's own names.
+        prefix: prefix of every tensor name in files of the family's other classes.
         names: usual key -> the config's own name for it, where they differ; `table_width` is the width of the tables
             before a Linear.
         input_layer: the steps before the first block.
@@ -181,7 +202,7 @@ class Family:
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
         absent: stems of norms of single blocks that are not there.
         experts: what completes the Experts of `block`, which name one expert for all, {expert} its number.
-        feed_forward: what the config changes in the feed-forward step besides; None: nothing.
+        feed_forward: changes that the config makes to the feed-forward step; None: none.
         bias_if: config key that must be true -> what the names of the Linear steps contain that have a bias only then.
         norm_if: config key that must be true -> what the names of the blocks' norms contain that are there only then.
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
@@ -214,7 +235,7 @@ class Family:
         mask_from: sent: no mask means all tokens are attended to. pad_count: the first n tokens, n the count of tokens
             that are not padding (XLM).
         decoder: the decoder's side, where this family is the encoder's.
-        side: which side this is, where the model has two.
+        side: the side that this is, if the model has two.
         rotates: whether the attention rotates queries and keys, as positions/rope/conventions.py says; or the
             condition.
         stored_frequencies: how names of tensors end that hold the frequencies of its rotation, used instead of the
@@ -234,13 +255,14 @@ class Family:
         omits_masks: no mask is exported: sliding and full layers share one RoPE table, layers are recurrent, or
             attention is by blocks (BigBird, Longformer).
         text_vector: how it makes the vector of a text; None: only files of sentence-transformers say so.
-        alibi: its ALiBi; None: none.
-        buckets: its relative buckets; None: none.
+        alibi: ALiBi of the family; None: none.
+        buckets: relative buckets of the family; None: none.
         adapters: whether files may hold LoRA adapters of several tasks beside the weights (adapters.py).
+        defaults: what transformers' config class assumes for keys that config.json omits, under the class's own names:
+            those of class_defaults.json, in which a row here has only what differs (published code).
     """
 
     prefix: str
-    defaults: Mapping[str, Any]
     input_layer: Recipe
     block: Recipe = ()
     after_blocks: Recipe = ()
@@ -290,16 +312,7 @@ class Family:
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
     adapters: bool = False
-
-
-def sizes(vocab_size: int, hidden: int, layers: int, heads: int) -> dict[str, Any]:
-    """Return a config class's sizes under the usual keys."""
-    return {
-        "vocab_size": vocab_size,
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-    }
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def norm(stem: str) -> LayerNorm:

@@ -40,12 +40,12 @@ class FittedModel:
         recipe: the steps of the input layer.
         encoder: the steps of all blocks; empty where the family's blocks are not exported or the checkpoint has none.
         position: how tokens are numbered.
-        encodings: what the attention does with positions, with the file's tensor names.
+        encodings: positional encodings of the attention, with the file's tensor names.
         shapes: the shape every named tensor must have.
-        prefix: what the file puts before the base class's tensor names.
-        extras: what graphs read of each token besides id, position and segment.
+        prefix: prefix of the base class's tensor names in the file.
+        extras: inputs of the graphs for each token besides id, position and segment.
         per_layer: steps to the embeddings each layer has of its own; empty: it has none.
-        assumed: what was assumed of an unknown model_type, or taken from --attention, in sentences.
+        assumed: assumptions about an unknown model_type, or taken from --attention, in sentences.
         head: how hidden states become logits; None: it is not exported, for the reason in `no_head_reason`.
         parts: tensors that the file holds as parts of others, by name.
         no_blocks_reason: why there is no `encoder`; None: there is one.
@@ -123,7 +123,7 @@ def fit(
     """Fit the family of a checkpoint to it.
 
     Args:
-        checkpoint: its config and tensor headers; no tensor is read.
+        checkpoint: config and tensor headers of the checkpoint; no tensor is read.
         side: encoder or decoder, of a family that has both; None: its encoder.
         assume: treat an unknown model_type as a plain decoder, where its tensors and config fit one.
         attention: how a decoder attends, instead of what its config says.
@@ -145,14 +145,14 @@ def fit(
     note = None
     if attention:
         config, note = with_attention(family, config, attention)
-    fitted = _fitted(model_type, family, config, checkpoint, assumed)
+    fitted = _with_head(_fitted(model_type, family, config, checkpoint, assumed), checkpoint)
     return replace(fitted, assumed=(*fitted.assumed, note)) if note else fitted
 
 
 def variant_of(
     model_type: str, family: Family, data: Mapping[str, Any], tensor_names: Iterable[str] = ()
 ) -> tuple[str, Family, Mapping[str, Any]]:
-    """Return the arguments, or what the config and the names of tensors say that the model is instead."""
+    """Return the arguments, or the family and config of the variant that the config and tensor names show."""
     config = Config(data, family.defaults, family.names)
     for condition, (own_type, variant) in family.variants.items():
         inside = condition.startswith(".") and any(condition in name for name in tensor_names)
@@ -175,6 +175,7 @@ def _check_required_values(family: Family, config: Config) -> None:
 def _fitted(
     model_type: str, family: Family, config: Config, checkpoint: Checkpoint, assumed: tuple[str, ...]
 ) -> FittedModel:
+    """Return the family fitted to the checkpoint, its output head still missing."""
     prefix = find_prefix(family, checkpoint, config)
     parts: dict[str, StoredPart] = {}
     adapters = adapters_of(family, config, prefix, checkpoint, parts)
@@ -184,10 +185,6 @@ def _fitted(
     encodings = fitting.encodings_in_file(fitted)
     encoder, reason = fitting.checked_blocks(fitted)
     shapes = fitting.shapes(recipe + encoder, per_layer, encodings)
-    word_table = next((step.table for step in recipe if isinstance(step, Embed)), None)
-    head, no_head_reason = fit_head(checkpoint, model_type, word_table, assumed=bool(assumed))
-    if assumed and head:
-        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
     tasks = adapters.tasks if adapters else ()
     return FittedModel(
         model_type=model_type,
@@ -202,12 +199,20 @@ def _fitted(
         extras=extra_inputs(family, config, recipe, len(tasks)),
         per_layer=per_layer,
         assumed=assumed,
-        head=head,
-        no_head_reason=no_head_reason,
         parts=parts,
         no_blocks_reason=reason,
         tasks=tasks,
     )
+
+
+def _with_head(model: FittedModel, checkpoint: Checkpoint) -> FittedModel:
+    """Return the model with its output head, or why it has none."""
+    word_table = next((step.table for step in model.recipe if isinstance(step, Embed)), None)
+    assumed = model.assumed
+    head, reason = fit_head(checkpoint, model.model_type, word_table, assumed=bool(assumed))
+    if assumed and head:
+        assumed += (f"logits are hidden states times {head.matrix!r}, with nothing before or after it",)
+    return replace(model, head=head, no_head_reason=reason, assumed=assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +220,8 @@ class _Fitting:
     """A family that is being fitted to a checkpoint.
 
     Attributes:
-        prefix: what the file puts before the base class's tensor names.
-        parts: where tensors that are parts of others are noted, by name.
+        prefix: prefix of the base class's tensor names in the file.
+        parts: gets the tensors that are parts of others, by name.
         adapters: None: the file holds none.
     """
 
@@ -229,7 +234,7 @@ class _Fitting:
     adapters: Adapters | None
 
     def naming(self, fused: bool = False) -> TensorNaming:
-        """Return the function from a name of the base class to the file's; parts of tensors are noted if `fused`."""
+        """Return the function from a name of the base class to the file's; parts of tensors are recorded if `fused`."""
         noted = (self.config, self.parts) if fused else None
         return checkpoint_naming(self.family, self.prefix, self.checkpoint, noted)
 
@@ -245,7 +250,7 @@ class _Fitting:
         return self._renamed(steps, naming), tuple(renamed(step, naming) for step in per_layer)
 
     def encodings(self) -> Encodings:
-        """Return the encodings, with the frequencies that the file holds, where it holds some."""
+        """Return the encodings, with the frequencies of the file if it holds some."""
         fitted, end = fit_encodings(self.family, self.config, self.model_type), self.family.stored_frequencies
         held = (each for each in self.checkpoint.tensors if end and each.startswith(self.prefix) and each.endswith(end))
         name = next(held, None)
@@ -283,7 +288,7 @@ class _Fitting:
         return replace(encodings, buckets=unless_refused(refused, buckets.kind, in_file, None), refused=refused)
 
     def checked_blocks(self, encodings: Encodings) -> tuple[Recipe, str | None]:
-        """Return the steps of all blocks, or why there are none: of a decoder, faulty blocks are a reason."""
+        """Return the steps of all blocks, or why there are none; faulty blocks of a decoder are such a reason."""
         try:
             blocks, reason = self._blocks(encodings)
             self._check_shapes(expected_shapes(blocks, self.config, self.family))
@@ -304,13 +309,13 @@ class _Fitting:
         return shapes
 
     def position_rule(self, recipe: Recipe, shapes: Mapping[str, Shape]) -> PositionRule:
-        """Return the position rule, with the rows of the file's position table where there is one."""
+        """Return the position rule, with the rows of the file's position table if there is one."""
         rule = position_rule(self.family, self.config)
         table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
         return rule if table is None else replace(rule, rows=shapes[table][0])
 
     def _sinusoids(self) -> str | None:
-        """Return the name of the file's own sinusoids; None: it holds none."""
+        """Return the name of the file's own sinusoids; None if it holds none."""
         table = self.family.sinusoid_table
         return self.prefix + table if table is not None and self.prefix + table in self.checkpoint.tensors else None
 

@@ -1,4 +1,4 @@
-"""Translates a GGUF header to Hugging Face's terms: config.json's keys; gguf_tensors.py has the tensors.
+"""Translates a GGUF header to the keys of config.json; gguf_tensors.py translates the tensors.
 
 What the header does not say (an activation, the lowest T5 bucket, the window of a Mistral) is left to the family's
 defaults, or is what llama.cpp computes. The conversion to GGUF changes nothing before the first block, except that it
@@ -61,10 +61,10 @@ class Architecture:
         model_type: the family.
         keys: further keys of the header -> the config's, as _SIZES.
         fixed: config values that hold for all of it.
-        head: what the family calls the output matrix.
+        head: the family's name of the output matrix.
         whole: how llama.cpp stores its blocks is known.
         paired, shifted: as in gguf_tensors.py.
-        prefix: of the names of its blocks.
+        prefix: prefix of the names of its blocks.
     """
 
     model_type: str
@@ -147,17 +147,13 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
     cannot be read; None: they can.
 
     Args:
-        file: its header.
+        file: header of the file.
         what: the file's name in error messages.
 
     Raises:
         BadCheckpoint: the architecture is unknown, or values are impossible.
     """
-    architecture = file.metadata.get("general.architecture")
-    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
-        raise BadCheckpoint(
-            f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
-        )
+    architecture = _architecture(file, what)
     entry = ARCHITECTURES[architecture]
     values = {
         key.removeprefix(architecture + "."): _plain(value)
@@ -186,6 +182,16 @@ def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:
     return config, arranged(file.tensors, names, _heads(config), entry.paired, shifted), reason
 
 
+def _architecture(file: Gguf, what: str) -> str:
+    """Return the file's architecture, a key of ARCHITECTURES."""
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise BadCheckpoint(
+            f"{what} has general.architecture {str(architecture)[:60]!r}; known are {', '.join(sorted(ARCHITECTURES))}"
+        )
+    return architecture
+
+
 def _heads(config: Config) -> tuple[int, int]:
     """Return the number of heads of queries, and of keys."""
     heads, keys = (config.get(key) for key in ("num_attention_heads", "num_key_value_heads"))
@@ -204,7 +210,7 @@ def _config(entry: Architecture, architecture: str, values: Config, file: Gguf) 
 
 
 def _family(config: Config) -> Family | None:
-    """Return the family of a config, or the variant that it asks for; None: it is unknown."""
+    """Return the family of a config, or the variant that it names; None if it is unknown."""
     family = FAMILIES.get(config["model_type"])
     variants = family.variants.items() if family else ()
     held = (variant for key, (_, variant) in variants if FamilyConfig(config, {}, {}).holds(key))
@@ -236,7 +242,7 @@ def _plain_t5(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[str, Tensor]) -> Config:
-    """Return the keys of config.json that only blocks read: what a file leaves out is what llama.cpp then takes."""
+    """Return the keys of config.json that only blocks read; missing ones get llama.cpp's defaults."""
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
     derived = width // heads if is_size(heads) and is_size(width) else None
     values_of_blocks: Config = {"num_key_value_heads": config.get("num_key_value_heads", heads)}
@@ -263,7 +269,7 @@ def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[
 
 
 def _windows(config: Config, values: Config) -> Config:
-    """Return which layers have a window, where the file says so."""
+    """Return which layers have a window, if the file says so."""
     pattern, blocks = values.get("attention.sliding_window_pattern"), config.get("num_hidden_layers")
     if isinstance(pattern, bool) and is_size(blocks) and blocks <= _MOST_BLOCKS:  # of a list of equal values
         pattern = [pattern] * blocks
@@ -295,7 +301,7 @@ def _model_type(entry: Architecture, architecture: str, file: Gguf) -> str:
 
 
 def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
-    """Return the sizes that the tables have, which override the header's."""
+    """Return the sizes of the tables, which override the header's."""
     rows = {
         name: tensors[table].shape[0]
         for table, name in (
@@ -309,7 +315,7 @@ def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
 
 
 def _tokens(metadata: Mapping[str, Any]) -> Config:
-    """Return the ids of special tokens; None where the file has none, which overrides the family's default."""
+    """Return the ids of special tokens; None for those that the file lacks, overriding the family's default."""
     return {name: metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
 
 

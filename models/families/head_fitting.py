@@ -29,8 +29,8 @@ def fit_head(
     """Return the head of a checkpoint, or None and the reason why it has none.
 
     Args:
-        checkpoint: its config and tensor headers.
-        model_type: of its text, where the checkpoint has several towers.
+        checkpoint: config and tensor headers of the checkpoint.
+        model_type: model_type of the text, if the checkpoint has several towers.
         table: the word table of its input layer, as the file calls it; None: it has none.
         assumed: treat an unknown model_type as one whose logits are the rows times a matrix.
 
@@ -117,7 +117,7 @@ def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size
 
 
 def _transform_names(spec: HeadSpec, checkpoint: Checkpoint) -> TransformNames:
-    """Return what the file calls the tensors of a transform; none of a head that has none."""
+    """Return the file's names of a transform's tensors; none for a head without a transform."""
     names: TransformNames = {}
     if not spec.dense:
         return names
@@ -172,7 +172,7 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 
 def _find(names: Iterable[str], checkpoint: Checkpoint) -> str | None:
-    """Return what the file calls the first of the names that it holds, alone or, if once only, after a prefix."""
+    """Return the file's name of the first name that it holds, alone or, if it occurs once, after a prefix."""
     for name in names:
         if name in checkpoint.tensors:
             return name

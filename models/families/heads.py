@@ -49,13 +49,13 @@ class HeadSpec:
         tied_to: tables the matrix may be tied to, tried in order; (): the table of the input layer.
         dense, norm: stems of the transform's linear and norm; "": it has none.
         activation: a config key, or the activation itself after "=".
-        eps: of the norm: a config key, or the number itself.
+        eps: epsilon of the norm: a config key, or the number itself.
         needs_bias: a file without the bias is one without the head; else a missing bias is zero.
         optional_tensors: tensors of the transform that a config may switch off: a missing one counts as none.
         before, after: factors of hidden states and of logits.
         cap: config key of the soft cap.
         required_values: config key -> the one value that is computed.
-        defaults: what transformers' config class assumes for keys that config.json omits.
+        defaults: defaults of transformers' config class for keys that config.json omits.
         fallback: the head of files that do not hold this one's tensors.
     """
 
@@ -171,85 +171,21 @@ _CAPPED = HeadSpec(cap="final_logit_softcapping", defaults=_TIED)
 _GEMMA2 = replace(_CAPPED, defaults=_TIED | {"final_logit_softcapping": 30.0})
 
 _PLAIN_TYPES = (
-    "llama",
-    "mistral",
-    "ministral",
-    "mixtral",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_moe",
-    "qwen2_vl",
-    "qwen2_vl_text",
-    "qwen2_5_vl",
-    "qwen2_5_vl_text",
-    "qwen3_vl",
-    "qwen3_vl_text",
-    "qwen3_vl_moe",
-    "qwen3_vl_moe_text",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "hunyuan_v1_moe",
-    "exaone4",
-    "apertus",
-    "arcee",
-    "seed_oss",
-    "dots1",
-    "bitnet",
-    "minimax",
-    "jamba",
-    "phi3",
-    "phimoe",
-    "stablelm",
-    "persimmon",
-    "nemotron",
-    "deepseek_v2",
-    "deepseek_v3",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "gpt_oss",
-    "llama4",
-    "llama4_text",
-    "helium",
-    "afmoe",
-    "hunyuan_v1_dense",
-    "mamba2",
-    "eurobert",
-    "dbrx",
-    "solar_open",
-    "llava",
+    "llama mistral ministral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_vl_text qwen2_5_vl "
+    "qwen2_5_vl_text qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text olmo olmo2 olmo3 olmoe hunyuan_v1_moe "
+    "exaone4 apertus arcee seed_oss dots1 bitnet minimax jamba phi3 phimoe stablelm persimmon nemotron deepseek_v2 "
+    "deepseek_v3 glm glm4 glm4_moe gpt_oss llama4 llama4_text helium afmoe hunyuan_v1_dense mamba2 eurobert dbrx "
+    "solar_open llava"
 )
 _TIED_TYPES = (
-    "gpt2",
-    "gpt_neo",
-    "gpt_bigcode",
-    "openai-gpt",
-    "bloom",
-    "mpt",
-    "falcon",
-    "opt",
-    "xglm",
-    "gemma",
-    "gemma3",
-    "smollm3",
-    "starcoder2",
-    "ernie4_5",
-    "mamba",
-    "falcon_mamba",
-    "lfm2",
-    "zamba",
-    "zamba2",
-    "jetmoe",
-    "mistral3",
+    "gpt2 gpt_neo gpt_bigcode openai-gpt bloom mpt falcon opt xglm gemma gemma3 smollm3 starcoder2 ernie4_5 mamba "
+    "falcon_mamba lfm2 zamba zamba2 jetmoe mistral3"
 )
 _GRANITE_TYPES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
 
 HEADS: dict[str, HeadSpec] = {
-    **dict.fromkeys(_PLAIN_TYPES, PLAIN),
-    **dict.fromkeys(_TIED_TYPES, _PLAIN_TIED),
+    **dict.fromkeys(_PLAIN_TYPES.split(), PLAIN),
+    **dict.fromkeys(_TIED_TYPES.split(), _PLAIN_TIED),
     **dict.fromkeys(("bert", "ernie", "megatron-bert", "layoutlm", "roformer"), _BERT),
     "big_bird": replace(_BERT, defaults={**_BERT.defaults, "hidden_act": "gelu_new"}),
     "nomic_bert": replace(

@@ -10,10 +10,9 @@ from pathlib import Path
 from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
-from models.checkpoints.hub import Repository
+from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, renamed_in_errors
 from models.families import FAMILIES, gguf_config
-from models.progress import Progress, no_progress
 
 GGUF = ".gguf"
 
@@ -30,7 +29,7 @@ def is_file_or_hub_id(what: str | Path) -> bool:
 def located(
     what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
 ) -> Iterator[LocatedCheckpoint]:
-    """Find a checkpoint; what is made or fetched for it is deleted when the block ends.
+    """Find a checkpoint; files made or fetched for it are deleted when the block ends.
 
     Args:
         what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
@@ -104,7 +103,7 @@ def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
 
 @contextmanager
 def _temporary(label: str, repository: Repository | None = None) -> Iterator[Path]:
-    """Create a temporary folder; errors that name it are changed to name what the operator gave."""
+    """Create a temporary folder; errors that name it show the operator's name instead."""
     with tempfile.TemporaryDirectory(prefix="inlay-") as name:
         folder = Path(name).resolve()
         paths = (folder / hub_files.PARTIAL, folder)

@@ -38,7 +38,7 @@ def padding_rows(model_type: str, recipe: Recipe, position: PositionRule, pad_id
         model_type: the family.
         recipe: the steps of its input layer.
         position: how it numbers tokens.
-        pad_id: of the tokenizer or config; None: none.
+        pad_id: padding id of the tokenizer or config; None: none.
     """
     rows: dict[str, int] = {}
     word = FIXED.get(model_type, pad_id)

@@ -20,7 +20,7 @@ class StoredPart:
 
     Attributes:
         tensor: what is read: the other, or rows of it.
-        shape: of the part.
+        shape: shape of the part.
         rows: [groups, rows of a group], the part's first and last row of each; None: all that is read.
         transposed: before rows are taken.
         side_by_side: before these: what is read are matrices [count, outputs, inputs], of which the whole is
@@ -34,16 +34,16 @@ class StoredPart:
     side_by_side: bool = False
 
     def view(self, array: RowSource) -> RowSource:
-        """Return the part of what was read."""
+        """Return the part from the whole that was read."""
         as_read = self.rows is None and not self.transposed and not self.side_by_side
         return array if as_read else _Reordered(self, array)
 
 
 def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> StoredPart:
-    """Return where a part lies.
+    """Return the place of a part.
 
     Args:
-        name: of the part.
+        name: name of the part.
         part: which.
         tensor: the whole.
         config: the sizes.
@@ -93,7 +93,7 @@ def _of_expert(tensor: Tensor, part: TensorPart, experts: int) -> Tensor:
 
 
 class _Reordered:
-    """A matrix that lies otherwise in the file (rows apart, columns, several): read whole when its rows are."""
+    """A matrix stored in another order (separate rows, columns, several); read whole when its rows are."""
 
     def __init__(self, part: StoredPart, array: RowSource) -> None:
         self.shape, self._part, self._array = part.shape, part, array

@@ -1,4 +1,4 @@
-"""The shapes that a config's sizes give the tensors of a recipe."""
+"""The shapes of a recipe's tensors by the sizes of a config."""
 
 from models.families.config import Config
 from models.families.family import Family
@@ -32,7 +32,7 @@ def expected_shapes(recipe: Recipe, config: Config, family: Family | None = None
     """Return the shape of every tensor that a filled recipe names.
 
     Args:
-        recipe: with the config's values filled in.
+        recipe: recipe with the config's values filled in.
         config: the sizes.
         family: how many more rows the position table has, and which config keys size the tables of extra inputs.
     """

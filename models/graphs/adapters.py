@@ -1,4 +1,4 @@
-"""Emits LoRA adapters: what the task of each token adds to a matrix product or to a table's row.
+"""Emits LoRA adapters: the term that each token's task adds to a matrix product or to a table's row.
 
 The adapters of all tasks are in one product: x @ A.T of all tasks, times `scale` where the column is of the token's
 task and times 0 elsewhere, @ B.T of all tasks. So tokens of different tasks, and of none, share a run, and a row has
@@ -29,10 +29,10 @@ def adapted_rows(builder: GraphBuilder, adapter: Adapter, rows: str, index: str,
     """Emit the rows of a table and what its adapter adds to them.
 
     Args:
-        builder: of the graph.
-        adapter: of the table.
+        builder: builder of the graph.
+        adapter: adapter of the table.
         rows: [N, d] or [1, d].
-        index: their numbers.
+        index: numbers of the rows.
         count: rows of the table.
     """
     task = builder.op("Max", TASKS, builder.scalar(0, np.int64))

@@ -46,13 +46,13 @@ def attend(
     """Emit the attention of each sequence by head, softmax(scale * query @ key.T + terms) @ value.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         projected: query, key and value, float32 [N, heads * width].
         rows: where the sequences lie.
         step: the attention.
-        width: of a head.
-        terms: of the scores.
-        relative: what a Disentangled multiplies with queries and keys, of `relative_matrices`.
+        width: width of a head.
+        terms: terms of the scores.
+        relative: what a Disentangled multiplies with queries and keys, from `relative_matrices`.
 
     Returns:
         float32 [N, heads * width].
@@ -78,7 +78,7 @@ def attend_of_one(
     relative: tuple[str | None, str | None],
     index: str,
 ) -> str:
-    """Emit the same for one query of each sequence alone, [B, heads * width].
+    """Emit attention for only one query of each sequence, [B, heads * width].
 
     Args:
         index: int64 [B], the packed row of each sequence's query.
@@ -118,7 +118,7 @@ class _Attention:
         return float(self.head_width**-0.5 if self.step.scale is None else self.step.scale)
 
     def choose(self, builder: GraphBuilder, condition: str, then: Emit, otherwise: Emit) -> str:
-        """Emit rows that one of two branches gives."""
+        """Emit the rows of one of two branches."""
         branches = []
         for emit in (then, otherwise):
             inside = builder.inner()
@@ -239,9 +239,9 @@ class _Attention:
         The products read the rows of all heads as they lie, without a transposition.
 
         Args:
-            builder: of the graph.
+            builder: builder of the graph.
             sequence: rows of query, key and value.
-            terms: what is added to the scores, broadcast to [heads, queries, keys]; none: nothing is.
+            terms: terms added to the scores, broadcast to [heads, queries, keys]; may be empty.
         """
         shape = builder.constant(np.array(self.by_head))
         query, key, value = (builder.op("Reshape", rows, shape) for rows in sequence)  # (S, heads, head_dim)
@@ -282,7 +282,7 @@ class _Attention:
         return self.choose(builder, long, lambda inside: self._blocks(inside, sequence, hidden, length), whole)
 
     def _hidden(self, builder: GraphBuilder, bounds: list[str]) -> str:
-        """Emit what is added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
+        """Emit the term added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
         axis = builder.constant(np.array([0]))
         attended = builder.cast(builder.op("Slice", "mask", *bounds, axis), "FLOAT")
         none = builder.op("Sub", builder.scalar(1.0), builder.op("ReduceMax", attended, keepdims=0))
@@ -313,7 +313,7 @@ class _Attention:
     def _terms(
         self, builder: GraphBuilder, sequence: list[str], hidden: str, rows: tuple[str, str], columns: tuple[str, str]
     ) -> list[str]:
-        """Emit what is added to the scores of queries `rows` and keys `columns`."""
+        """Emit the terms added to the scores of queries `rows` and keys `columns`."""
         if self.terms.added is None:
             found = [hidden]
         else:

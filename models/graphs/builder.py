@@ -29,7 +29,7 @@ class GraphBuilder:
     """Collects the nodes of one graph; methods that add to it return the name of a value.
 
     Args:
-        placed: where each tensor lies, in files which must be beside the .onnx.
+        placed: place of each tensor in files that must lie beside the .onnx.
     """
 
     def __init__(self, placed: Mapping[str, Tensor]) -> None:
@@ -52,7 +52,7 @@ class GraphBuilder:
         return name
 
     def shared(self, key: Hashable, make: Callable[[], str]) -> str:
-        """Return what `make` adds, which is added once for each key."""
+        """Return the value that `make` adds, added once for each key."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]
@@ -134,7 +134,7 @@ class GraphBuilder:
         """Return the finished ModelProto.
 
         Args:
-            name: of the graph.
+            name: name of the graph.
             inputs: name -> (element type, dimensions).
             outputs: name -> (value, element type, dimensions); a dimension is a number or a name.
         """

@@ -1,4 +1,4 @@
-"""Emits a whole encoder as one packed ONNX graph over rows [N, d]; attention.py emits what mixes them.
+"""Emits a whole encoder as one packed ONNX graph over rows [N, d]; attention.py emits the attention.
 
 Measured on one CPU core (ONNX Runtime 1.31, MiniLM, 8 to 256 tokens), this form is at the FLOP or memory limit: merging
 query, key and value, transposing weights beforehand, and other Gelu forms are within 3 % of it.
@@ -21,7 +21,7 @@ from models.graphs.row_layout import Row, RowLayout, layout, rows_of_one
 from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
-from models.positions.rope.rotation import layout_named
+from models.positions.rope.rotation import LAYOUTS
 from models.recipes.extra_inputs import TASKS
 from models.recipes.graph_names import ONE_ROW
 from models.recipes.positional_encodings import RopeTable
@@ -93,7 +93,7 @@ def encoder(
     all True.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         recipe, blocks: the steps of the input layer and of all blocks.
         width: d.
         projections: how products are computed; None: in float32. What `Recorded` notes becomes outputs.
@@ -117,13 +117,13 @@ def encoder(
 
 @dataclass(slots=True)
 class Blocks:
-    """Emits the steps of blocks; what several of them read is emitted once.
+    """Emits the steps of blocks; a value that several of them read is emitted once.
 
     Attributes:
-        builder: of the graph.
+        builder: builder of the graph.
         projections: how products are computed.
         rows: where the sequences lie.
-        width: of a row.
+        width: width of a row.
         ropes: the tables of the rotations, by name.
     """
 
@@ -180,7 +180,7 @@ class Blocks:
         return self.builder.op("Slice", x, *bounds)
 
     def attention(self, step: Attention, x: str, index: str | None = None) -> str:
-        """Emit what an attention step adds to x; where there is an `index`, to its rows [B], twice over."""
+        """Emit the term that an attention step adds to x or, with an `index`, to its rows [B], each doubled."""
         first, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
@@ -209,11 +209,11 @@ class Blocks:
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
     def feed_forward(self, step: FeedForward, x: str) -> str:
-        """Emit what a feed-forward step adds to x."""
+        """Emit the term that a feed-forward step adds to x."""
         return self._closed(step, self._inner(step, self._normed(step.norm, x)))
 
     def experts(self, step: Experts, x: str) -> str:
-        """Emit what a mixture of experts adds to x."""
+        """Emit the term that a mixture of experts adds to x."""
         rows = self._normed(step.norm, x)
 
         def compute(expert: FeedForward, chosen: str) -> str:
@@ -225,7 +225,7 @@ class Blocks:
         return self._closed(step, total)
 
     def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
-        """Emit what a layer adds to x of the rows `first` before the first block."""
+        """Emit the term that a layer adds to x from the rows `first` before the first block."""
         source, gate = (
             emit_row_step(self.builder, linear, rows) for linear, rows in ((step.source, first), (step.gate, x))
         )
@@ -312,7 +312,7 @@ class Blocks:
                 values = cos_sin_by_length(builder, rope, column, LANES)
             else:
                 values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), column)
-            if layout_named(self.ropes[table].layout).sign < 0:
+            if LAYOUTS[self.ropes[table].layout].sign < 0:
                 values = (values[0], builder.op("Neg", values[1]))
             if width % LANES:
                 bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]

@@ -68,9 +68,9 @@ def layout_of_images(builder: GraphBuilder, lengths: str, rows: str) -> RowLayou
     """Emit the layout of a batch of images.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         lengths: int64 [B].
-        rows: of an image, int64 without dimensions.
+        rows: number of rows of an image, int64 without dimensions.
     """
     long = builder.op("Greater", rows, builder.scalar(LONG, np.int64))
     return RowLayout("", "", long, "", "", "", "", "", "", "", lengths, images=True)

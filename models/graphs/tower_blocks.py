@@ -15,10 +15,10 @@ def emit(builder: GraphBuilder, x: str, blocks: Recipe, vector: VectorSteps, wid
     """Emit the blocks of a tower.
 
     Args:
-        builder: of the graph.
+        builder: builder of the graph.
         x: the rows before the first block, float32 [batch, rows, d].
         blocks: the steps of all blocks.
-        vector: from their rows to an image's vector; empty: there is none.
+        vector: steps from their rows to an image's vector; empty: there is none.
         width: d.
         flat: whether last_hidden_state is [rows, d], of the one image.
 

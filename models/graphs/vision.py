@@ -26,10 +26,10 @@ LAST = 2**31  # beyond the end of any axis
 
 @dataclass(frozen=True, slots=True)
 class TowerSizes:
-    """What a graph of a tower takes, and the widths of what it gives.
+    """The sizes of a tower graph's inputs, and the widths of its outputs.
 
     Attributes:
-        inputs: of `inputs_of`.
+        inputs: inputs as `inputs_of` returns them.
         hidden: width of a row.
         vector: width of an image's vector; 0: there is none.
     """
@@ -59,11 +59,11 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
     """Return the ModelProto of a whole tower.
 
     Args:
-        builder: of the graph.
-        steps: of the input layer.
+        builder: builder of the graph.
+        steps: steps of the input layer.
         blocks: the steps of all blocks.
-        vector: from their rows to an image's vector; empty: it is no output.
-        sizes: of inputs and outputs.
+        vector: steps from their rows to an image's vector; empty: it is no output.
+        sizes: sizes of inputs and outputs.
     """
     x = _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
     flat = isinstance(steps[0], Project)
@@ -77,7 +77,7 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
 
 
 def components(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:
-    """Return the ModelProto of patches and positions before they are added; None where the steps name neither."""
+    """Return the ModelProto of patches and positions before they are added; None if the steps name neither."""
     named = _parts(steps)
     return _model(builder, "image_components", steps, inputs, named, hidden) if named else None
 

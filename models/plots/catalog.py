@@ -21,8 +21,8 @@ class Figure:
 
     Attributes:
         compose: (subjects, scale of the distance axis) -> the picture as data.
-        about: what it shows, in a few words.
-        max_subjects: how many subjects it can compare, side by side or on one pair of axes.
+        about: what the figure shows, in a few words.
+        max_subjects: largest number of subjects that it compares, side by side or on one pair of axes.
         scales: whether it has an axis of distances or positions that can be linear or logarithmic.
     """
 

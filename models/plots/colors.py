@@ -24,7 +24,7 @@ class Theme:
         lines: Okabe and Ito 2008, without the yellow that is too pale on white or the blue that is too dark on black.
         diverging: map with equal lightness on both sides of 0, which has the colour of the background.
         sequential: map with monotone lightness.
-        classes: of masked and of visible keys.
+        classes: colours of masked and of visible keys.
     """
 
     paper: str
@@ -75,7 +75,7 @@ def colour_scale(grids: Sequence[Float64s], label: str, steep: bool = False, who
 
     Args:
         grids: the values.
-        label: what the values are, with their unit.
+        label: meaning of the values, with their unit.
         steep: whether values of one sign beyond STEEP are shown by their logarithm from 1 on.
         whole: whether the scale must cover every value, not only SHOWN_PERCENT of them.
     """

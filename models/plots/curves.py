@@ -78,7 +78,7 @@ def binned(x: NDArray[Any], y: Float64s, edges: Float64s) -> Band:
     Args:
         x: [n], sorted.
         y: [n].
-        edges: of the bins, ascending.
+        edges: edges of the bins, ascending.
     """
     place = np.searchsorted(x, edges)
     starts = np.unique(place[:-1][np.diff(place) > 0])
@@ -140,7 +140,7 @@ def error(subject: Subject) -> Band:
     It reads up to ERROR_ROWS positions above 0, spaced logarithmically, and bins them.
 
     Raises:
-        BadEncoding: there is no twin, or no position above 0.
+        BadEncoding: the subject has no twin, or no position above 0.
     """
     if (twin := subject.twin) is None:
         raise BadEncoding(f"{subject.label}: the error figure compares exact with parity; the table has no twin")

@@ -21,7 +21,7 @@ class Axis:
         label: text, ending in the unit.
         scale: linear, log (base 10), log2 or symlog.
         ticks: (value, text); empty: chosen automatically.
-        limits: of the visible range; None: that of the data.
+        limits: limits of the visible range; None: those of the data.
         linear_up_to: a symlog scale is linear between -linear_up_to and linear_up_to.
     """
 
@@ -37,7 +37,7 @@ class Curve:
     """y over x, both [n]; NaN leaves a gap.
 
     Attributes:
-        label: of the legend.
+        label: label in the legend.
         x: [n].
         y: [n].
         low: [n]: lower edge of a band around the curve; None: no band.
@@ -61,7 +61,7 @@ class Mark:
 
     Attributes:
         axis: the axis that the value is on.
-        value: where the line is.
+        value: value at which the line is drawn.
         label: text above the panel (of x) or right of it (of y; in the legend where a second axis is there); may be
             empty.
     """
@@ -78,7 +78,7 @@ class LinePanel:
     Attributes:
         x: the horizontal axis.
         y: the vertical axis.
-        curves: in drawing order.
+        curves: curves in drawing order.
         marks: lines at single values.
         reciprocal: (numerator, axis): a second axis on the right that shows numerator / y.
     """
@@ -120,11 +120,11 @@ class Colours:
     """The colour scale of all grids in a picture.
 
     Attributes:
-        label: of the colour bar.
+        label: label of the colour bar.
         kind: diverging: low = -high. sequential. symlog: logarithmic beyond `linear_up_to`. classes: 0, 1, ... by name.
         low: smallest value of the scale.
         high: largest value of the scale.
-        linear_up_to: of symlog.
+        linear_up_to: for symlog, the largest value of the linear part.
         classes: names of the values 0, 1, ...
         clipped: whether there are values beyond low and high.
     """
@@ -146,8 +146,8 @@ class Picture:
         title: first line.
         subtitle: second line.
         description: alternative text for readers who cannot see it.
-        panels: by row.
-        height: in pixels, for a picture 800 pixels wide whose legend has one line.
+        panels: rows of panels.
+        height: height in pixels, for a picture 800 pixels wide whose legend has one line.
         colours: the scale of its grids; None: there is none.
         keys: lines below the subtitle that explain the letters above grids.
         notes: lines at the bottom, for example what was left out.

@@ -44,8 +44,8 @@ class Subject:
 
     Attributes:
         table: the table.
-        name: in titles and legends; "": scheme and parameters, from the table's facts.
-        positions: of the table's rows (encodings) or queries (biases, masks); None: they count from 0, or from `past`.
+        name: name in titles and legends; "": scheme and parameters, from the table's facts.
+        positions: positions of the table's rows (encodings) or queries (biases, masks); None: from 0, or from `past`.
         twin: the same table in the other arithmetic; the figure `error` draws their difference.
         shared: parameters that it has in common with all other subjects of its picture, as one line; see `distinct`.
     """
@@ -71,7 +71,7 @@ class Subject:
         """Return the first of these outputs that the table has.
 
         Raises:
-            BadEncoding: it has none of them.
+            BadEncoding: the table has none of them.
         """
         for name in names:
             if name in self.table.outputs:
@@ -223,11 +223,11 @@ def picture_of(
     """Return a picture of subjects, with its title, subtitle and alternative text.
 
     Args:
-        subjects: what is drawn; grids of several are told apart by letters, which its keys explain.
-        what: is drawn of them, for the title.
+        subjects: subjects to draw; grids of several are told apart by letters, which the picture's keys explain.
+        what: what is drawn of the subjects, for the title.
         about: the first sentence of the alternative text.
-        panels: by row.
-        height: in pixels, for a picture 800 pixels wide.
+        panels: rows of panels.
+        height: height in pixels, for a picture 800 pixels wide.
         notes: lines at the bottom, each once.
         colours: the scale of its grids; None: there is none.
         arithmetic: whether the subtitle of a single subject names its arithmetic.

@@ -25,7 +25,7 @@ class Numbers:
     """One number system: its constructors, and the functions that Python's operators do not cover.
 
     Attributes:
-        arithmetic: its name, exact or parity.
+        arithmetic: exact or parity.
         scalar: converts a parameter to a scalar.
         array: converts scalars to a 1-D array.
         power: scalar ** array.

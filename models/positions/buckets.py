@@ -220,7 +220,7 @@ def tabulate_deberta(
         max_position_embeddings: read only where max_relative_positions is below 1.
         weights: [2 span, d]: rel_embeddings.weight; span is position_buckets, without buckets max_relative_positions.
         norm: weight [d] and bias [d] of encoder.LayerNorm, where norm_rel_ebd is layer_norm.
-        norm_eps: of that norm.
+        norm_eps: epsilon of that norm.
         arithmetic: exact or parity.
 
     Returns:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import Output, Positions, Table, checked_positions, slice_positions
+from models.positions.table import Output, Positions, Table, checked_name, checked_positions, slice_positions
 
 _COUNTING = np.arange(8192, dtype=np.int64)  # shared by all sequences that count their tokens from the left
 _COUNTING.flags.writeable = False
@@ -101,7 +101,7 @@ def rows(
             table stretched to `length` rows, as torch's interpolate(mode="linear", align_corners=False) does, which
             also moves the rows within it.
         length: rows of the stretched table; None: as many as the last position needs, at least L.
-        arithmetic: of interpolate: float64 (exact), or torch's float32 steps (parity).
+        arithmetic: arithmetic of interpolate: float64 (exact), or torch's float32 steps (parity).
 
     Returns:
         [N, d]: the table's own values as float32 (float64 where it is float64); interpolated and exact: float64.
@@ -120,7 +120,7 @@ def tabulate(
     length: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """Return the rows that `rows` gives, as a Table with one output `table` [N, d]; the parameters are the same."""
+    """Return the result of `rows` as a Table with one output `table` [N, d]; the parameters are the same."""
     stretched_length = _stretched_length(table, positions, beyond, length)
     last = len(table) - 1
 
@@ -158,8 +158,7 @@ def _stretched_length(table: NDArray[Any], positions: Positions, beyond: str, le
         raise BadEncoding(
             f"the position table has shape {list(table.shape)}; it must be [rows, channels], both above 0"
         )
-    if beyond not in BEYOND:
-        raise BadEncoding(f"beyond {beyond!r} is not one of {', '.join(BEYOND)}")
+    checked_name("beyond", beyond, BEYOND)
     checked_positions(positions)
     last_position = max(positions[0], positions[-1]) if isinstance(positions, range) else int(positions.max())
     if beyond == "error" and last_position >= len(table):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count
+from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count, checked_name
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -188,20 +188,6 @@ def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
     return first, last
 
 
-def allowed(query_length: int, key_length: int | None = None, **parameters: Any) -> Bools:
-    """Return the whole boolean mask [B, 1, S, K], True where a query may see a key; for small masks.
-
-    Args:
-        query_length: number of queries, S.
-        key_length: number of keys, K; None: as in `tabulate`.
-        parameters: past, causal, window, chunk, attention_mask and position_ids, as in `tabulate`.
-    """
-    combined = rules(query_length, key_length, **parameters)
-    return combined.visible(0, combined.batch * combined.queries).reshape(
-        combined.batch, 1, combined.queries, combined.keys
-    )
-
-
 def lowest(dtype: str) -> float:
     """Return the finite minimum of a dtype, which transformers' eager attention adds for a masked key.
 
@@ -211,16 +197,13 @@ def lowest(dtype: str) -> float:
     Raises:
         BadEncoding: an unknown dtype.
     """
-    if dtype not in DTYPES:
-        raise BadEncoding(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    return float(ml_dtypes.finfo(DTYPES[dtype]).min)  # type: ignore[no-untyped-call]
+    return float(ml_dtypes.finfo(DTYPES[checked_name("dtype", dtype, DTYPES)]).min)  # type: ignore[no-untyped-call]
 
 
 def _masked_value(form: str, fill: str, dtype: str) -> float:
-    """Return what an additive mask holds for a masked key; BadEncoding for an unknown form, fill or dtype."""
+    """Return the value of a masked key in an additive mask; BadEncoding for an unknown form, fill or dtype."""
     for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
-        if value not in known:
-            raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
+        checked_name(name, value, known)
     return lowest(dtype) if fill == "min" else -np.inf
 
 
@@ -282,7 +265,7 @@ def tabulate(
 
 
 def _facts(combined: Rules, form: str, masked: float | str, dtype: str, blind: int) -> dict[str, Any]:
-    """Return what the table says of itself."""
+    """Return the facts of the table."""
     return {
         "formula": _formula(combined),
         "description": _description(combined),

@@ -42,8 +42,8 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
     """Return the operations on one row, attention scores excluded.
 
     Args:
-        shapes: of every tensor the recipe names.
-        width: of the rows between blocks.
+        shapes: shape of every tensor that the recipe names.
+        width: width of the rows between blocks.
     """
     total, model_width = 0, width
     for step in recipe:

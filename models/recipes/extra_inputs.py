@@ -1,4 +1,4 @@
-"""Extra inputs: what some families read of each token besides id, position and segment.
+"""Extra inputs: values that some families read for each token besides id, position and segment.
 
 Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence, and
 `task_ids` is the number of the task that a request names.
@@ -26,7 +26,7 @@ class Extra:
         name: one of SENT, task_ids, masked_tokens or attended_tokens.
         rows: values are 0 to rows - 1.
         missing: value of every token where the caller sends none; -1: nothing is added.
-        token: of masked_tokens: the id that is counted.
+        token: for masked_tokens, the id that is counted.
     """
 
     name: str

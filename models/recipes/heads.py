@@ -1,4 +1,4 @@
-"""What a model makes of its hidden states, as data of its card.
+"""The heads that read a model's hidden states, as data of its card.
 
     OutputHead    logits of the vocabulary
     Classifier    logits of labels, of texts or of tokens
@@ -103,13 +103,13 @@ class Classifier:
     Attributes:
         pooling: one of the service's poolings, or "graph"; None: every token has logits.
         modules: the layers of the head; its width is the number of labels. None: an adopted graph gives the logits.
-        labels: their names, in the order of the logits.
-        activation: that sentence-transformers applies to the logits.
-        problem_type: what config.json says; None: it does not.
+        labels: names of the labels, in the order of the logits.
+        activation: activation that sentence-transformers applies to the logits.
+        problem_type: problem_type of config.json; None: it has none.
         late: the logits of all tokens are pooled, instead of their hidden states.
         pad_id: of the pooling lasttoken: the last token that has another id counts, attended to or not; None: the last
             that is attended to.
-        template: of a causal reranker; None: pairs are read as the tokenizer joins them.
+        template: template of a causal reranker; None: pairs are read as the tokenizer joins them.
     """
 
     pooling: str | None
@@ -123,7 +123,7 @@ class Classifier:
 
     @property
     def ranks(self) -> bool:
-        """Whether it gives a text or pair one score."""
+        """Whether a text or pair gets a single score."""
         return self.pooling is not None and len(self.labels) == 1
 
 
@@ -147,8 +147,8 @@ class Expansion:
     """The tokens that short queries are filled up with; each gets a vector.
 
     Attributes:
-        tokens: that a query has at least.
-        token_id: of those added.
+        tokens: least number of tokens of a query.
+        token_id: id of the added tokens.
         attended: whether the other tokens attend to them.
     """
 
@@ -162,9 +162,9 @@ class MultiVector:
     """How hidden states become the vectors of a text.
 
     Attributes:
-        modules: of every row that gets a vector.
+        modules: modules that every row with a vector goes through.
         query, document: how texts are read.
-        expansion: of queries; None: they are not filled up.
+        expansion: how queries are filled up; None: they are not.
         first: the first token that gets a vector: 1 where the first is left out.
         mean: whether a score is divided by the number of the query's vectors.
     """
@@ -211,7 +211,7 @@ class Sparse:
         width: columns of the vectors.
         splade, lexical: None: it is not made so.
         table: name of a tensor float32 [width]; None: there is none.
-        default_input_type: of texts whose requests do not say what they are, where queries alone are looked up.
+        default_input_type: kind of texts whose requests do not say, if only queries are looked up.
     """
 
     width: int

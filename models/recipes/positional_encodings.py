@@ -1,4 +1,4 @@
-"""What a model's attention does with positions: the part of a card that the positional routes read.
+"""The positional encodings of a model's attention: the part of a card that the positional routes read.
 
 It holds numbers and names; models/positions/ computes the tables.
 """
@@ -15,7 +15,7 @@ class RopeTable:
     """How the layers of one type rotate queries and keys.
 
     Attributes:
-        layout, sections, axes: as LayerRope of positions/rope/config.py.
+        layout, sections, axes: as in LayerRope of positions/rope/config.py.
         softmax_scale: factor of the attention scores (DeepSeek); not contained in cos and sin.
         attention_factor: factor already contained in cos and sin.
         inverse_frequency: (rotary_dim/2), radians per position: the float32 values that the graph holds (parity).
@@ -82,14 +82,14 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What one model does with positions outside its input layer.
+    """The positional encodings of one model outside its input layer.
 
     Attributes:
-        ropes: by layer type; EVERY_LAYER where one table serves all; empty: the model does not rotate.
-        layers: for each layer the key of its table; None: the layer does not rotate (NoPE).
-        alibi: its ALiBi; None: none.
-        buckets: its relative buckets; None: none.
-        masks: by layer type, EVERY_LAYER as above.
+        ropes: ropes by layer type; EVERY_LAYER if one table serves all; empty: the model does not rotate.
+        layers: key of each layer's table; None: the layer does not rotate (NoPE).
+        alibi: the model's ALiBi; None: none.
+        buckets: the model's relative buckets; None: none.
+        masks: masks by layer type, with EVERY_LAYER as for ropes.
         refused: scheme → why its tables cannot be made of this checkpoint; the rest of the model does not need them.
     """
 

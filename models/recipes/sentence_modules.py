@@ -1,4 +1,4 @@
-"""The modules of sentence-transformers behind Pooling, as data: steps from pooled vectors to sentence vectors.
+"""The modules of sentence-transformers after Pooling, as data: steps from pooled vectors to sentence vectors.
 
 models/graphs/sentence_modules.py and models/reference/sentence_modules.py read them.
 """
@@ -37,11 +37,11 @@ class SentenceModules:
     """The modules of a model, without a Normalize at their end, which is the pooling's `normalize`.
 
     Attributes:
-        steps: in their order.
+        steps: the steps, in order.
         inner: columns of the pooled vectors.
         width: columns of the sentence vectors.
-        flops_per_text: of matrix products; a multiply and an add count as two.
-        file: of the exported folder that holds their tensors.
+        flops_per_text: FLOPs of matrix products; a multiply and an add count as two.
+        file: file of the exported folder that holds the modules' tensors.
     """
 
     steps: tuple[Module, ...]

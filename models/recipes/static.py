@@ -19,7 +19,7 @@ class StaticTable:
         mapping: int64 [V], the row of each id; None: an id is its row.
         weights: float32 [V], a factor for each id; None: all 1.
         dropped: the id that is not counted (Model2Vec: the unknown token); None: every token counts.
-        max_characters: what a text is cut to before it is tokenized (Model2Vec); None: no limit.
+        max_characters: characters that a text is cut to before it is tokenized (Model2Vec); None: no limit.
     """
 
     table: str

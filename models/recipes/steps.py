@@ -6,7 +6,7 @@ step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and o
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Activation = Literal[
     "identity",
@@ -34,7 +34,7 @@ class Adapter:
 
     Attributes:
         lora_a: the tensor of all tasks' A, one below the other: [tasks * rank, inputs]; a table's [tasks * rows, rank].
-        lora_b: of all tasks' B, side by side: [outputs, tasks * rank].
+        lora_b: B of all tasks side by side, [outputs, tasks * rank].
     """
 
     lora_a: str
@@ -75,7 +75,7 @@ class AddSinusoid:
     """x += sinusoid(positions), computed; named output `position_embeddings`.
 
     Attributes:
-        kind: of models/positions/sinusoidal.py.
+        kind: kind of sinusoids in models/positions/sinusoidal.py.
         dim: width.
         zero_row: position whose row is all zero: padding_idx of M2M100, FSMT and Speech2Text; None: there is none.
     """
@@ -184,7 +184,7 @@ class ScoreBias:
 
     Attributes:
         table: the tensor, [buckets, heads].
-        buckets: their number.
+        buckets: number of buckets.
         reach: distances from here on share a bucket.
     """
 
@@ -207,8 +207,8 @@ class Disentangled:
     Attributes:
         relative: the tensor [2 * span, d] of rows for relative positions.
         norm: r = norm(row); None: the row itself.
-        key, query: from r to what is multiplied with q and k; None: that product is left out.
-        buckets, reach: of models/positions/buckets.deberta_bucket.
+        key, query: projections of r to the factors of q and k; None: that product is left out.
+        buckets, reach: arguments of models/positions/buckets.deberta_bucket.
     """
 
     relative: str
@@ -232,9 +232,9 @@ class Attention:
     attends to each alike.
 
     Attributes:
-        heads: of queries.
+        heads: number of heads of queries.
         norm: y = norm(x); None: y = x.
-        bias: what is added to the scores; None: nothing.
+        bias: term added to the scores; None: nothing.
         key_heads: heads of keys and values, each for the same number of neighbouring heads of queries; 0: `heads`.
         head_width: channels of a head; 0: the model's width / heads.
         scale: the factor of the scores; None: 1 / sqrt(head_width).
@@ -245,7 +245,7 @@ class Attention:
         left, right: None: all rows on that side.
         cap: scores = cap * tanh(scores / cap); None: as they are.
         closing: None: none.
-        factor: of what is added to x.
+        factor: factor of the term added to x.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
     """
 
@@ -280,7 +280,7 @@ class FeedForward:
     Attributes:
         norm: y = norm(x); None: y = x.
         gate, closing: None: none.
-        factor: of what is added to x.
+        factor: factor of the term added to x.
     """
 
     up: Linear
@@ -297,20 +297,20 @@ class Experts:
     """x += closing(the sum of weight * expert(y) over a row's experts + shared(y)), a mixture of experts.
 
     Attributes:
-        router: to one score for each expert.
+        router: projection to one score for each expert.
         experts: feed-forward steps without norm, closing and factor, all of the same shape.
-        chosen: how many experts a row has: those of its highest scores router(y).
+        chosen: number of experts of a row: those of its highest scores router(y).
         inner: width between up and down of an expert.
         weights: softmax over the scores of all experts, or of a row's own; sparsemixer: of each, softmax over the
             scores at most 2 * `jitter` relatively below its own, those of better experts left out.
-        jitter: of sparsemixer.
+        jitter: jitter of sparsemixer.
         bias: added to the sum; None: none.
         shared: an expert that computes every row; None: none.
-        shared_inner: its width between up and down.
+        shared_inner: width of the shared expert between up and down.
         shared_gate: shared(y) is multiplied by sigmoid(shared_gate(y)), one number a row; None: by 1.
         norm: y = norm(x); None: y = x.
         closing: None: none.
-        factor: of what is added to x.
+        factor: factor of the term added to x.
     """
 
     router: Linear
@@ -333,7 +333,7 @@ class PerLayerInput:
     """x += closing(output(activation(gate(x)) * norm(scale * source(rows before the first block)))).
 
     Attributes:
-        width: of what gate and source give.
+        width: width of the results of gate and source.
     """
 
     gate: Linear
@@ -385,10 +385,6 @@ Step = (
 )
 Recipe = tuple[Step, ...]
 
-STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
-PARTS: dict[str, type[Any]] = {
-    part.__name__: part for part in (LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled)
-}
 TENSORS = ("table", "weight", "bias", "relative", "probe")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
 
@@ -408,7 +404,7 @@ def _names(node: Any) -> list[str]:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Yield a step and all that is inside it."""
+    """Yield a step and all steps inside it."""
     yield node
     for _, value in _values(node):
         if is_dataclass(value):

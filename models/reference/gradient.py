@@ -94,7 +94,7 @@ def backward(
     Args:
         recipe: the steps of the input layer.
         weights: tensors by the names in the recipe.
-        packed: its input.
+        packed: input of the layer.
         upstream: [N, d], the gradient of the loss with respect to the last step's output.
         padding: table -> the row without gradient, as padding_idx in torch; it is not among the indices.
 

@@ -63,6 +63,8 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
 }
 
+UNSCALED = "unscaled_embeddings"
+
 
 def run(
     recipe: Recipe,
@@ -89,12 +91,9 @@ def run(
     """
     extras = extras or {}
     outputs: dict[str, Rows] = {}
-    unscaled: dict[str, Rows] = {}
     x = np.zeros((len(ids), 0))
-    for step in recipe:
+    for step in recipe if types is not None else [step for step in recipe if not isinstance(step, AddType)]:
         match step:
-            case AddType() if types is None:
-                pass
             case Embed() | AddType() | AddPosition() | AddSinusoid():
                 index = {Embed: ids, AddType: types}.get(type(step), positions)
                 name, rows = _component(step, weights, index, extras)
@@ -106,20 +105,25 @@ def run(
                 x = _token_dropout(x, ids != mask_id, extras[MASKED], extras[ATTENDED])
             case MaskRows():
                 x = x if mask is None else x * mask[:, None]
-            case Scale() | Round():
-                if isinstance(step, Scale) and step.outside:
-                    unscaled["unscaled_embeddings"] = outputs["token_embeddings"]
-                x = rowwise(step, weights, x)
-                outputs = {name: rowwise(step, weights, rows) for name, rows in outputs.items()}
             case _:
-                x = rowwise(step, weights, x)
-    return outputs | unscaled | {"input_embeddings": x}
+                x, outputs = rowwise(step, weights, x), _scaled(outputs, step, weights)
+    return outputs | {"input_embeddings": x}
+
+
+def _scaled(outputs: dict[str, Rows], step: Step, weights: Weights) -> dict[str, Rows]:
+    """Return the looked-up rows behind a Scale or a Round, and as they were before a Scale that is `outside`."""
+    if not isinstance(step, Scale | Round):
+        return outputs
+    unscaled = {name: rows for name, rows in outputs.items() if name == UNSCALED}
+    if isinstance(step, Scale) and step.outside:
+        unscaled[UNSCALED] = outputs["token_embeddings"]
+    return {name: rowwise(step, weights, rows) for name, rows in outputs.items()} | unscaled
 
 
 def _component(
     step: Embed | AddType | AddPosition | AddSinusoid, weights: Weights, index: Any, extras: Mapping[str, Ids]
 ) -> tuple[str, Rows]:
-    """Return the output that a step gives, and its rows by the ids, types or positions that it reads."""
+    """Return the output name of a step, and its rows by the ids, types or positions that it reads."""
     match step:
         case Embed(table, adapter):
             return "token_embeddings", _rows(weights, table, index, adapter, extras)
@@ -192,7 +196,7 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What the attention of all blocks reads; arguments as for `encode`."""
+    """The inputs of the attention of all blocks; arguments as for `encode`."""
 
     weights: Weights
     mask: NDArray[np.bool_]
@@ -202,7 +206,7 @@ class _Blocks:
     tasks: Ids | None
 
     def attended(self, step: Attention, x: Rows) -> Rows:
-        """Return what an attention step adds to rows."""
+        """Return the term that an attention step adds to rows."""
         read = self._rowwise(step.norm, x) if step.norm else x
         query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
         turns = None
@@ -245,7 +249,7 @@ def _rows(
 
 
 def _of_tasks(adapter: Adapter, weights: Weights, tasks: Ids, low: Callable[[int, NDArray[np.bool_]], Rows]) -> Rows:
-    """Return what an adapter adds to each row; `low` gives what is multiplied with a task's B for its rows."""
+    """Return the term that an adapter adds to each row; `low` returns the factors of a task's B for its rows."""
     lora_b = _whole(weights, adapter.lora_b)
     added = np.zeros((len(tasks), len(lora_b)))
     for task in range(adapter.tasks):
@@ -272,7 +276,7 @@ def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
 
 
 def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
-    """Return what a step that maps each row by itself makes of rows [..., d]; TypeError for any other step."""
+    """Return the result of a step that maps each row [..., d] by itself; TypeError for any other step."""
     match step:
         case Scale(factor):
             return x * factor

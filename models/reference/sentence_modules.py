@@ -18,8 +18,8 @@ def vectors(modules: SentenceModules, weights: Weights, pooled: NDArray[Any]) ->
     """Return the sentence vectors of pooled ones.
 
     Args:
-        modules: of the model.
-        weights: their tensors by name, of any float dtype.
+        modules: modules of the model.
+        weights: tensors of the modules by name, of any float dtype.
         pooled: [N, inner].
 
     Returns:

@@ -16,7 +16,7 @@ def rows(static: StaticTable, tensors: Mapping[str, NDArray[Any]], ids: NDArray[
 
     Args:
         static: the model.
-        tensors: of its weights file, by name.
+        tensors: tensors of the model's weights file, by name.
         ids: int64 [N], 0 to V-1.
 
     Returns:
@@ -42,7 +42,7 @@ def sentences(
 
     Args:
         static: the model.
-        tensors: of its weights file, by name.
+        tensors: tensors of the model's weights file, by name.
         ids, mask: [N], the sequences one after the other.
         lengths: int64 [B], sum N; 0 is allowed.
 
@@ -61,7 +61,7 @@ def sentences(
 
 
 def outputs(static: StaticTable, tensors: Mapping[str, NDArray[Any]], feeds: Mapping[str, Any]) -> dict[str, Floats]:
-    """Return what the two graphs of models/graphs/static.py give for their inputs, by output name."""
+    """Return the outputs of the two graphs of models/graphs/static.py for their inputs, by name."""
     if "lengths" not in feeds:
         return {"input_embeddings": rows(static, tensors, feeds["ids"])}
     return {"sentence_embedding": sentences(static, tensors, feeds["ids"], feeds["mask"], feeds["lengths"])}

@@ -41,7 +41,7 @@ def encoded(image: Image, blocks: Recipe, weights: Weights, feeds: Mapping[str, 
         image: the tower's input layer, and the steps to an image's vector.
         blocks: the steps of all blocks; empty: only the input layer is computed.
         weights: tensors by name, of any float dtype.
-        feeds: by name, as the graphs take them.
+        feeds: inputs by name, as the graphs take them.
 
     Returns:
         The outputs of `run`, last_hidden_state of the same shape and, where there is a vector, image_embedding
@@ -93,7 +93,7 @@ def run(steps: Steps, weights: Weights, values: NDArray[Any], grid: tuple[int, i
     """Return every output of the input layer.
 
     Args:
-        steps: of the input layer.
+        steps: steps of the input layer.
         weights: tensors by name, of any float dtype.
         values: pixels [batch, channels, height, width], patches [rows, f] or features [batch, bins, frames].
         grid: rows and columns of flattened patches.

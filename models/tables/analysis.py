@@ -35,7 +35,7 @@ class RowFacts:
         mean: mean length.
         most: longest length.
         deviation: standard deviation of the lengths.
-        edges: of the histogram of lengths: bins of equal width from the shortest to the longest.
+        edges: edges of the histogram of lengths: bins of equal width from the shortest to the longest.
         counts: rows in each bin.
         zero_rows: number of rows of zeros.
         zero_ids: the first MAX_LISTED of them.
@@ -84,7 +84,7 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
 
     Args:
         table: [V, d], finite.
-        bins: of the histogram of lengths.
+        bins: number of bins of the histogram of lengths.
         check: called between blocks; it raises to cancel.
     """
     count, width = table.shape
@@ -201,7 +201,7 @@ class Component:
         step: name of the step.
         tensors: names of the tensors that it reads.
         parameters: number of values in those that no earlier step reads.
-        bytes: their size on disk.
+        bytes: size on disk.
         flops_per_token: operations per token; a multiply and an add count as two.
     """
 
@@ -215,13 +215,13 @@ class Component:
 def components(
     recipe: Recipe, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], width: int
 ) -> tuple[Component, ...]:
-    """Return the cost of every step of a recipe; a tensor that is read twice counts where it is read first.
+    """Return the cost of every step of a recipe; a tensor that is read twice counts at its first use.
 
     Args:
         recipe: the steps.
         shapes: shape of every tensor of the recipe.
         sizes: bytes on disk of every tensor.
-        width: of the rows that the first step gives.
+        width: width of the rows that the first step returns.
     """
     parts: list[Component] = []
     seen: set[str] = set()

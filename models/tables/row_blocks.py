@@ -18,19 +18,19 @@ Check = Callable[[], None]
 
 
 def never_cancel() -> None:
-    """Let every computation go on: a Check that never raises."""
+    """A Check that never raises, so that every computation goes on."""
 
 
 def blocks(
     table: RowSource, dtype: Any = np.float32, check: Check = never_cancel, values: int = BLOCK_VALUES
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the first row's index and the rows of each block, cast exactly to `dtype` or shared if that is their own.
+    """Yield the first row's index and the rows of each block, cast exactly to `dtype` or shared if they have it.
 
     Args:
         table: [V, d], finite.
         dtype: float32 or float64, at least as wide as the table's.
         check: called before each block; it raises to cancel.
-        values: of a block that is cast.
+        values: number of values in a block that is cast.
     """
     shared = isinstance(table, np.ndarray) and table.dtype == dtype
     step = max(1, (values * SHARED_BLOCK_FACTOR if shared else values) // max(1, table.shape[1]))

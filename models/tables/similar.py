@@ -72,7 +72,7 @@ def nearest(
         norms: row_norms(table).
         query: [d].
         measure: cosine: in -1..1, 0 for a row of zeros. dot. euclidean: minus the distance.
-        top_k: how many rows, 1 or more.
+        top_k: number of rows, 1 or more.
         exclude: rows to leave out.
         check: called between blocks; it raises to cancel.
 

@@ -18,13 +18,13 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FittedBlocks:
-    """What is behind the input layer of one checkpoint, with the file's tensor names.
+    """The steps after the input layer of one checkpoint, with the file's tensor names.
 
     Attributes:
         encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
-        vector: from their rows to an image's vector; empty: the checkpoint makes none.
-        width: of this vector.
-        shapes: of the tensors of both.
+        vector: steps from their rows to an image's vector; empty: the checkpoint makes none.
+        width: width of this vector.
+        shapes: shapes of the tensors of both.
         no_blocks_reason: why there is no `encoder`; None: there is one.
     """
 
@@ -41,7 +41,7 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
     Args:
         family: the tower's.
         config: the tower's.
-        prefix: what the file puts before the tensor names of the tower.
+        prefix: prefix of the tower's tensor names in the file.
         checkpoint: the opened checkpoint.
 
     Raises:

@@ -37,9 +37,9 @@ class Family:
     """One row of FAMILIES.
 
     Attributes:
-        steps: from the input to the rows before the first block.
+        steps: steps from the input to the rows before the first block.
         processor: the row of preprocessor_config.PROCESSORS where preprocessor_config.json names none.
-        prefix: what most files put before the tensor names.
+        prefix: prefix of the tensor names in most files.
         feed: the input: pixels [channels, height, width], flattened patches, or features [bins, frames].
         defaults: values of config.json keys that may be missing.
         names: usual key of config.json -> the family's own key.
@@ -47,9 +47,9 @@ class Family:
         axial: the row of positions/rope/axial.AXIAL of its attention; None: none.
         blocks: its blocks, and the steps behind the last, as the row of a text model says them; None: they are not
             exported, for the reason in `uncovered`.
-        vector: from the rows behind the last block to the image's vector; a Linear is left out where the file has none.
+        vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
-        uncovered: what its blocks do that is not computed, in a phrase.
+        uncovered: what the blocks do that is not computed, in a phrase.
     """
 
     steps: tuple[Step, ...]
@@ -97,7 +97,7 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
 
 def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
     """Return the blocks of CLIP and SigLIP, with the steps behind the last."""
-    return BlockFamily("", {}, (), encoder_blocks.CLIP, after_blocks)
+    return BlockFamily("", (), encoder_blocks.CLIP, after_blocks)
 
 
 _CLIP_SIZES = {
@@ -236,8 +236,8 @@ class Tower:
 
     Attributes:
         config_key: the key of config.json that holds the tower's config; None: config.json is its config too.
-        family: its row, where its own config names none.
-        side: its value of --side.
+        family: row of the tower if its own config names none.
+        side: value of --side.
         required: whether --side must be given; False: without --side the text model is exported.
     """
 

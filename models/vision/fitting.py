@@ -28,12 +28,12 @@ class FittedTower:
         model_type: the row's name.
         family: the row.
         config: the tower's config.
-        steps: with the file's tensor names.
-        shapes: of every tensor in the exported folder: without dimensions of one, patches flattened or as convolved.
-        width: of the input: channels of a pixel, values of a flattened patch, bins of a frame.
+        steps: steps with the file's tensor names.
+        shapes: shape of every exported tensor: without dimensions of one, patches flattened or as convolved.
+        width: width of the input: channels of a pixel, values of a flattened patch, bins of a frame.
         encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
-        vector: from the rows behind the blocks to an image's vector; empty: there is none.
-        vector_width: of this vector.
+        vector: steps from the rows behind the blocks to an image's vector; empty: there is none.
+        vector_width: width of this vector.
         no_blocks_reason: why there is no `encoder`; None: there is one.
     """
 
@@ -162,7 +162,7 @@ def side(config: Config, key: str) -> tuple[int, int]:
     """Return (height, width) of a size that is one number or [height, width].
 
     Raises:
-        BadCheckpoint: it is neither.
+        BadCheckpoint: the config is neither.
     """
     value = config.get(key)
     pair = value if isinstance(value, list | tuple) else [value, value]

@@ -28,16 +28,16 @@ class Image:
     """The part of a card that the image routes read.
 
     Attributes:
-        steps: from the input to the rows before the first block.
+        steps: steps from the input to the rows before the first block.
         feed: pixels [channels, height, width], patches [rows, width] or features [bins, frames].
         width: channels of a pixel, values of a flattened patch, bins of a frame.
         patch: side of a patch; 1 for features.
-        frames: how many frames the model takes (features only).
+        frames: number of frames that the model takes (features only).
         fixed: the only (height, width) it takes; None: any, the positions are resized.
         preprocessor: how an image becomes pixels; None: the checkpoint does not say, so only tensors are accepted.
         axial: the axial RoPE of the attention; None: none.
-        vector: from the rows behind the last block to the image's vector; empty: there is none.
-        vector_width: of this vector; 0: there is none.
+        vector: steps from the rows behind the last block to the image's vector; empty: there is none.
+        vector_width: width of this vector; 0: there is none.
         normalize: whether the vector is scaled to unit length unless the caller says otherwise.
     """
 
@@ -60,7 +60,7 @@ class Image:
 
     @property
     def merge(self) -> int:
-        """Patches come in blocks of merge x merge."""
+        """The side of the blocks, merge x merge, in which patches are ordered."""
         return next((step.merge for step in self.steps if isinstance(step, AddGrid)), 1)
 
     def patches(self, height: int, width: int) -> tuple[int, int]:

@@ -37,8 +37,8 @@ def target_size(config: Preprocessor, height: int, width: int) -> tuple[int, int
 
     Args:
         config: the preprocessor.
-        height: of the image, in pixels.
-        width: of the image.
+        height: height of the image, in pixels.
+        width: width of the image, in pixels.
 
     Raises:
         ValueError: the rule does not allow these sides.

@@ -32,12 +32,12 @@ class Preprocessor:
         resample: the filter, a key of FILTERS.
         crop: height and width of the centre crop, black where the image is smaller; None: none.
         scale: factor of the values, usually 1/255; None: none.
-        mean: of each channel, after scaling; None: not normalised.
+        mean: mean of each channel, after scaling; None: not normalised.
         std: likewise.
         multiple: see sizing.
         scale_first: True: scaled before resizing, in floats (DINOv3). False: after resizing, in bytes.
         patch: side of a flattened patch; 1: not flattened.
-        frames: how often an image is repeated in a flattened patch.
+        frames: number of times that an image is repeated in a flattened patch.
         merge: flattened patches come in blocks of merge x merge.
         channels_last: whether a flattened patch is ordered by pixel, then channel (SigLIP 2).
     """
@@ -62,7 +62,7 @@ class Processor:
     """The defaults of an image processor class of transformers.
 
     Attributes:
-        size: as in the file.
+        size: size in the file.
         colours: mean and std of the channels.
         resample: a key of FILTERS.
         crop: side of the centre crop; None: none.
@@ -109,7 +109,7 @@ def read(data: Mapping[str, Any], default: str, channels: int = 3) -> Preprocess
     Args:
         data: the parsed file.
         default: the row of PROCESSORS where the file names no class.
-        channels: of an image.
+        channels: channels of an image.
 
     Raises:
         BadCheckpoint: an unknown class, or a value that is not allowed.

@@ -56,7 +56,7 @@ def compared(similarity: Similarity, texts: NDArray[Any], images: NDArray[Any]) 
     """Return logits and probabilities of every pair.
 
     Args:
-        similarity: of the model.
+        similarity: similarity of the model.
         texts: [texts, d], of any length; a zero vector stays zero.
         images: [images, d], likewise.
 

@@ -52,8 +52,8 @@ class AddGrid:
     Attributes:
         table: [extra + rows * columns, d]; the extra rows are not resized.
         extra: number of rows before the grid, for CLS and the like.
-        rows: of the grid.
-        columns: of the grid.
+        rows: rows of the grid.
+        columns: columns of the grid.
         resize: a row of resample.RESIZES.
         merge: patches come in blocks of merge x merge (Qwen), not row by row.
     """
@@ -104,7 +104,7 @@ class AttentionPool:
         weight: [3 d, d], the projections of query, keys and values, one under the other.
         bias: [3 d].
         output: the projection behind the heads.
-        heads: their number.
+        heads: number of heads.
     """
 
     probe: str

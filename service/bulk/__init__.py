@@ -1,1 +1,1 @@
-"""Embedding whole corpora: files of texts in, files of vectors out."""
+"""Embedding whole corpora: reads files of texts, writes files of vectors."""

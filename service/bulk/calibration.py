@@ -1,4 +1,4 @@
-"""The ranges of a model's sentence vectors over some texts, kept in its card: `inlay calibrate`."""
+"""Finds the ranges of a model's sentence vectors over some texts, and writes them into its card."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,13 +25,13 @@ def calibrated(folder: Path, texts: str, column: str | None, options: EmbedOptio
     """Find the ranges of a model's sentence vectors and write them into its card.
 
     Args:
-        folder: of the exported model.
+        folder: folder of the exported model.
         texts: a file of lines, or what `inlay embed` reads.
-        column: of the texts in a table; None: found as `inlay embed` finds it.
+        column: column of texts in a table; None: chosen as `inlay embed` chooses it.
         options: how the texts are read.
 
     Raises:
-        StartError, ModelError: it has no sentence vectors of texts, or a text cannot be read.
+        StartError, ModelError: the model has no sentence vectors of texts, or a text cannot be read.
     """
     if folder.is_symlink():
         raise StartError(f"{folder} is a link to {folder.readlink()}; name the folder itself")
@@ -54,7 +54,7 @@ def calibrated(folder: Path, texts: str, column: str | None, options: EmbedOptio
 
 
 def _windows(source: str, column: str | None) -> Iterator[list[str]]:
-    """Yield the texts in lists that fit memory, empty ones left out."""
+    """Yield the texts in lists that fit memory, without empty texts."""
     window: list[str] = []
     characters = 0
     for text in _of_tables(source, column) if _is_table(source) else _lines(Path(source)):
@@ -86,7 +86,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _of_tables(source: str, column: str | None) -> Iterator[str]:
-    """Yield the texts of tables, a folder or a glob of them."""
+    """Yield the texts of the tables that a path, folder or glob names."""
     try:
         from service.bulk import inputs  # reads with pyarrow, which lines do not need
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Vectors of many texts on all cores: texts of like length together."""
+"""Computes the vectors of many texts on all cores, texts of like length together."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +13,8 @@ from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.model import Model
 from service.embedding.outputs.classes import CLASS_OUTPUTS
+from service.embedding.outputs.plan import width_in_graph
+from service.embedding.ranking import classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
 from service.embedding.scores import ACTIVATIONS
 from service.embedding.tokenize.pair_templates import texts_of
@@ -21,8 +23,8 @@ from service.observability.metrics import Metrics
 from service.registry import loading
 from service.settings import Settings
 
-ROWWISE_CHARACTERS = 1 << 15  # of texts that one run of a row-wise graph takes
-TOKEN_CHARACTERS = 4  # that a token has about
+ROWWISE_CHARACTERS = 1 << 15  # characters of the texts in one run of a row-wise graph
+TOKEN_CHARACTERS = 4  # approximate characters of a token
 SCORES = "scores"  # an output that is the activation of a classifier's logits
 RUNS_AHEAD = 4  # of one task, so that few batches are left half full
 
@@ -30,10 +32,10 @@ Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their 
 
 
 class TextError(Exception):
-    """A text has no vector.
+    """Raised for a text that has no vector.
 
     Args:
-        number: of the text.
+        number: number of the text.
         reason: what is wrong with it.
     """
 
@@ -47,15 +49,15 @@ class Embedder:
 
     Args:
         model: loaded.
-        computation: of the output.
-        threads: that compute at a time.
-        task_characters: of the texts that a thread takes at a time.
+        computation: the computation of the output.
+        threads: number of threads that compute at a time.
+        task_characters: characters of the texts that a thread takes at a time.
         scored: the classifier whose activation makes scores of the logits; None: the output is given as it is.
 
     Attributes:
-        output: its name.
+        output: name of the output.
         width: values of a row.
-        classifies: it is logits or scores.
+        classifies: whether the output holds logits or scores of labels.
     """
 
     def __init__(
@@ -65,13 +67,13 @@ class Embedder:
         self.classifies = self.kind.name in CLASS_OUTPUTS
         self.output = SCORES if scored else self.kind.name
         self._activation = ACTIVATIONS[scored.activation] if scored else None
-        labels = model.card.classifier.labels if model.card.classifier else ()
-        self.width = len(labels) if self.classifies else self.kind.width
+        labels = width_in_graph(model.card, self.kind.name) if self.classifies else None
+        self.width = labels or self.kind.width
         self._task_characters = task_characters
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="embed")
 
     def submit(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tasks:
-        """Start on some texts, or on pairs of them and `seconds`, the longest first."""
+        """Start computing some texts, or pairs of them and `seconds`, the longest first."""
         read = list(map(Text, texts)) if seconds is None else list(map(Text, texts, seconds))
         sizes = [len(text.text) + len(text.pair or "") for text in read]
         order = sorted(range(len(texts)), key=lambda number: -sizes[number])
@@ -81,10 +83,10 @@ class Embedder:
         ]
 
     def collect(self, tasks: Tasks, count: int) -> Output:
-        """Return what `submit` started, in the order of the texts.
+        """Return the results of `submit`, in the order of the texts.
 
         Raises:
-            TextError: with the number of a text that has no vector.
+            TextError: a text has no vector; it carries the text's number.
         """
         if self.kind.pooled:
             rows = np.empty((count, self.width), np.float32)
@@ -106,7 +108,7 @@ class Embedder:
         return Output(self.output, rows, tuple(map(len, pieces)), False, joined)
 
     def cancel(self, tasks: Tasks) -> None:
-        """Leave out what of some tasks has not begun."""
+        """Cancel the tasks that have not begun."""
         for _, future in tasks:
             future.cancel()
 
@@ -118,17 +120,17 @@ class Embedder:
 
 
 def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Embedder:
-    """Load a model and return what computes an output of it.
+    """Load a model and return the Embedder of one of its outputs.
 
     Args:
-        options: with one output or none, which is the model's default; SCORES are those of its classifier.
+        options: options with at most one output, by default the model's; SCORES are those of its classifier.
 
     Raises:
-        StartError, ModelError: it cannot be loaded, or has no such output.
+        StartError, ModelError: the model cannot be loaded, or has no such output.
     """
     threads = settings.threads or machine.available_cpus()
     model = loading.load_model(folder, settings, threads, Metrics())
-    classifier, scored = model.card.classifier, options.outputs == (SCORES,)
+    classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
     if scored and classifier is None:
         raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
     if scored:
@@ -151,7 +153,7 @@ def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Em
 
 
 def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:
-    """Return what a task made; raise TextError for its first text that it could not read."""
+    """Return the result of a task; raise TextError for the first text that could not be read."""
     try:
         return future.result()
     except InlayError as error:

@@ -1,4 +1,4 @@
-"""Reading a corpus: files of texts in any of several formats, a window of rows at a time.
+"""Reads a corpus: files of texts in several formats, a window of rows at a time.
 
 A window depends on its first row and the rows behind it alone, not on where reading began, so that a run which was
 interrupted gives the same bytes as one that was not.
@@ -31,15 +31,15 @@ FORMATS = {
     ".ndjson": "json",
     ".txt": "text",
 }
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # of csv, json and text
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # compression of csv, json and text, by suffix
 TEXT = "text"  # the column of a .txt file, and the first guess elsewhere
-BLOCK_BYTES = 1 << 24  # a row of CSV or JSON may have so many
+BLOCK_BYTES = 1 << 24  # largest row of CSV or JSON, in bytes
 BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is read: the column of texts, those that are copied to the output, and the second texts of pairs."""
+    """The columns to read: texts, those copied to the output, and the second texts of pairs."""
 
     text: str
     kept: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Columns:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The columns whose texts are read."""
+        """The columns that hold texts to embed."""
         return (self.text, self.pair) if self.pair else (self.text,)
 
 
@@ -60,7 +60,7 @@ def find(source: str) -> list[Path]:
     """Return the files that a path, folder or glob names, in order.
 
     Raises:
-        StartError: there is none, or one has no known format.
+        StartError: there is no such file, or one has no known format.
     """
     path = Path(source)
     if path.is_dir():
@@ -77,7 +77,7 @@ def find(source: str) -> list[Path]:
 
 
 def kind(path: Path) -> str | None:
-    """Return the format of a file by its name; None: it is not known."""
+    """Return the format of a file by its name; None if it is unknown."""
     suffix = path.suffix.lower()
     if suffix not in COMPRESSIONS:
         return FORMATS.get(suffix)
@@ -86,7 +86,7 @@ def kind(path: Path) -> str | None:
 
 
 def columns(path: Path, text: str | None, kept: Sequence[str], pair: str | None = None) -> Columns:
-    """Return the columns to read, of which the first file decides.
+    """Return the columns to read, chosen by the first file.
 
     Args:
         text: the column of texts; None: `text`, or the only one that holds texts.
@@ -130,19 +130,19 @@ def count_rows(path: Path, chosen: Columns) -> int:
 
 
 class Reader:
-    """Reads windows of rows of one file after the other; going on behind the last one costs nothing.
+    """Reads windows of rows of one file after the other; reading on from the last row costs nothing.
 
     Args:
         chosen: columns to read.
-        most_rows, most_characters: of a window; a single longer text is a window.
+        most_rows, most_characters: bounds of a window; a single longer text is a window.
     """
 
     def __init__(self, chosen: Columns, most_rows: int, most_characters: int) -> None:
         self._chosen, self._most_rows, self._most_characters = chosen, most_rows, most_characters
         self._path: Path | None = None
-        self._next = 0  # row of the file that comes next
+        self._next = 0  # number of the next row of the file
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._left: pa.Table | None = None  # what of the last batch is not read
+        self._left: pa.Table | None = None  # unread rows of the last batch
 
     def windows(self, path: Path, start: int, rows: int) -> Iterator[pa.Table]:
         """Yield tables of consecutive rows, `rows` in all.
@@ -178,7 +178,7 @@ class Reader:
         return pa.concat_tables(pieces).combine_chunks()
 
     def _fitting(self, table: pa.Table, room: int, first: bool) -> int:
-        """Return how many rows fit; at least one of the first piece."""
+        """Return how many rows fit the window; at least one of the first piece."""
         total = np.cumsum(self._characters(table))
         return max(int(first), int(np.searchsorted(total, room, side="right")))
 
@@ -188,7 +188,7 @@ class Reader:
 
 
 def _batches(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch]:
-    """Yield what lies behind the first `start` rows of a file, with texts as strings."""
+    """Yield the rows of a file after the first `start`, with texts as strings."""
     with _explained(path):
         for batch in _skipped(path, chosen, start):
             if missing := [name for name in chosen.names if name not in batch.schema.names]:
@@ -225,7 +225,7 @@ def _parquet(path: Path, chosen: Columns, start: int) -> Iterator[pa.RecordBatch
 
 
 def _read(path: Path, chosen: Columns | None) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of a file that is no parquet; all columns if none are chosen."""
+    """Yield the batches of a file that is not parquet; all columns if none are chosen."""
     if kind(path) == "arrow":
         yield from _arrow(path)
         return
@@ -289,7 +289,7 @@ def _schema(path: Path) -> pa.Schema:
         batch = next(_read(path, None), None)
         if batch is None:
             raise StartError(f"{path} is empty")
-        if kind(path) == "csv":  # which has no types: all are texts
+        if kind(path) == "csv":  # a format without types: all values are texts
             return pa.schema([(name, pa.string()) for name in batch.schema.names])
         return batch.schema
 
@@ -303,7 +303,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Raise StartError with the file's name for what Arrow cannot read."""
+    """Turn errors of Arrow into StartError with the file's name."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""A bulk run: reads windows of texts, computes their vectors on all cores, writes them part by part."""
+"""Runs one bulk job: reads windows of texts, computes their vectors on all cores, writes them part by part."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ from service.errors import InlayError, StartError
 
 WINDOW_ROWS = 4096
 WINDOW_CHARACTERS = 1 << 22
-TOKEN_BYTES = 1 << 27  # of one window's vectors, where each token has one
-WINDOWS_AHEAD = 2  # that are computed while one is written
-CALIBRATION_ROWS = 4096  # whose vectors say the ranges of int8 and uint8, where the model's card has none
+TOKEN_BYTES = 1 << 27  # bytes of one window's vectors, if each token has one
+WINDOWS_AHEAD = 2  # windows being computed while one is written
+CALIBRATION_ROWS = 4096  # rows that int8 and uint8 are calibrated on, if the model's card has no ranges
 FLOATS = {"float32": np.float32, "float16": np.float16}
 Progress = Callable[[int], None]
 
@@ -41,13 +41,13 @@ class Window(NamedTuple):
     tasks: Tasks
 
 
-class Worker:
+class PartComputer:
     """Computes parts of a run in one process.
 
     Args:
-        plan: of the run.
+        plan: plan of the run.
         output: path that the run writes.
-        embedder: of its options.
+        embedder: embedder that computes the plan's output.
     """
 
     def __init__(self, plan: BulkRun, output: Path, embedder: Embedder) -> None:
@@ -55,7 +55,7 @@ class Worker:
         self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
         most = WINDOW_CHARACTERS
-        if not self._embedder.kind.pooled:  # of which a character may be a token
+        if not self._embedder.kind.pooled:  # each character may be a token
             most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
         rows = min(WINDOW_ROWS, most)
         if embedder.kind.sparse and embedder.kind.input_bytes:
@@ -117,9 +117,9 @@ class Worker:
 
 
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of int8 and uint8: the model's own where they are of such vectors, else `calibrated`."""
+    """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else `calibrated`."""
     try:
-        (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
+        (kind,) = embedder.model.plan(options.embed._replace(dtype=options.dtype), "").kinds
     except InlayError:
         return calibrated(options, files, embedder)
     ranges = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
@@ -127,13 +127,13 @@ def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> ND
 
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of the vectors of the first rows that have texts."""
+    """Return the ranges of the vectors of the first CALIBRATION_ROWS texts."""
     reader = inputs.Reader(options.columns, WINDOW_ROWS, WINDOW_CHARACTERS)
     texts: list[str] = []
     for file in files:
         rows = min(inputs.count_rows(file, options.columns), CALIBRATION_ROWS)
         for table in reader.windows(file, 0, rows):
-            texts += table.column(options.column).drop_null().to_pylist()
+            texts += table.column(options.columns.text).drop_null().to_pylist()
         if len(texts) >= CALIBRATION_ROWS:
             break
     if not texts:
@@ -165,7 +165,7 @@ def _target(
 
 
 def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:
-    """Return vectors as they are written; StartError for a value that is too large for float16."""
+    """Return vectors in the dtype that is written; raise StartError for a value that is too large for float16."""
     if dtype in quantization.PRECISIONS:
         return quantization.quantized(vectors, dtype, limits)
     with np.errstate(over="ignore"):

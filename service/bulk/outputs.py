@@ -1,4 +1,4 @@
-"""Where the vectors of a run go: a folder of parquet files, or one .parquet, .npy or .safetensors file.
+"""Writes the vectors of a run: a folder of parquet files, or one .parquet, .npy or .safetensors file.
 
 A part is written aside and appears whole, so that a run which was killed has to compute only what is missing.
 """
@@ -27,17 +27,17 @@ PLAN_FILE = "_plan.json"  # readers of parquet folders skip names that begin wit
 
 
 def is_file(output: Path) -> bool:
-    """Return whether one file is written, by its name; else a folder of parquet files."""
+    """Return whether the name is that of one output file instead of a folder of parquet files."""
     return output.suffix in (".parquet", *ARRAYS)
 
 
 def folder(output: Path) -> Path:
-    """Return the folder of the parts."""
+    """Return the folder that holds the parts until the output is complete."""
     return output.with_name(f"{output.name}.parts") if is_file(output) else output
 
 
 class ParquetParts:
-    """One parquet file a part, in a folder.
+    """Writes each part as one parquet file in a folder.
 
     Args:
         where: the folder.
@@ -46,7 +46,7 @@ class ParquetParts:
         pooled: one vector a text; False: one a token.
         metadata: kept in each file.
         sparse: a struct of indices and values a text.
-        name: of the column of vectors.
+        name: name of the column of vectors.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ParquetParts:
         self._writer: pq.ParquetWriter | None = None
 
     def finished(self, part: Part) -> bool:
-        """Return whether a part was written whole."""
+        """Return whether a part is complete."""
         return self._path(part).exists()
 
     def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
@@ -90,7 +90,7 @@ class ParquetParts:
         self._writer.write_table(pa.Table.from_arrays([*copied, column], schema=self._schema).combine_chunks())
 
     def close(self, part: Part) -> None:
-        """Give a part its name; all its rows were added."""
+        """Give a complete part its final name."""
         assert self._writer is not None
         self._writer.close()
         self._writer = None
@@ -148,14 +148,14 @@ class ParquetParts:
 
 
 class ArrayFile:
-    """One file that holds all vectors as an array, each part in its place.
+    """Writes all vectors into one array file, each part at its offset.
 
     Args:
         output: the file, which is written in `where` and renamed.
         where: a folder.
-        rows: of all parts.
+        rows: rows of all parts.
         stored: dtype and columns of a vector.
-        limits: of int8 and uint8: the ranges, which are stored too.
+        limits: ranges of int8 and uint8 vectors, which are stored too.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class ArrayFile:
         self._written = 0
 
     def finished(self, part: Part) -> bool:
-        """Return whether a part was written whole."""
+        """Return whether a part is complete."""
         return self._mark(part).exists()
 
     def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
@@ -196,13 +196,13 @@ class ArrayFile:
         self._written += len(vectors.rows)
 
     def close(self, part: Part) -> None:
-        """Note that a part was written whole."""
+        """Record that a part is complete."""
         os.fdatasync(self._file)
         self._mark(part).touch()
         self._written = 0
 
     def merge(self, parts: Sequence[Part], output: Path) -> None:
-        """Give the file its name and remove the folder."""
+        """Give the file its final name and remove the folder."""
         os.close(self._file)
         if self._limits is not None and output.suffix == ".npy":
             np.save(output.with_name(f"{output.stem}.{RANGES}.npy"), self._limits)
@@ -222,7 +222,7 @@ class ArrayFile:
 
 
 def publish(aside: Path, path: Path) -> None:
-    """Give a file that is complete on disk its name."""
+    """Flush a complete file to disk and give it its final name."""
     with aside.open("rb") as file:
         os.fsync(file.fileno())
     aside.rename(path)

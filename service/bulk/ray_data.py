@@ -1,10 +1,11 @@
-"""Parts of a run computed on a Ray cluster by Ray Data: a pool of actors, each with a model of its own.
+"""Computes parts of a run on a Ray cluster by Ray Data: a pool of actors, each with its own model.
 
 Every machine of the cluster needs Inlay, and the model, the input and the output under the same paths.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +27,20 @@ def run(
     actors: int,
     progress: Callable[[int], None],
 ) -> None:
-    """Compute parts of a run, each by the next actor that is free.
+    """Compute parts of a run, each by the next free actor.
 
     Args:
         settings: `threads` of each actor; 0: one.
-        address: of the cluster, as ray.init takes it; local: one on this machine, for this run.
-        actors: how many; 0: as many as the cluster has cores for.
+        address: address of the cluster, as ray.init takes it; local: a cluster on this machine, for this run.
+        actors: number of actors; 0: as many as the cluster has cores for.
     """
     import ray
 
     threads = settings.threads or 1
-    variables = {"TOKENIZERS_PARALLELISM": "false"}  # an actor's tokenizer stays within its own cores
-    ray.init(address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    try:
+    rows = [{"part": part.number} for part in parts]
+    arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
+    with _cluster(address):
         count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
-        rows = [{"part": part.number} for part in parts]
-        arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
         done = ray.data.from_items(rows, override_num_blocks=max(1, len(rows))).map_batches(
             Actor,
             batch_size=1,
@@ -53,6 +50,19 @@ def run(
         )
         for row in done.iter_rows():
             progress(int(row["rows"]))
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    """Connect to a cluster for the length of a block, without Ray's log lines and progress bars."""
+    import ray
+
+    variables = {"TOKENIZERS_PARALLELISM": "false"}  # an actor's tokenizer stays within its own cores
+    ray.init(address=address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    try:
+        yield
     finally:
         ray.shutdown()
 
@@ -61,11 +71,11 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
-        self._worker = job.Worker(plan, output, open_embedder(plan.options.embed_options, folder, settings))
+        self._computer = job.PartComputer(plan, output, open_embedder(plan.options.embed, folder, settings))
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Compute a batch of parts; return the rows of each."""
         parts = [self._parts[int(number)] for number in batch["part"]]
-        self._worker.run(parts, lambda rows: None)
+        self._computer.run(parts, lambda rows: None)
         return {"rows": np.array([part.rows for part in parts], np.int64)}

@@ -1,4 +1,4 @@
-"""A whole run: finds the files, goes on where an earlier run was interrupted, in this process or on a Ray cluster."""
+"""Runs `inlay embed`: finds the files, continues an interrupted run, computes here or on a Ray cluster."""
 
 import fcntl
 from collections.abc import Callable, Iterator, Sequence
@@ -33,16 +33,16 @@ def run(
     Args:
         source: a file, folder or glob.
         output: a folder, or a file whose name says the format.
-        options: an empty `column` stands for the column of texts that the first file has.
-        folder: of the exported model.
+        options: an empty column of texts stands for the column of texts that the first file has.
+        folder: folder of the exported model.
         ray: the address of a cluster, and the number of actors; None: this process does it.
 
     Raises:
-        StartError, ModelError: in one line, it cannot be done.
+        StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
-    columns = inputs.columns(files[0], options.column or None, options.keep, options.pair or None)
-    options = replace(options, column=columns.text, keep=columns.kept)
+    sent = options.columns
+    options = replace(options, columns=inputs.columns(files[0], sent.text or None, sent.kept, sent.pair))
     _check(output, options)
     where = outputs.folder(output)
     if output.is_file() and not where.is_dir():
@@ -70,47 +70,59 @@ def _run(
     progress: Progress,
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
-    embedder = open_embedder(options.embed_options, folder, settings)
+    embedder = open_embedder(options.embed, folder, settings)
     _check_kind(embedder, output, options)
     if whole is None:
-        whole = plan.planned(options, files)
-        if options.dtype in RANGED:
-            whole = replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
+        whole = _planned(options, files, embedder)
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
-    worker = job.Worker(whole, output, embedder)
+    computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
-    missing = [part for part in parts if not worker.target.finished(part)]
-    found = done = whole.rows - sum(part.rows for part in missing)
-
-    def count(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress(done, whole.rows)
-
-    progress(done, whole.rows)
+    missing = [part for part in parts if not computer.target.finished(part)]
+    found = whole.rows - sum(part.rows for part in missing)
+    count = _counting(progress, found, whole.rows)
     if ray is None:
-        worker.run(missing, count)
+        computer.run(missing, count)
     else:
         from service.bulk import ray_data
 
         ray_data.run(whole, missing, output, folder, settings, *ray, count)
     if outputs.is_file(output):
-        worker.target.merge(parts, output)
+        computer.target.merge(parts, output)
     return whole.rows, found
 
 
+def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
+    """Return a function that adds rows to `done` and shows the progress; shows it once now."""
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(done, total)
+
+    count(0)
+    return count
+
+
+def _planned(options: Options, files: Sequence[Path], embedder: Embedder) -> BulkRun:
+    """Return a new run, with the ranges of int8 and uint8 vectors."""
+    whole = plan.planned(options, files)
+    if options.dtype not in RANGED:
+        return whole
+    return replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
+
+
 def _check(output: Path, options: Options) -> None:
-    """Raise StartError for what cannot be written."""
-    if output.suffix in outputs.ARRAYS and options.keep:
+    """Raise StartError if the options or the output's name cannot be written."""
+    if output.suffix in outputs.ARRAYS and options.columns.kept:
         raise StartError(f"{output.suffix} holds vectors alone: leave out --keep, or write parquet")
-    if outputs.EMBEDDING in options.keep:
+    if outputs.EMBEDDING in options.columns.kept:
         raise StartError(f"the column of vectors is called {outputs.EMBEDDING!r}: rename that of the input")
     if output.suffix in inputs.FORMATS and not outputs.is_file(output):
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
 
 
 def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:
-    """Raise StartError for an output that the file, or the dtype, does not hold."""
+    """Raise StartError for an output that the file or the dtype cannot hold."""
     if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
         what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
         raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
@@ -125,7 +137,7 @@ def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:
 
 @contextmanager
 def _alone(where: Path) -> Iterator[None]:
-    """Keep other runs away from a folder; the system lets go of it when the process ends, however that is."""
+    """Lock a folder against other runs; the system releases the lock however the process ends."""
     with (where / LOCK).open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""What `inlay serve` and `inlay check` print: the loaded models, and where and how the service can be called."""
+"""Prints what `inlay serve` and `inlay check` announce: the loaded models, and how to call the service."""
 
 import logging
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
-    """Print which models are loaded and on what they run."""
+    """Print the loaded models, the device that runs each, and warnings about the default model."""
     for line in (*_models(settings, registry), *_without_default(registry), *_unnamed_default(settings, registry)):
         print(f"inlay: {line}")
 
@@ -44,7 +44,7 @@ def _without_default(registry: ModelRegistry) -> Iterator[str]:
 
 
 def _unnamed_default(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
-    """Yield what keeps the default model, if it is the default only because it is alone and others can come."""
+    """Yield how to keep the default model, if it is the default only because no other model is loaded."""
     alone = registry.default if not registry.named_default else None
     if alone is not None and (settings.watch_store or settings.model_control != "none"):
         name = alone.card.name
@@ -60,7 +60,7 @@ def _device_reason(settings: Settings, model: "Model") -> str:
 
 
 def _engine_reason(model: "Model") -> str:
-    """Return which engine runs the encoder and why; empty where nothing was to be chosen."""
+    """Return which engine runs the encoder and why; empty if there was no choice."""
     reason, closeness = model.choice.reason, model.choice.closeness
     if closeness is None:
         return f"; {reason}" if reason else ""
@@ -87,7 +87,7 @@ def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> N
 
 
 def _example(registry: ModelRegistry, key: str) -> str:
-    """Return path and flags of an example request."""
+    """Return the path and the curl flags of an example request."""
     model = registry.default or next(iter(registry.models.values()), None)
     if model is None:
         return f"/positions{key}"

@@ -53,7 +53,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def application(generated: Collection[str]) -> typer.Typer:
-    """Return the typer application; generated options are added to the commands that `generated` names."""
+    """Return the typer application; commands that `generated` names also get its options."""
     app = typer.Typer(
         name="inlay",
         help="Embeddings, positional encodings and sentence vectors over REST and gRPC.",

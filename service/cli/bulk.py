@@ -1,4 +1,4 @@
-"""`inlay embed` and `inlay calibrate`: the vectors of whole corpora, and the ranges of their values."""
+"""`inlay embed` writes the vectors of whole corpora; `inlay calibrate` finds the ranges of their values."""
 # ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from service.bulk.run import Progress
     from service.settings import Settings
 
-REPORT_SECONDS = 10.0  # between lines where stderr is no terminal
-FEW_TEXTS = 100  # below which a note says that ranges may be too narrow, as sentence-transformers warns
+REPORT_SECONDS = 10.0  # seconds between lines if stderr is no terminal
+FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
 INPUT_TYPE = partial(
     option, "what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"
@@ -69,25 +69,27 @@ class EmbedOptions:
     )
 
     def computed(self, folder: Path) -> "Options":
-        """Return what the vectors of a run depend on, of the model in a folder."""
+        """Return the options that decide the vectors of a run by the model in `folder`."""
+        from service.bulk.inputs import Columns
         from service.bulk.plan import Options
+        from service.embedding import requests
         from service.registry.store import export_version
 
         return Options(
             model=folder.name,
             version=export_version(folder),
-            column=self.column or "",
-            pair=self.pair_column or "",
-            keep=tuple(filter(None, self.keep.split(","))),
-            output=self.output_name,
+            columns=Columns(self.column or "", tuple(filter(None, self.keep.split(","))), self.pair_column or None),
+            embed=requests.EmbedOptions(
+                (self.output_name,) if self.output_name else (),
+                self.truncate,
+                prompt_name=self.prompt_name,
+                task=self.task,
+                input_type=self.input_type,
+                pooling=self.pooling,
+                normalize=self.normalize,
+                dimensions=self.dimensions,
+            ),
             dtype=self.dtype,
-            prompt_name=self.prompt_name,
-            task=self.task,
-            input_type=self.input_type,
-            pooling=self.pooling,
-            normalize=self.normalize,
-            dimensions=self.dimensions,
-            truncate=self.truncate,
             part_rows=self.part_rows,
         )
 
@@ -153,12 +155,12 @@ def calibrate(options: CalibrateOptions) -> None:
 
 
 def _tokenize_by_threads() -> None:
-    """Tell tokenizers to start no threads of its own: those of a run tokenize, a quarter more texts a second."""
+    """Stop tokenizers from starting threads: the run's own threads tokenize, a quarter more texts a second."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _model(name: str | None) -> "tuple[Path, Settings]":
-    """Return the folder of an exported model, and the settings."""
+    """Return the folder of the exported model that `name` means, and the settings."""
     from service.cli.checkpoints import exported
     from service.cli.options import read_settings
     from service.registry.store import configured_folders
@@ -178,10 +180,10 @@ def _model(name: str | None) -> "tuple[Path, Settings]":
 
 @contextmanager
 def _progress() -> "Iterator[Progress]":
-    """Show rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
+    """Yield a function that shows rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
     with stoppable():
         if not sys.stderr.isatty():
-            yield _Lines()
+            yield _ProgressLines()
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -194,20 +196,20 @@ def _progress() -> "Iterator[Progress]":
             yield lambda done, total: bar.update(task, completed=done, total=total, rate=bar.tasks[0].speed or 0.0)
 
 
-class _Lines:
-    """Tells the progress in lines of stderr."""
+class _ProgressLines:
+    """Prints the progress as lines on stderr."""
 
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if self._began is None:
             self._began = now, done
-        if now - self._told < REPORT_SECONDS:
+        if now - self._printed < REPORT_SECONDS:
             return
-        self._told = now
+        self._printed = now
         rate = (done - self._began[1]) / (now - self._began[0])
         left = f"{(total - done) / rate:.0f} s left" if rate else ""
         print(f"{done:,} of {total:,} rows, {rate:,.0f} rows/s, {left}", file=sys.stderr, flush=True)

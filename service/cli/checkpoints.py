@@ -1,4 +1,4 @@
-"""Checkpoints that `inlay serve --model` names: exported into the store once, and again when they change.
+"""Exports the checkpoints that `inlay serve --model` names into the store, and again when they change.
 
 The origin of a model is stored beside it in `.NAME.checkpoint.json`; the store ignores names that begin with a dot.
 """
@@ -28,7 +28,7 @@ class Origin:
     Args:
         checkpoint: an absolute path, or a hub id with its revision.
         files: name, bytes and time of each file of a local checkpoint; empty for the hub.
-        version: of the export, as `service.registry.store.export_version`.
+        version: version of the export, as `service.registry.store.export_version` returns it.
     """
 
     checkpoint: str
@@ -40,7 +40,7 @@ def exported(settings: Settings, checkpoints: list[str], model_name: str | None 
     """Return the settings that serve these checkpoints, after exporting those that the store does not hold yet.
 
     Args:
-        model_name: of the only checkpoint, in place of its own name; it may then be an exported model of any folder.
+        model_name: name to serve the only checkpoint under; it may then be an exported model of any folder.
 
     Raises:
         StartError: a name cannot be used, or a checkpoint cannot be exported.
@@ -65,7 +65,7 @@ def exported(settings: Settings, checkpoints: list[str], model_name: str | None 
 
 
 def _check_only(model_name: str, checkpoints: list[str]) -> None:
-    """Raise StartError unless the name is that of a folder, and of one model."""
+    """Raise StartError unless `model_name` can be a folder's name and there is a single checkpoint."""
     if len(set(checkpoints)) != 1:
         raise StartError(
             f"--model-name {model_name} names one model, and {len(set(checkpoints))} are given: one --model"
@@ -75,7 +75,7 @@ def _check_only(model_name: str, checkpoints: list[str]) -> None:
 
 
 def _link(place: Path, folder: Path) -> None:
-    """Have the store hold an exported model that lies elsewhere, by a symbolic link; StartError where it cannot."""
+    """Make `place` in the store a symbolic link to an exported model's folder; raise StartError if that fails."""
     if place.resolve() == folder:
         return
     try:
@@ -92,7 +92,7 @@ def _link(place: Path, folder: Path) -> None:
 
 
 def name_of(checkpoint: str) -> str:
-    """Return the name of a checkpoint in the store: its folder's, its file's or its repository's."""
+    """Return the name that a checkpoint gets in the store: that of its folder, file or repository."""
     repository = _repository(checkpoint)
     name = repository[0].rpartition("/")[2] if repository else Path(checkpoint).resolve().name.removesuffix(".gguf")
     if not name or name.startswith("."):
@@ -101,7 +101,7 @@ def name_of(checkpoint: str) -> str:
 
 
 def _lies_in(store: Path, checkpoint: str) -> bool:
-    """Whether this is an exported model of the store, not a checkpoint; StartError where it is one of another store."""
+    """Return whether this is an exported model of the store; raise StartError if it is one of another store."""
     path = Path(checkpoint)
     if not (path / cards.FILE_NAME).is_file():
         return False
@@ -115,7 +115,7 @@ def _lies_in(store: Path, checkpoint: str) -> bool:
 
 
 def _export(settings: Settings, checkpoint: str, out: Path) -> None:
-    """Export a checkpoint unless `out` holds its present state."""
+    """Export a checkpoint unless `out` holds an export of its present state."""
     why = _stale(settings, checkpoint, out)
     if why is None:
         return
@@ -133,7 +133,7 @@ def _export(settings: Settings, checkpoint: str, out: Path) -> None:
 
 
 def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
-    """Return the reason to export the checkpoint to `out`; None where its export there is up to date."""
+    """Return why the checkpoint must be exported to `out`; None if the export there is up to date."""
     if not (out / cards.FILE_NAME).is_file():
         return "once"
     try:
@@ -162,7 +162,7 @@ def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
 
 
 def _moved_on(settings: Settings, checkpoint: str, source: str) -> str | None:
-    """Return a message if the hub has another commit than the exported one; None if not, or if it does not answer."""
+    """Return a message if the hub has a newer commit than the exported one; None if not, or if it does not answer."""
     identity = _identity(checkpoint)
     if source == identity:  # a commit never changes
         return None
@@ -190,7 +190,7 @@ def _identity(checkpoint: str) -> str:
 
 
 def _source(checkpoint: str, source: str) -> str:
-    """Return the source that the card of this checkpoint's export names; of a hub id, with the commit of `source`."""
+    """Return what the card of this checkpoint's export names as its source; a hub id keeps the commit of `source`."""
     if repository := _repository(checkpoint):
         return f"{repository[0]}@{source.partition('@')[2]}"
     return Path(checkpoint).resolve().name
@@ -207,7 +207,7 @@ def _origin_path(out: Path) -> Path:
 
 
 def _origin(out: Path) -> Origin | None:
-    """Return the origin of what `inlay serve` exported to `out`; None if another command wrote the folder."""
+    """Return the origin of the export in `out`; None if another command than `inlay serve` wrote the folder."""
     try:
         origin = Origin(**json.loads(_origin_path(out).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -217,7 +217,7 @@ def _origin(out: Path) -> Origin | None:
 
 @contextmanager
 def keeping_origin(out: Path) -> Iterator[None]:
-    """Have a model whose card the block replaces stay the export of its checkpoint."""
+    """Keep the record of a model's origin valid while the block replaces the model's card."""
     origin = _origin(out)
     yield
     if origin is not None:

@@ -1,4 +1,4 @@
-"""Console output and exit codes of commands: progress bars, one line for an error, no half-written file after a stop.
+"""Console output and exit codes of commands: progress bars, errors in one line, and stops that clean up.
 
 Exit codes: 0 done; 1 it cannot be done, and stderr says why in one line; 2 wrong usage; 130 stopped.
 """
@@ -21,7 +21,7 @@ from service.errors import StartError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from models.progress import Progress
+    from models.checkpoints.hub import Progress
     from service.settings import Settings
 
 CANNOT, MISUSED, STOPPED = 1, 2, 130
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class Failed(typer.Exit):
-    """The end of a command that cannot go on; `reporting` tells its message."""
+    """Ends a command; `reporting` prints its message."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(code)
@@ -45,7 +45,7 @@ def print_failure(message: str, options: Mapping[str, Any]) -> None:
 def reporting(
     command: Callable[Parameters, None], tell: Callable[[str, Mapping[str, Any]], None] = print_failure
 ) -> Callable[Parameters, None]:
-    """Return a command that tells an error in one line with exit code 1, and ends quietly if its pipe is closed.
+    """Return a command that prints an error as one line with exit code 1, and ends quietly if its pipe is closed.
 
     Args:
         tell: called with the line and with the command's options.
@@ -82,7 +82,7 @@ def fail(message: str, code: int = CANNOT) -> NoReturn:
 
 
 def say(settings: "Settings", line: str) -> None:
-    """Print a line of `inlay serve`; log it where the log is JSON, so that every line is an object."""
+    """Print a line of `inlay serve`, or log it if the log is JSON, so that every line is a JSON object."""
     if settings.log_format == "json":
         log.info("%s", line)
     else:
@@ -90,7 +90,7 @@ def say(settings: "Settings", line: str) -> None:
 
 
 def nearest(word: str, allowed: "Iterable[str]") -> str:
-    """Return a "did you mean" question with the allowed word most like `word`; empty where none is similar."""
+    """Return a "did you mean" question with the allowed word most like `word`; empty if none is similar."""
     similar = get_close_matches(word, list(allowed), 1, 0.8)
     return f" (did you mean {similar[0]}?)" if similar else ""
 
@@ -106,13 +106,13 @@ def stoppable() -> Iterator[None]:
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Handle a signal as Python handles Ctrl-C."""
+    """Raise KeyboardInterrupt, as Python does for Ctrl-C."""
     raise KeyboardInterrupt
 
 
 @contextmanager
 def progress_bars(shown: bool = True) -> Iterator["Progress"]:
-    """Show a bar on stderr for each kind of work; where stderr is not a terminal, only the finished bars.
+    """Show a progress bar on stderr for each kind of work; if stderr is no terminal, only the finished bars.
 
     Args:
         shown: False: none, because every line of stderr has to be JSON.

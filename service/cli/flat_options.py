@@ -1,4 +1,4 @@
-"""Options of commands as dataclasses: typer reads each field as an option or an argument; commands get the object."""
+"""Turns dataclasses into command-line options: typer reads a field as an option, commands get the dataclass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, field, fields
@@ -21,17 +21,17 @@ def option(
     """Return the field of an option.
 
     Args:
-        help: its meaning in --help.
-        metavar: what its value is called there; None: by its type.
-        default: its value where it is not given.
-        flags: its names; empty: made from the field's name, with --no-NAME beside it where it is true or false.
-        details: of typer.Option.
+        help: the text in --help.
+        metavar: what --help calls the value; None: its type.
+        default: the value if the option is not given.
+        flags: names of the option; empty: the field's name, and for a boolean also --no-NAME.
+        details: further arguments of typer.Option.
     """
     return field(default=default, metadata={TYPER: typer.Option(*flags, metavar=metavar, help=help, **details)})
 
 
 def flattened(command: Callable[..., None], generated: Sequence[Parameter] = ()) -> Callable[..., None]:
-    """Return a command as typer reads it, with a parameter for each option.
+    """Return a command for typer, with a parameter for each option.
 
     Args:
         command: its parameter `options` is a dataclass of fields made here; its parameter `values` gets the generated

@@ -24,11 +24,11 @@ OPTIONS = ("host", "port", "management_port", "tls_cert", "tls_key", "tls_client
 
 
 class Service(NamedTuple):
-    """Where a service of this machine listens, as its command line and its INLAY_ variables say.
+    """A service on this machine, as its command line and its INLAY_ variables describe it.
 
     Args:
-        values: of OPTIONS, as text; those that are neither given nor set are missing.
-        folder: that relative paths among them begin at.
+        values: the values of OPTIONS, as text; those that are neither given nor set are missing.
+        folder: the folder that relative paths among them start from.
     """
 
     values: Mapping[str, str]
@@ -47,17 +47,17 @@ class Service(NamedTuple):
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def path(self, name: str) -> str | None:
-        """Return a path among its values."""
+        """Return a value that is a path, made absolute."""
         value = self.values.get(name)
         return os.path.join(self.folder, value) if value else None  # noqa: PTH118 (this module imports little)
 
 
 def check(url: str | None = None, port: int | None = None, cert: str | None = None, key: str | None = None) -> int:
-    """Print the answer of /health/ready; the exit code: 0 where the service is ready, else 1.
+    """Print the answer of /health/ready; return exit code 0 if the service is ready, else 1.
 
     Args:
-        url: of the service; None: the one of this machine, as `inlay serve` was started or the INLAY_ variables say.
-        port: of this machine, instead of what these say.
+        url: address of the service; None: this machine's, as `inlay serve` was started or the INLAY_ variables say.
+        port: port on this machine; it overrides both.
         cert: PEM file to show to a service with mutual TLS; None: the service's own.
         key: its private key.
     """
@@ -81,7 +81,7 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
 
 
 def _choose(configured: Service, port: int | None) -> tuple[Service, str]:
-    """Return the service to ask, and what to tell about others if it does not answer.
+    """Return the service to ask, and a hint about others for the case that it does not answer.
 
     It is the running one at the port that was asked for or that the variables name, else the only running one.
     """
@@ -96,7 +96,7 @@ def _choose(configured: Service, port: int | None) -> tuple[Service, str]:
 
 
 def _running() -> Iterator[Service]:
-    """Yield the services that `inlay serve` runs in processes which this one may see; where there is no /proc, none."""
+    """Yield the services of the `inlay serve` processes that this process may see; none without /proc."""
     for place in PROCESSES.glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or belongs to another user
             words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -115,7 +115,7 @@ def _of_variables(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_words(words: Sequence[str]) -> dict[str, str]:
-    """Return the values of options in a command line, which stand in the same word or in the next."""
+    """Return the values of a command line's options, written as --name=value or --name value."""
     values = {}
     for word, following in pairwise(words):
         option, equals, value = word.partition("=")
@@ -143,7 +143,7 @@ def _get(url: str, here: bool, cert: str | None, key: str | None) -> tuple[int, 
 
 
 def _tls(here: bool, cert: str | None, key: str | None) -> "ssl.SSLContext":
-    """Return a context that does not verify the service of this machine, whose certificate names another host."""
+    """Return a TLS context; a service on this machine is not verified, since its certificate names another host."""
     import ssl
 
     context = ssl.create_default_context()

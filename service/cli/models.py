@@ -75,7 +75,7 @@ class ExportOptions:
     force: bool = FORCE()
 
     def int8(self) -> "Int8Options | None":
-        """Return the options of an int8 encoder; None for any other; end the command for options it does not have."""
+        """Return the options of an int8 encoder, None for others; end the command for options that the dtype lacks."""
         from models.artifacts.int8_encoder import MIN_COSINE, Int8Options
 
         if self.encoder == "int8":
@@ -138,7 +138,7 @@ class AdoptOptions:
 
 @reporting
 def adopt(options: AdoptOptions) -> None:
-    """Make an exported model of ONNX that a folder or hub repository already holds, byte for byte."""
+    """Make an exported model of the ONNX files that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
     out = options.out or _in_store(options.source, options.name)
@@ -198,7 +198,7 @@ def describe(
         str, Argument(metavar="X", help=f"model_type, exported model or its name in the store, or checkpoint: {SOURCE}")
     ],
 ) -> None:
-    """Describe what a model_type, an exported model or a checkpoint is made of."""
+    """Describe the parts of a model_type, an exported model or a checkpoint."""
     from models.artifacts.description import describe, is_model_type
 
     named = str(model_of_store(Path(what))) if "/" not in what else what
@@ -250,7 +250,7 @@ def create(options: CreateOptions) -> None:
 
 
 def _with_head(options: CreateOptions, base: Path) -> str:
-    """Write a copy of a checkpoint with a random head; return what it is."""
+    """Write a copy of a checkpoint with a random head; return a description of it."""
     from models.artifacts.random_checkpoint import add_head
 
     weights = (options.model_type, options.config, options.whole, options.vocab_size, options.hidden_size)
@@ -261,7 +261,7 @@ def _with_head(options: CreateOptions, base: Path) -> str:
 
 
 def _random_weights(options: CreateOptions) -> str:
-    """Write a checkpoint of random weights; return what it is."""
+    """Write a checkpoint of random weights; return a description of it."""
     from models.artifacts.random_checkpoint import create
 
     with progress_bars() as progress:
@@ -287,14 +287,14 @@ def _store() -> Path:
 
 
 def _in_store(checkpoint: str, name: str | None) -> Path:
-    """Return the folder of the store that a checkpoint is exported to where no folder is named."""
+    """Return the folder of the store that a checkpoint is exported to if no folder is named."""
     from service.cli.checkpoints import name_of
 
     return _store() / (name or name_of(checkpoint))
 
 
 def model_of_store(folder: Path) -> Path:
-    """Return the folder of the store's model if this is the name of one and no folder here; else the folder itself."""
+    """Return the folder of the store's model of this name, unless such a folder lies here; else the path itself."""
     named = _store() / folder
     return named if len(folder.parts) == 1 and not folder.exists() and named.is_dir() else folder
 

@@ -1,4 +1,4 @@
-"""Command-line options made from a pydantic model: one for each field, which names, describes and checks it.
+"""Makes command-line options from a pydantic model; each field names, describes and checks one option.
 
 `inlay serve` and `inlay check` take theirs from Settings, `inlay rope` from the parameters of GET /positions/rope.
 Values stay text until pydantic reads them, so an option means what the same text in a variable or a query string means.
@@ -104,13 +104,13 @@ def flag(name: str) -> str:
 
 
 def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag) -> Settings:
-    """Return the settings of the values given and of the environment.
+    """Return the settings made of the given values and the environment.
 
     An unknown INLAY_ variable is an error: it could be a misspelt one that was meant to protect the service.
 
     Args:
-        values: by setting.
-        named: what errors call a setting that has a value.
+        values: the values, by the name of their setting.
+        named: the name in errors of each setting that has a value.
 
     Raises:
         StartError: one is wrong.
@@ -126,7 +126,7 @@ def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag)
 
 
 def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
-    """Return the model of the options given; end the command as wrong usage where one is wrong."""
+    """Return the model made of the given options; end the command as wrong usage if one is invalid."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -136,7 +136,7 @@ def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
 
 
 def _explained(error: ValidationError, source: Callable[[str], str]) -> str:
-    """Return the message for the first invalid value, without showing one that may be secret."""
+    """Return the message for the first invalid value, without showing a value that may be secret."""
     fault = error.errors(include_url=False)[0]
     message = fault["msg"].removeprefix("Value error, ")
     if not fault["loc"]:  # of several settings together, which it names
@@ -162,7 +162,7 @@ def _unknown_variable() -> str | None:
 
 
 def ignored_variables() -> list[str]:
-    """Return the INLAY_ variables that hold the address of a Service of Kubernetes, which are not read."""
+    """Return the INLAY_ variables that Kubernetes set to the address of a Service; they are not read."""
     variables = EnvSettingsSource(Settings).env_vars.items()
     return [name.upper() for name, value in variables if value and _of_kubernetes(name.upper(), value)]
 
@@ -172,7 +172,7 @@ def _of_kubernetes(name: str, value: str) -> bool:
 
 
 def _redacted(value: object) -> str:
-    """Return a value as text, without the user and password that a URL may hold."""
+    """Return a value as text, without the user and password of a URL."""
     return repr(USERINFO.sub(r"\1***@", value) if isinstance(value, str) else value)
 
 
@@ -182,7 +182,7 @@ def variable(name: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a default as it is written in a variable."""
+    """Return a default as it would be written in a variable."""
     if isinstance(value, bool):
         return str(value).lower()
     return "unset" if value is None else "empty" if value in ((), []) else str(value)

@@ -36,7 +36,7 @@ def rope_options() -> list[Parameter]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RopeOptions:
-    """Options of `inlay rope` that are no parameters of GET /positions/rope."""
+    """Options of `inlay rope` beyond the parameters of GET /positions/rope."""
 
     out: Path | None = option(
         "file to write: .npy, .safetensors, .json, .onnx, .png, .svg", "FILE", flags=("--out", "-o")
@@ -49,7 +49,7 @@ class RopeOptions:
 
 @reporting
 def rope(values: Mapping[str, Any], options: RopeOptions) -> None:
-    """Write the RoPE cos and sin of a preset, a config.json or parameters; without --out, print what they are made of.
+    """Write the RoPE cos and sin of a preset, a config.json or parameters; without --out, print its frequencies.
 
     Each option is a parameter of GET /positions/rope. --config also takes a file; --preset list names the presets.
     """
@@ -91,7 +91,7 @@ def _config(text: str) -> dict[str, Any]:
 
 
 def _layer(query: "RopeParameters") -> "LayerRope":
-    """Return the encoding that a config, a preset or parameters name; end the command where two of them do."""
+    """Return the encoding that a config, a preset or parameters name; end the command if two of them do."""
     from models.positions.rope import choice
     from models.positions.rope.config import LayerRope
     from service.cli.options import flag
@@ -140,7 +140,7 @@ def _table(query: "RopeParameters", positions: "Positions") -> "Table":
 
 
 def _compared(values: Mapping[str, Any], encoding: str) -> tuple[str, "RopeParameters"]:
-    """Return the name and the parameters of an encoding to compare: a preset's, or the options with some replaced."""
+    """Return the name and the parameters of an encoding to compare: a preset, or the options with some replaced."""
     from urllib.parse import parse_qsl
 
     from service.cli.options import read_options
@@ -162,7 +162,7 @@ def _write(
     plot: str | None,
     compared: Sequence[tuple[str, "RopeParameters"]],
 ) -> None:
-    """Write a table in the form that the suffix of `out` stands for."""
+    """Write a table in the format that the suffix of `out` names."""
     from models.artifacts.table_files import FORMATS, write
     from models.errors import BadEncoding
 
@@ -187,7 +187,7 @@ def _write(
 def _picture(
     encodings: Sequence[tuple[str, "RopeParameters"]], positions: "Positions", plot: str | None, suffix: str
 ) -> bytes:
-    """Return a picture of named encodings, each with its table in the other arithmetic beside it."""
+    """Return a picture of named encodings, each beside its table in the other arithmetic."""
     from models.plots import Subject, draw
 
     subjects = []

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def _tell(message: str, options: Mapping[str, Any]) -> None:
-    """Tell why `serve` failed; as a line of its log where that is JSON."""
+    """Print why `serve` failed, or log it if the log is JSON."""
     chosen = options.get("values", {}).get("log_format") or os.environ.get("INLAY_LOG_FORMAT")
     if chosen != "json":
         print_failure(message, options)
@@ -35,7 +35,7 @@ def _tell(message: str, options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServeOptions:
-    """Options of `inlay serve` that are no settings."""
+    """Options of `inlay serve` that are not settings."""
 
     model: list[str] | None = option(
         "Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported into the "
@@ -72,7 +72,7 @@ def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptio
 
 
 def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
-    """Return the settings, after logging was started and the checkpoints were exported."""
+    """Start logging, export the checkpoints, and return the settings."""
     from service.cli.options import ignored_variables, read_settings
 
     settings = read_settings(values)
@@ -90,7 +90,7 @@ def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
 
 @reporting
 def check(context: typer.Context, values: Mapping[str, str]) -> None:
-    """Load everything once and print what would be served, and on what."""
+    """Load everything once and print what would be served."""
     from service.cli.options import read_settings
 
     _refuse_unknown(context)
@@ -154,7 +154,7 @@ def misused(command: str, words: Sequence[str]) -> str:
 
 
 def _open_security(settings: "Settings") -> None:
-    """Open keys, certificates and tracing as `serve` does before it loads; raises StartError where it cannot."""
+    """Open keys, certificates and tracing before models are loaded; raise StartError if one cannot be used."""
     from service.observability.tracing import open_tracing
     from service.security import tls
     from service.security.api_keys import open_keys, warn_of_short_keys

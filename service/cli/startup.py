@@ -1,4 +1,4 @@
-"""Serving: binds the ports, starts the service in this process or in workers, and announces it.
+"""Binds the ports, starts the service in this process or in workers, and announces it.
 
 Ports are bound before anything is loaded, so that a taken port is reported at once.
 """
@@ -105,7 +105,7 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
 
 
 def _refuse_connections(listener: socket.socket) -> None:
-    """Close a socket that workers share, for all of them.
+    """Close a listening socket for all workers that share it.
 
     While one process holds it open, such as a worker that hangs or still loads, the system takes connections into its
     backlog, and their clients wait. Only shutdown ends that.
@@ -137,10 +137,10 @@ def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place
 
 
 def _serve(settings: Settings, listeners: Listeners, directory: Path | None = None, place: int = 0) -> bool:
-    """Serve in this process until a stop signal; return whether it ever served.
+    """Serve in this process until a stop signal; return whether it ever became ready.
 
     Args:
-        directory: what the workers of a service share; None: this process serves alone.
+        directory: folder that the workers of a service share; None: this process serves alone.
         place: the worker's number.
     """
     machine.limit_heaps()
@@ -164,7 +164,7 @@ def _serve(settings: Settings, listeners: Listeners, directory: Path | None = No
 
 
 def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
-    """Finish the start: exempt loaded objects from garbage collection, since they stay, and announce the service."""
+    """Finish the start: exempt the loaded objects from garbage collection and announce the service."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
@@ -177,7 +177,7 @@ def _ready(settings: Settings, directory: Path | None, context: "ServiceContext"
 
 
 def _exit_within(seconds: float) -> None:
-    """End this process within `seconds`: Python waits for threads, and that of a stuck run may never end."""
+    """End this process within `seconds`, even if a thread is stuck, for which Python would wait."""
 
     def end() -> None:
         log.error("something did not stop within %g s: ended without it", seconds)
@@ -189,7 +189,7 @@ def _exit_within(seconds: float) -> None:
 
 
 def shared_directory() -> "TemporaryDirectory[str]":
-    """Return a folder in which workers share their metrics, in memory if possible; it is removed with this process."""
+    """Yield a folder in which workers share their metrics, in memory if possible; it is removed with this process."""
     shared_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     try:
         return TemporaryDirectory(prefix="inlay-", dir=shared_memory)
@@ -215,7 +215,7 @@ def _save_repeatedly(metrics: "Metrics", loop: asyncio.AbstractEventLoop) -> Non
 
 
 def bind(host: str, port: int, what: str, setting: str) -> socket.socket:
-    """Return a socket bound to the address, which no other process may share; raises StartError where that fails."""
+    """Return a socket bound to the address, which no other process may share; raise StartError if that fails."""
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else a port is taken for a minute after a stop
     try:
@@ -233,7 +233,7 @@ def bind(host: str, port: int, what: str, setting: str) -> socket.socket:
 
 
 def _reserved(host: str, port: int) -> socket.socket:
-    """Return a socket that holds the gRPC port, for this process and its workers, while models are loaded.
+    """Yield a socket that keeps the gRPC port for this process and its workers while models are loaded.
 
     It is bound and never listens. Another service finds the port taken, because it first binds it alone.
     """

@@ -19,6 +19,7 @@ from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedR
 from service.embedding.scores import ACTIVATIONS, Scores, maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
+from service.embedding.tokenize.tokenizer import sized
 from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -74,7 +75,7 @@ class Reading(NamedTuple):
         max_document_tokens: of the second part.
         max_chunks: of a document that does not fit beside its query; None: it is cut.
         instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
-            so `direction` left is refused.
+            so `direction` left is refused. Other models ignore the instruction.
         cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
     """
 
@@ -88,8 +89,18 @@ class Reading(NamedTuple):
     instruction: str | None = None
     cosine: bool = False
 
+    @property
+    def options(self) -> EmbedOptions:
+        """How the texts are cut."""
+        return EmbedOptions((), self.truncate, self.direction, max_tokens=self.max_tokens or None)
+
 
 # ---- what a model can do
+
+
+def classifier_of(card: Card) -> Classifier | None:
+    """Return the classifier of a model; None: it has none."""
+    return card.classifier
 
 
 def classifies(card: Card) -> bool:
@@ -148,17 +159,14 @@ async def classify(
     model: Model,
     inputs: Sequence[Input],
     context: RequestContext,
-    truncate: bool | None = None,
-    direction: Direction = "right",
+    options: EmbedOptions,
     activation: ScoreActivation | None = None,
-    max_tokens: int | None = None,
-    special_tokens: bool = True,
 ) -> Labelled:
     """Return the scores of each input's labels; they do not depend on the other inputs.
 
     Args:
+        options: how the inputs are read and cut.
         activation: of the logits; None: `label_activation`.
-        max_tokens, special_tokens: as of EmbedOptions.
 
     Raises:
         WrongModelKind: the model gives a text no labels.
@@ -171,68 +179,9 @@ async def classify(
         raise WrongModelKind(
             "Model is not a classifier model", remedy=f"{card.name} reads pairs in a template: /rerank"
         )
-    options = EmbedOptions((CLASS_LOGITS,), truncate, direction, max_tokens=max_tokens, special_tokens=special_tokens)
     how = activation or label_activation(classifier)
     scores, result = await _scored(embedder, model, inputs, context, options, how)
     return Labelled(scores, classifier.labels, result)
-
-
-async def rank(
-    embedder: Embedder,
-    model: Model,
-    query: str,
-    texts: Sequence[str],
-    context: RequestContext,
-    truncate: bool | None = None,
-    direction: Direction = "right",
-    activation: ScoreActivation | None = None,
-    *,
-    instruction: str | None = None,
-) -> Ranks:
-    """Return the score of each text with the query; a score does not depend on the other texts.
-
-    Args:
-        truncate, direction, activation, instruction: as of Reading.
-
-    Raises:
-        WrongModelKind: the model gives no scores.
-        ConflictingFields: the model reads no instruction, or cannot be cut at that side.
-        InlayError: as of EmbeddingPipeline.embed.
-    """
-    reading = Reading(truncate, direction, activation, instruction=instruction)
-    return await _read(embedder, model, query, [(query, text) for text in texts], context, reading)
-
-
-async def _read(
-    embedder: Embedder,
-    model: Model,
-    query: str,
-    pairs: Sequence[tuple[str, str]],
-    context: RequestContext,
-    reading: Reading,
-) -> Ranks:
-    """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
-    card, most = model.card, reading.max_tokens or None
-    classifier = _ranker(card)
-    if classifier is None:
-        if card.multi_vector is None:
-            raise not_a_ranker(card)
-        documents = [document for _, document in pairs]
-        fields = context, reading.truncate, reading.direction
-        scores, result = await rank_by_maxsim(embedder, model, query, documents, *fields, max_tokens=most)
-        return Ranks(scores, result)
-    texts, template = [Text(*pair) for pair in pairs], classifier.template
-    _check_template(card, template, reading)
-    if template:
-        inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
-        making = template, model.tokenizer, texts, reading.instruction
-        texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
-    options = EmbedOptions(
-        (CLASS_LOGITS,), reading.truncate, reading.direction, max_tokens=most, special_tokens=template is None
-    )
-    how = reading.activation or classifier.activation
-    scores, result = await _scored(embedder, model, texts, context, options, how)
-    return Ranks(scores[:, 0], result)
 
 
 async def _scored(
@@ -244,21 +193,22 @@ async def _scored(
     activation: ScoreActivation,
 ) -> tuple[Scores, EmbedResult]:
     """Return the scores that an activation makes of the logits of inputs, [inputs, labels], and the facts."""
+    options = options._replace(outputs=(CLASS_LOGITS,))
     result = await embedder.embed(EmbedRequest(inputs, model.card.name, options), context)
     return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64)), result
 
 
-def _check_template(card: Card, template: PairTemplate | None, reading: Reading) -> None:
+def _check_template(card: Card, template: PairTemplate, reading: Reading) -> None:
     """Raise ConflictingFields for an instruction, or a side to cut, that the model's template has no place for."""
     instruction = reading.instruction
-    if instruction is not None and (template is None or template.instruction is None):
+    if instruction is not None and template.instruction is None:
         raise ConflictingFields(
             f"is {instruction[:40]!r}",
             field=("instruction",),
             allowed=f"{card.name} reads a query and a document alone",
             remedy="leave it out",
         )
-    if template and reading.direction == "left":
+    if reading.direction == "left":
         raise ConflictingFields(
             "is left",
             field=("truncation_direction",),
@@ -273,24 +223,19 @@ async def rank_by_maxsim(
     query: str,
     texts: Sequence[str],
     context: RequestContext,
-    truncate: bool | None = None,
-    direction: Direction = "right",
-    prompt_name: str | None = None,
-    max_tokens: int | None = None,
-) -> tuple[Scores, EmbedResult]:
-    """Return the score of each text with a query, [texts], and the facts about both runs.
+    options: EmbedOptions,
+) -> Ranks:
+    """Return the score of each text with a query, and the facts about both runs.
 
     Args:
-        prompt_name: of both; None: that of their kind.
-        max_tokens: of a document, special ones included; None: as many as the model reads.
+        options: how both are read and cut; `max_tokens` is of a text alone.
 
     Raises:
         InlayError: as of EmbeddingPipeline.embed.
     """
     assert model.card.multi_vector is not None
-    name, outputs = model.card.name, (MULTI_VECTOR,)
-    of_query = EmbedOptions(outputs, truncate, direction, prompt_name=prompt_name, input_type="query")
-    of_documents = of_query._replace(input_type="document", max_tokens=max_tokens)
+    name, of_documents = model.card.name, options._replace(outputs=(MULTI_VECTOR,), input_type="document")
+    of_query = of_documents._replace(input_type="query", max_tokens=None)
     asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
     result = await embedder.embed(EmbedRequest([*map(Text, texts)], name, of_documents), context)
     vectors, documents = asked.outputs[0].rows, result.outputs[0]
@@ -298,7 +243,7 @@ async def rank_by_maxsim(
         maxsim, vectors, split_rows(documents.rows, documents.lengths), model.card.multi_vector.mean
     )
     whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
-    return scores, whole
+    return Ranks(scores, whole)
 
 
 # ---- many queries, long documents
@@ -359,6 +304,8 @@ class Scorer:
         places: dict[tuple[str, Reading], list[int]] = {}
         for index, ((query, _), reading) in enumerate(zip(pairs, readings, strict=True)):
             places.setdefault((query if one_query else "", reading), []).append(index)
+        if len(places) == 1:
+            return await self._read(model, pairs, context, readings[0])
         together = asyncio.Semaphore(MOST_TOGETHER if one_query else len(places))  # all at once would fill the queue
         calls = [
             asyncio.ensure_future(self._in_turn(model, [pairs[index] for index in group], context, reading, together))
@@ -385,19 +332,36 @@ class Scorer:
         reading: Reading,
         together: asyncio.Semaphore,
     ) -> Ranks:
-        if _ranker(model.card) and reads_pairs(model.card):
-            reading = reading._replace(instruction=None)  # a cross-encoder reads none
         async with together:
-            return await _read(self._embedder, model, pairs[0][0], pairs, context, reading)
+            return await self._read(model, pairs, context, reading)
+
+    async def _read(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
+        card, classifier = model.card, _ranker(model.card)
+        if classifier is None:
+            if card.multi_vector is None:
+                raise not_a_ranker(card)
+            documents = [document for _, document in pairs]
+            return await rank_by_maxsim(self._embedder, model, pairs[0][0], documents, context, reading.options)
+        texts, template = [Text(*pair) for pair in pairs], classifier.template
+        if template:
+            _check_template(card, template, reading)
+            inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
+            making = template, model.tokenizer, texts, reading.instruction
+            texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
+        options = reading.options._replace(special_tokens=template is None)
+        how = reading.activation or classifier.activation
+        scores, result = await _scored(self._embedder, model, texts, context, options, how)
+        return Ranks(scores[:, 0], result)
 
     async def _cosines(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
     ) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
-        options = EmbedOptions(
-            (POOLED,), reading.truncate, reading.direction, normalize=True, max_tokens=reading.max_tokens or None
-        )
+        options = reading.options._replace(outputs=(POOLED,), normalize=True)
         request = EmbedRequest([Text(text) for text in numbers], model.card.name, options)
         result = await self._embedder.embed(request, context)
         rows = result.outputs[0].rows.astype(np.float64)
@@ -418,7 +382,8 @@ class Scorer:
         longest = min([length for length in lengths if length is not None], default=None)
         with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
             distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-            spans = dict(zip(distinct, await tokenizer.spans(distinct), strict=True))
+            places = await sized(sum(map(len, distinct)), tokenizer.spans, distinct)
+            spans = dict(zip(distinct, places, strict=True))
             template = card.classifier and card.classifier.template
             added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
             parts = Parts(reading.max_query_tokens, reading.max_document_tokens, reading.max_chunks)

@@ -1,4 +1,4 @@
-"""A log line and a span for each gRPC call, where access lines or traces are configured."""
+"""Writes a log line and a span for each gRPC call, if access lines or traces are configured."""
 
 import logging
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class AccessLog:
         self._lines = lines
 
     def begin(self, path: str, metadata: Sequence[tuple[str, str | bytes]], identity: RequestContext) -> Traced | None:
-        """Begin the span of a call, and note its trace in the call's identity."""
+        """Begin the span of a call, and record its trace in the call's identity."""
         if self._tracing is None:
             return None
         carrier = {name: [str(value)] for name, value in metadata if name in (TRACEPARENT, TRACESTATE)}

@@ -1,4 +1,4 @@
-"""Limits the number of calls under way, before any of their messages is read, and of those that are being read.
+"""Limits the calls under way, before any of their messages is read, and the calls whose messages are being read.
 
 grpc reads a message whole, up to max_body_bytes, before its handler runs and admission can refuse it; how much of it
 has come cannot be seen. grpc.aio's own bound, maximum_concurrent_rpcs, counts health checks and idle streams with all
@@ -12,17 +12,17 @@ from typing import Protocol
 
 from service.errors import Overloaded
 
-CALLS_ALONE = 16  # in a row: then there is one caller, who waits for each answer
-SLOW_SECONDS = 5.0  # after which a message that is still coming gives way to one that waits to be read
-CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
+CALLS_ALONE = 16  # single calls in a row that show a lone caller, who waits for each answer
+SLOW_SECONDS = 5.0  # seconds after which a message that is still coming gives way to one that waits to be read
+CALLS_PER_REQUEST = 2  # calls per admitted request: others are arriving or being sent
 
 
 class LimitedCall(Protocol):
-    """A call as a limit sees it.
+    """What a limit needs to know of a call.
 
     Attributes:
-        arrived: on `time.perf_counter`.
-        silent: whether its first message is still to come.
+        arrived: time of arrival, on `time.perf_counter`.
+        silent: whether the first message has yet to come.
     """
 
     arrived: float
@@ -33,7 +33,7 @@ class LimitedCall(Protocol):
         ...
 
     def give_way(self) -> None:
-        """End a call whose message is being read after it has waited for its turn."""
+        """End a call whose message is being read although it had to wait for its turn."""
         ...
 
 
@@ -60,20 +60,20 @@ class CallLimit:
 
     @property
     def concurrent(self) -> bool:
-        """Whether there are several callers. Even then few calls overlap: grpc.aio accepts one a turn of the loop."""
+        """Whether there are several callers. Even then few calls overlap: grpc.aio accepts one per turn of the loop."""
         return self._alone < CALLS_ALONE
 
     @property
     def crowded(self) -> bool:
-        """Whether a further call has to wait for its turn to be read."""
+        """Whether another call has to wait before its message is read."""
         return len(self._at_once) >= self._max_readers
 
     def begin_reading(self, call: LimitedCall) -> None:
-        """Count a call whose first message is read at once, which grpc does not stop before it has come."""
+        """Count a call whose first message is read at once; grpc cannot interrupt that."""
         self._at_once.add(call)
 
     async def turn_to_read(self, call: LimitedCall) -> None:
-        """Wait until the message of a call may be read; those that come slowly give way."""
+        """Wait until the message of a call may be read; slow calls give way."""
         while len(self._readers) >= self._max_readers:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._turns.append(turn)
@@ -90,7 +90,7 @@ class CallLimit:
         self._readers[call] = perf_counter()
 
     def read(self, call: LimitedCall) -> None:
-        """Note that the first message of a call has come, or that the call has ended."""
+        """Record that the first message of a call has come, or that the call has ended."""
         self._at_once.discard(call)
         if self._readers.pop(call, None) is not None:
             self._wake()
@@ -103,14 +103,14 @@ class CallLimit:
                 return
 
     def _end_slow(self) -> None:
-        """End the call that has been read for the longest, if that is slow."""
+        """End the call whose message has been read for the longest, if it is slow."""
         call, since = next(iter(self._readers.items()), (None, 0.0))
         if call is not None and perf_counter() - since >= self._slow_seconds:
             self.read(call)
             call.give_way()
 
     def add(self, call: LimitedCall) -> None:
-        """Take a place for a call; if there is none, cancel a call that was silent for too long and take its place.
+        """Count a call; if the limit is reached, cancel a call that was silent for too long and take its place.
 
         Raises:
             Overloaded: all places are taken, and no call was silent for too long.
@@ -125,7 +125,7 @@ class CallLimit:
         self._alone = 0 if len(self.calls) > 1 else self._alone + 1
 
     def remove(self, call: LimitedCall) -> None:
-        """Give a call's place back."""
+        """Stop counting a call."""
         self.calls.pop(call, None)
         self.read(call)
 

@@ -33,9 +33,9 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
 
 REQUEST_ID_KEY = "x-request-id"
-UNCOUNTED_BYTES = 65536  # of a message
-DECODED_SIZE = 8  # times the bytes of a message that it may take as Python has it: an id of one byte takes eight
-COPIES = 2  # of an answer: its rows or grpc's own, and the message
+UNCOUNTED_BYTES = 65536  # largest message that is not counted
+DECODED_SIZE = 8  # a decoded message takes up to so many times its bytes: an id of one byte takes eight
+COPIES = 2  # copies of an answer: its rows or grpc's own copy, and the message
 OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
 Metadata = Sequence[tuple[str, str | bytes]]
 GrpcContext = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
@@ -63,7 +63,7 @@ class ServedMethod:
 
     Attributes:
         path: service and method, for spans and log lines.
-        metric_name: its name in the metrics.
+        metric_name: name of the method in the metrics.
         limit: bounds its calls.
         call_class: serves one call.
     """
@@ -81,7 +81,7 @@ class Call:
     Attributes:
         arrived: when its headers had arrived, on `time.perf_counter`.
         silent: whether its first message has yet to arrive.
-        identity: its id, key and trace, which the context of each of its requests repeats.
+        identity: id, key and trace of the call, which the context of each of its requests repeats.
     """
 
     request_streaming: ClassVar[bool] = False
@@ -95,7 +95,7 @@ class Call:
     _peer = ""
     _reading: asyncio.Future[Any] | None = None
     _gives_way = False
-    _context: RequestContext | None = None  # of the request that is being answered
+    _context: RequestContext | None = None  # context of the request that is being answered
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Call:
             self._task.cancel()
 
     def ended(self, task: asyncio.Task[Any]) -> None:
-        """Give back the places of a call whose task has ended, and write its log line."""
+        """Release what a call held once its task has ended, and write its log line."""
         served, key = self._served, self._key
         served.limit.remove(self)
         if self._context is not None:
@@ -127,7 +127,7 @@ class Call:
             served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer, self.identity)
 
     def begin(self, grpc_context: GrpcContext) -> None:
-        """Take grpc's context, and the deadline in it, when the call's coroutine starts."""
+        """Record grpc's context, and the deadline in it, when the call's coroutine starts."""
         self._grpc = grpc_context
         # grpcio counts by the wall clock, which may jump: 0 left is no deadline, since grpc's core, which counts by
         # another clock, cancels calls whose time is really over
@@ -154,7 +154,7 @@ class Call:
         return context
 
     async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:
-        """Return the handler's answer to one request, or the InlayError that ended it; count either.
+        """Return the handler's answer to one request, or the InlayError that ended it, and count it.
 
         Args:
             request: a message's bytes, or what the handler takes.
@@ -216,12 +216,12 @@ class Call:
         await self.abort(Malformed("the call holds no message", remedy="send one"))
 
     def give_way(self) -> None:
-        """End a call whose message is being read after it has waited for its turn."""
+        """End a call whose message is being read although it had to wait for its turn."""
         if self._reading is not None:
             self._gives_way = self._reading.cancel()
 
     def succeed(self, truncated: Metadata = ()) -> None:
-        """Let the call end with OK; `truncated` says what was cut."""
+        """End the call with OK; `truncated` names the inputs that were cut."""
         self._status = "OK"
         metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
         self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
@@ -260,7 +260,7 @@ class UnaryCall(Call):
 
 
 class WaitingUnaryCall(UnaryCall):
-    """A unary call that is declared as a stream of requests, so that its message is read when its turn comes."""
+    """A unary call, declared as a stream of requests so that its message is read only when its turn comes."""
 
     request_streaming = True
 
@@ -291,7 +291,7 @@ class ServerStreamCall(Call):
 
 
 class WaitingServerStreamCall(ServerStreamCall):
-    """A server stream that is declared as a stream of requests, so that its message is read when its turn comes."""
+    """A server stream, declared as a stream of requests so that its message is read only when its turn comes."""
 
     request_streaming = True
 
@@ -350,7 +350,7 @@ class BidirectionalCall(Call):
         self.succeed(truncation.metadata(tuple(sorted(self._truncated)), self._cut))
 
     def ended(self, task: asyncio.Task[Any]) -> None:
-        """Give back the call's places, and the memory of the answers that were not sent."""
+        """Release what the call held, and the memory of the answers that were not sent."""
         super().ended(task)
         while self._unsent:
             self._unsent.pop().release()
@@ -374,11 +374,11 @@ class BidirectionalCall(Call):
 
 
 class RefusedCall(Call):
-    """A call that is refused before a message is read; declared as streams, which fits callers of any kind of method.
+    """A call that is refused before a message is read; declared as streams, which fits every kind of method.
 
     Attributes:
         error: the reason.
-        counted: whether it is counted already.
+        counted: whether the call is counted already.
     """
 
     request_streaming = response_streaming = True
@@ -397,7 +397,7 @@ class RefusedCall(Call):
 
 
 def identity_of(metadata: Metadata) -> RequestContext:
-    """Return the identity of a call, with its request id alone, and make it that of the running task."""
+    """Return the context of a call with only its request id, and make it that of the running task."""
     sent_id = None
     for name, value in metadata:
         if name == REQUEST_ID_KEY:
@@ -418,7 +418,7 @@ CALLS: dict[str, type[Call]] = {
 
 
 def address_of(peer: str) -> str:
-    """Return the address in what grpc calls the peer: `ipv4:127.0.0.1:50123` or `ipv6:%5B::1%5D:50123`."""
+    """Return the address in grpc's name of the peer: `ipv4:127.0.0.1:50123` or `ipv6:%5B::1%5D:50123`."""
     kind, _, place = peer.partition(":")
     if kind == "ipv4":
         return place.rpartition(":")[0]
@@ -432,6 +432,6 @@ WAITING: dict[type[Call], type[Call]] = {UnaryCall: WaitingUnaryCall, ServerStre
 
 
 def retry_milliseconds(error: InlayError) -> int | None:
-    """Return after how many milliseconds a caller may retry; None: a retry would fail too."""
+    """Return after how many milliseconds a caller may retry; None if a retry would fail too."""
     seconds = retry_seconds(error)
     return None if seconds is None else math.ceil(seconds * 1000)

@@ -12,6 +12,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from service.grpc.methods import serialize
 from service.grpc.streams import until
 
 MAX_STREAMS = 1024
@@ -30,7 +31,7 @@ class OpenStreams:
 
     @asynccontextmanager
     async def one(self, context: Context) -> AsyncIterator[None]:
-        """Take a place for one stream; without one, end it with RESOURCE_EXHAUSTED."""
+        """Count one stream for the length of a block; if there are too many, end it with RESOURCE_EXHAUSTED."""
         if self._active >= self._max_streams:
             message = (
                 f"{self._active} streams of health and reflection are open, which is all: call Check, or try later"
@@ -57,12 +58,12 @@ class Health:
         self._put({name: State.SERVING if serving and not self._draining else State.NOT_SERVING})
 
     def drain(self) -> None:
-        """Tell watchers that nothing serves any more."""
+        """Tell watchers that no service serves any more."""
         self._draining = True
         self._put(dict.fromkeys(self._states, State.NOT_SERVING))
 
     def stop(self) -> None:
-        """Tell watchers that nothing serves any more, and end their streams."""
+        """Tell watchers that no service serves any more, and end their streams."""
         self._streams.stopping.set()
         self.drain()
 
@@ -72,7 +73,7 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, request: Any, context: Context) -> Any:
-        """Return the state of a service; NOT_FOUND where there is none of that name."""
+        """Return the state of a service; NOT_FOUND if there is none of that name."""
         if request.service not in self._states:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service of that name is here; reflection lists them")
         return State(status=self._states[request.service])
@@ -124,8 +125,4 @@ def open_handlers(checks: Health, streams: OpenStreams, services: Sequence[str])
             reflection_pb2.ServerReflectionRequest.FromString,
         ),
     )
-    return {f"/{path}": kind(handler, decode, _serialize) for path, kind, handler, decode in rows}
-
-
-def _serialize(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
+    return {f"/{path}": kind(handler, decode, serialize) for path, kind, handler, decode in rows}

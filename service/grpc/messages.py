@@ -1,4 +1,4 @@
-"""Decodes requests, and bounds what their messages hold: parsed, 16 MiB may become eight million messages.
+"""Decodes requests and bounds their messages' fields: parsed, 16 MiB may become eight million messages.
 
 The bound is checked on the bytes. The parser keeps the GIL from the first byte to the last: a map of a million entries
 took 0.6 s, in which no probe was answered, and repeated empty messages leave half a gigabyte (protobuf 7, upb).
@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from service.errors import Malformed, TooLarge
 
-INLINE_BYTES = 65536  # of a message that is parsed on the event loop
+INLINE_BYTES = 65536  # largest message that is parsed on the event loop
 
 MAX_FIELDS, MAX_NUMBERS = 1 << 18, 1 << 22
 """The most fields of one message and of the messages in it, repeated ones each, and the most packed numbers."""
@@ -25,7 +25,7 @@ MORE = 0x80  # a varint goes on
 
 
 class _Cut(Exception):
-    """Raised for bytes that are no message; the parser refuses them too."""
+    """Raised for bytes that are not a message; the parser refuses them too."""
 
 
 async def decode(kind: Any, data: bytes) -> Any:
@@ -35,7 +35,7 @@ async def decode(kind: Any, data: bytes) -> Any:
         kind: the message's class.
 
     Raises:
-        TooLarge: it has more fields or numbers than this server reads.
+        TooLarge: the message has more fields or numbers than this server reads.
         Malformed: the bytes do not parse.
     """
     return _decode(kind, data) if len(data) <= INLINE_BYTES else await asyncio.to_thread(_decode, kind, data)
@@ -56,7 +56,7 @@ def check_structure(data: bytes, kind: Descriptor) -> None:
     """Raise TooLarge for a message of more fields or numbers than this server reads.
 
     Args:
-        kind: of the message.
+        kind: kind of the message.
     """
     if len(data) <= UNCHECKED_BYTES:
         return
@@ -80,7 +80,7 @@ class _Count:
         self.fields = self.numbers = 0
 
     def add(self, data: bytes, at: int, end: int, kind: Descriptor, depth: int) -> None:
-        """Count the fields of the message from `at` to `end`; a field that its kind does not have is one."""
+        """Count the fields of the message from `at` to `end`; a field that is unknown to its kind counts as one."""
         if depth > DEEPEST:
             raise _Cut
         known: Any = kind.fields_by_number
@@ -112,7 +112,7 @@ class _Count:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and the place behind it."""
+    """Return a number and the offset after it."""
     byte = data[at]
     at += 1
     if byte < MORE:

@@ -36,10 +36,10 @@ class Method:
         handler: for "unary", a coroutine function that returns the answer. For "server_stream", an async generator
             function. For "client_stream", a coroutine function that is given an async iterator of requests. For
             "bidirectional", a coroutine function that answers one request of the stream; answers keep their order.
-        serialize: from an answer to wire bytes.
+        serialize: function from an answer to wire bytes.
         admitted: whether a request counts against `max_concurrent_requests` until it is answered.
-        probe: whether it only reports the server's state; full limits of other methods do not refuse it.
-        management: whether it is left out where there is a management port, whose REST routes do the same.
+        probe: whether the method only reports the server's state; full limits of other methods do not refuse it.
+        management: whether the method is left out if there is a management port, as REST's probes are.
         error_answer: for "bidirectional", what stands in the stream for a request that failed, from the request (None:
             it could not be read) and its error; None: the error ends the call.
         initial_metadata: for "unary", metadata sent before the answer.
@@ -62,7 +62,7 @@ class Service:
     """A gRPC service.
 
     Args:
-        name: in full, e.g. inlay.v1.Embedder.
+        name: full name, e.g. inlay.v1.Embedder.
         serving: returns its state in health checks while the server is ready; False: no loaded model supports it.
         metric_prefix: stands before the names of its methods in the metrics.
         status_of: the name of the gRPC status of an error.
@@ -78,5 +78,5 @@ class Service:
 
     @property
     def metric_names(self) -> list[str]:
-        """The names of its methods in the metrics."""
+        """The names of the service's methods in the metrics."""
         return [self.metric_prefix + method.name for method in self.methods]

@@ -1,4 +1,4 @@
-"""The gRPC server of one process, and the pipeline of its calls: key and call limits, before a message is read.
+"""The gRPC server of one process, and the pipeline that checks keys and call limits before a message is read.
 
 `Pipeline.service` finds the method of a call and returns a Call (`service/grpc/calls.py`), which serves it.
 """
@@ -26,9 +26,9 @@ from service.security.api_keys import Key, Keys
 from service.security.tls import Pem, Renewed, files
 from service.settings import Settings
 
-HEALTH_SECONDS = 5.0  # between checks whether the models answer
-ARRIVED_SECONDS = 0.05  # without a new call: none has arrived that grpc would end with CANCELLED (grpc/grpc#41785)
-MAX_ARRIVED_SECONDS = 1.0  # where clients never cease to call
+HEALTH_SECONDS = 5.0  # seconds between checks whether the models answer
+ARRIVED_SECONDS = 0.05  # seconds without a new call that show that grpc would end none with CANCELLED (grpc/grpc#41785)
+MAX_ARRIVED_SECONDS = 1.0  # most seconds of that, if clients never cease to call
 LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 BEARER = b"bearer "
@@ -73,7 +73,7 @@ class Pipeline(grpc.GenericRpcHandler):
         self.calls_taken = 0
 
     def service(self, handler_call_details: Any) -> Any:
-        """Return the handler that serves or refuses a call; None: there is no such method."""
+        """Return the handler that serves or refuses a call; None if there is no such method."""
         self.calls_taken += 1
         path, metadata = handler_call_details.method, handler_call_details.invocation_metadata
         served = self._methods.get(path)
@@ -123,7 +123,7 @@ class Pipeline(grpc.GenericRpcHandler):
 
 
 def shown_key(metadata: Metadata) -> bytes | None:
-    """Return the key that a call shows (RFC 6750)."""
+    """Return the key that a call sends (RFC 6750)."""
     for name, value in metadata:
         if name == "authorization" and isinstance(value, str):
             raw = value.encode("ascii", "replace")
@@ -137,7 +137,7 @@ class RpcServer:
     Args:
         admission: shared with HTTP; None: gRPC's own.
         keys: callers must show one of them; None: everyone may call.
-        budget: of the memory of all requests, shared with HTTP; None: gRPC's own.
+        budget: the memory of all requests, shared with HTTP; None: gRPC's own.
 
     Attributes:
         pipeline: serves calls, from `open` or `start` on.
@@ -229,7 +229,7 @@ class RpcServer:
         self.health.stop()
 
     async def stop(self) -> None:
-        """Take no new calls and finish those in flight, for at most `shutdown_seconds`."""
+        """Stop taking calls and finish those in flight, for at most `shutdown_seconds`."""
         self.refuse()
         deadline, taken = monotonic() + MAX_ARRIVED_SECONDS, -1
         while taken != self.pipeline.calls_taken and monotonic() < deadline:
@@ -266,7 +266,7 @@ async def _passes(check: Callable[[], Awaitable[None]]) -> bool:
 
 
 def _credentials(pair: Renewed) -> Any:
-    """Return credentials that use the certificate as it is now, and a renewed one from the next handshake on."""
+    """Return credentials that use the present certificate, and a renewed one from the next handshake on."""
 
     def renewed() -> Any:
         certificate = pair.next()

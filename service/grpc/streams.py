@@ -10,7 +10,7 @@ IN_FLIGHT = 64  # requests of one stream worked on at a time
 async def in_order(
     requests: AsyncIterator[Any], work: Callable[[Any], Coroutine[Any, Any, Any]], in_flight: int = IN_FLIGHT
 ) -> AsyncGenerator[Any, None]:
-    """Yield what `work` returns for each request, in the requests' order.
+    """Yield the result of `work` for each request, in the requests' order.
 
     Args:
         work: called with each request, in a task of its own.
@@ -52,7 +52,7 @@ def _begin(work: Coroutine[Any, Any, Any], tasks: set[asyncio.Task[Any]]) -> asy
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Read the exception of a task: once the call has ended nothing awaits it, and asyncio would log it."""
+    """Read the exception of a task; asyncio would log it if nothing awaits the task after the call has ended."""
     if not task.cancelled():
         task.exception()
 

@@ -13,7 +13,7 @@ def requested(header: str, size: int) -> tuple[int, int] | None:
     A header of another unit, of several ranges or that makes no sense is ignored, as the RFC allows.
 
     Args:
-        size: of the whole body, in bytes.
+        size: size of the whole body, in bytes.
 
     Raises:
         RangeNotSatisfiable: the range begins behind the last byte.

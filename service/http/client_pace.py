@@ -24,13 +24,11 @@ class ClientPace:
     """Measures the pace of one connection's client, from one check to the next.
 
     Args:
-        client_seconds: how long the client may hold up its request or its response.
-        idle_seconds: how long the connection may wait for its next request.
+        settings: of connections.
     """
 
-    def __init__(self, client_seconds: float, idle_seconds: float) -> None:
-        self._client_seconds = client_seconds
-        self._idle_seconds = idle_seconds
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self._client_seconds, self._idle_seconds = settings
         self._transfer: object = None
         self._bytes = 0  # that had passed when the client last kept up
         self._since = 0.0  # when that was
@@ -39,8 +37,8 @@ class ClientPace:
         """Return the seconds until the next check.
 
         Args:
-            idle_since: when the connection became idle; None: it is not.
-            now: on the clock of `idle_since`.
+            idle_since: when the connection became idle; None: it is busy.
+            now: the time on the clock of `idle_since`.
         """
         seconds = min(self._idle_seconds, self._client_seconds / 2)
         if idle_since is None:
@@ -57,7 +55,7 @@ class ClientPace:
         Args:
             transfer: what the client sends or takes, equal at two checks only while `passed` counts on.
             passed: bytes of it that the client has sent or taken.
-            now: in seconds.
+            now: the time in seconds.
         """
         moved = passed - self._bytes
         if self._transfer != transfer or (moved > 0 and moved >= CLIENT_BYTES_PER_SECOND * (now - self._since)):

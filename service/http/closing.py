@@ -18,8 +18,8 @@ def close_in_stages(
 
     Args:
         transport: the connection's.
-        loop: whose clock counts.
-        most_seconds: after which the connection closes at the next look, whatever the client sends.
+        loop: the event loop whose clock is used.
+        most_seconds: seconds after which the connection closes at the next look, whatever the client sends.
         received_bytes: returns a count that grows while the client sends.
     """
     seconds, until = min(LINGER_SECONDS, most_seconds), loop.time() + most_seconds

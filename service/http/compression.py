@@ -1,58 +1,64 @@
-"""Compresses responses with the coding that Accept-Encoding selects: whole bodies at once, streams part by part."""
+"""Compresses responses as Accept-Encoding says, streams part by part, and decodes the bodies of requests."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
-from service.http.content_coding import Encoder
-from service.http.negotiation import Kind, Policy, choose
+from service.errors import BodyTooLarge
+from service.http.content_coding import Encoder, decode
 from service.http.response import Headers, Response
 from service.http.response_writer import in_pieces
-from service.http.routes import Request
+from service.http.routes import Head
 from service.http.worker_threads import in_thread
 
 LEAST_BYTES = 1024  # below, a coding's own bytes and time outweigh what it saves
-INLINE_BYTES = 16384  # coded on the event loop, about 0.2 ms; more goes to a thread
+INLINE_BYTES = 16384  # coded or decoded on the event loop, about 0.2 ms; more goes to a thread
 BODILESS = (204, 205, 206, 304)  # 206 has a body, but its range is of the plain bytes
 DENSE = (b"image/png", b"image/jpeg", b"image/webp", b"font/woff2", b"application/zip", b"application/gzip")
 TENSORS = (b"application/octet-stream", b"application/x-npy", b"application/vnd.safetensors")
 VARY = (b"vary", b"Accept-Encoding")
 
 
-async def compressed(response: Response, request: Request, policy: Policy, *, vectors: bool) -> Response:
-    """Return the response under the coding that the request's Accept-Encoding asks for.
-
-    Args:
-        vectors: the body is numbers, which are compressed only if the header chooses a coding explicitly.
-
-    Raises:
-        NotAcceptable: the client accepts neither a coding that this server has nor an uncoded response.
-    """
-    accept = request.headers.get(b"accept-encoding")
-    media_type = _media_type(response.headers)
+async def compressed(response: Response, head: Head) -> Response:
+    """Return the response under the coding that its request's head chooses; numbers, only on an explicit choice."""
+    assert head.codings is not None
+    assert head.route is not None
+    named, vectors = dict(response.headers), head.route.vectors
+    media_type = named.get(b"content-type", b"").split(b";")[0].strip().lower()
     floats = media_type in TENSORS
-    kind: Kind = "tensors" if floats else "vectors" if vectors else "document"
-    choice = choose(accept, policy, kind)
+    coding, required = head.codings[floats or vectors]
+    size = _size(response, named)
     if not vectors:
-        response = response._replace(headers=_varied(response, request.headers.get(b"if-none-match", b"")))
-    coding = choice.coding
-    size = _size(response)
+        response = response._replace(headers=_varied(response, head.headers.get(b"if-none-match", b"")))
     if (
         coding is None
         or response.status < 200
         or response.status in BODILESS
         or size == 0
-        or _joined(response.headers, b"content-encoding") is not None
-        or (not choice.required and (media_type in DENSE or (size is not None and size < LEAST_BYTES)))
+        or b"content-encoding" in named
+        or (not required and (media_type in DENSE or (size is not None and size < LEAST_BYTES)))
     ):
         return response
     headers = _coded_headers(response.headers, coding)
     response = in_pieces(response)
     if response.stream is not None:
         return response._replace(headers=headers, stream=_coded_stream(response.stream, Encoder(coding, floats=floats)))
-    if request.verb == "HEAD":
+    if head.verb == "HEAD":
         return response._replace(headers=headers)
     encoder = Encoder(coding, floats=floats or vectors, size=size)
     body = encoder.last(response.body) if (size or 0) <= INLINE_BYTES else await in_thread(encoder.last, response.body)
     return response._replace(headers=headers, body=(body,))
+
+
+async def decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """Return a request's body without its coding; a large one is decoded in a thread. Raises as `decode`."""
+    if not body:
+        return body
+    if len(body) <= INLINE_BYTES:
+        try:
+            return decode(body, coding, min(max_bytes, INLINE_BYTES))
+        except BodyTooLarge:
+            if max_bytes <= INLINE_BYTES:
+                raise
+    return await in_thread(decode, body, coding, max_bytes)
 
 
 async def _coded_stream(parts: AsyncIterator[bytes | memoryview], encoder: Encoder) -> AsyncIterator[bytes]:
@@ -63,11 +69,12 @@ async def _coded_stream(parts: AsyncIterator[bytes | memoryview], encoder: Encod
     yield encoder.last([])
 
 
-def _size(response: Response) -> int | None:
+def _size(response: Response, named: dict[bytes, bytes]) -> int | None:
     """Return the size of the body in bytes; None: not known before the body is made."""
-    declared = _joined(response.headers, b"content-length")  # that of a body that is left out of the response to HEAD
     size = sum(map(len, response.body)) if response.stream is None else None
-    return size or (int(declared) if declared else size)
+    if not size and b"content-length" in named:  # that of a body that is left out of the response to HEAD
+        return int(named[b"content-length"])
+    return size
 
 
 def _varied(response: Response, if_none_match: bytes) -> Headers:
@@ -86,20 +93,6 @@ def _varied(response: Response, if_none_match: bytes) -> Headers:
 def _coded_headers(headers: Headers, coding: str) -> Headers:
     """Return the headers of the coded response: no length, no ranges, a weak tag (RFC 9110, 8.8.1)."""
     kept = [(name, value) for name, value in headers if name not in (b"content-length", b"accept-ranges")]
-    coded = [(name, _weak(value) if name == b"etag" else value) for name, value in kept]
-    if not any(name == b"vary" and b"accept-encoding" in value.lower() for name, value in coded):
-        coded.append(VARY)
-    return (*coded, (b"content-encoding", coding.encode()))
-
-
-def _media_type(headers: Headers) -> bytes:
-    return (_joined(headers, b"content-type") or b"").split(b";")[0].strip().lower()
-
-
-def _weak(tag: bytes) -> bytes:
-    return tag if tag.startswith(b"W/") else b"W/" + tag
-
-
-def _joined(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes | None:
-    values = [value for header, value in headers if header == name]
-    return b",".join(values) if values else None
+    coded = [(name, b"W/" + value.removeprefix(b"W/") if name == b"etag" else value) for name, value in kept]
+    vary = () if any(name == b"vary" and b"accept-encoding" in value.lower() for name, value in coded) else (VARY,)
+    return (*coded, *vary, (b"content-encoding", coding.encode()))

@@ -15,8 +15,10 @@ deflate, keeps ETags strong and compresses on the event loop.
 
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
+
+from service.errors import BodyTooLarge, Malformed, UnsupportedCoding
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -26,14 +28,6 @@ else:
 CHUNK_BYTES = 65536
 MAX_MEMBERS = 1000  # gzip members or zstd frames of one body; each costs a new decoder
 WINDOW_LOG = 23  # of a zstd decoder: 8 MiB at most (RFC 9659)
-
-
-class Broken(ValueError):
-    """The bytes are not what their coding says."""
-
-
-class TooLong(ValueError):
-    """The decoded bytes exceed the bound."""
 
 
 class Coding(NamedTuple):
@@ -76,12 +70,27 @@ class Encoder:
         return b"".join([*map(self._stream.compress, parts), self._stream.flush()])
 
 
-def decode(coding: str, body: bytes, max_bytes: int) -> bytes:
-    """Return a body without one coding, never holding much more than `max_bytes` of it.
+def coding_of(encoding: bytes) -> str | None:
+    """Return the coding that a Content-Encoding header names; None: the body is not coded.
 
     Raises:
-        Broken: the bytes are not what the coding says.
-        TooLong: the decoded body has more than `max_bytes`.
+        UnsupportedCoding: this server does not decode it, or there are several.
+    """
+    names = [name.strip() for name in encoding.decode("latin-1").lower().split(",")]
+    applied = [ALIASES.get(name, name) for name in names if name not in ("", "identity")]
+    coding = ", ".join(applied)
+    if coding and coding not in CODINGS:
+        allowed = f"this server reads one of {', '.join(CODINGS)}, or none"
+        raise UnsupportedCoding(f"content-encoding is {coding[:40]!r}", allowed=allowed)
+    return coding or None
+
+
+def decode(body: bytes, coding: str, max_bytes: int) -> bytes:
+    """Return a body without its coding, never holding much more than `max_bytes` of it.
+
+    Raises:
+        Malformed: the bytes are not what the coding says.
+        BodyTooLarge: the decoded body has more than `max_bytes`.
     """
     row, view, parts, left, start, members = CODINGS[coding], memoryview(body), list[bytes](), max_bytes, 0, 0
     decoder = row.decoder()
@@ -90,32 +99,38 @@ def decode(coding: str, body: bytes, max_bytes: int) -> bytes:
             if decoder.eof:
                 members += 1
                 if not row.repeats or members >= MAX_MEMBERS:
-                    raise Broken(f"there is more after its end ({len(view) - start} bytes)")
+                    raise _broken(coding, f"there is more after its end ({len(view) - start} bytes)")
                 decoder = row.decoder()
             chunk = view[start : start + CHUNK_BYTES]
-            part, taken = _decode_chunk(decoder, chunk, left)
-            parts.append(part)
-            start, left = start + taken, left - len(part)
+            for part in _decoded_chunk(decoder, chunk, left):
+                parts.append(part)
+                left -= len(part)
+                if left < 0:
+                    received = f"the body has more than {max_bytes} bytes without its {coding} coding"
+                    raise BodyTooLarge(
+                        received, allowed="this server takes no more", remedy="send fewer inputs at a time"
+                    )
+            start += len(chunk) - len(decoder.unused_data)
     except (zlib.error, zstd.ZstdError) as error:
-        raise Broken(str(error)) from None
+        raise _broken(coding, str(error)) from None
     if not decoder.eof:
-        raise Broken("it ends too early")
+        raise _broken(coding, "it ends too early")
     return b"".join(parts)
 
 
-def _decode_chunk(decoder: Any, chunk: memoryview, left: int) -> tuple[bytes, int]:
-    """Return what a chunk decodes to, and how many of its bytes were used; raise TooLong beyond `left` bytes."""
-    part = decoder.decompress(chunk, left + 1)
-    if len(part) > left:
-        raise TooLong
-    while not decoder.eof and not decoder.needs_input:  # a full buffer inside may come out in several pieces
-        more = decoder.decompress(b"", left + 1 - len(part))
-        if not more:
-            break
-        part += more
-        if len(part) > left:
-            raise TooLong
-    return part, len(chunk) - len(decoder.unused_data)
+def _decoded_chunk(decoder: Any, chunk: memoryview, left: int) -> Iterator[bytes]:
+    """Yield what a chunk decodes to, in several parts where a buffer inside was full, until it passes `left` bytes."""
+    data: bytes | memoryview = chunk
+    while True:
+        part = decoder.decompress(data, left + 1)
+        yield part
+        if decoder.eof or decoder.needs_input or not (part or data):
+            return
+        data, left = b"", left - len(part)
+
+
+def _broken(coding: str, text: str) -> Malformed:
+    return Malformed(f"the body is not {coding}, as its content-encoding says: {text}")
 
 
 class _Inflate:
@@ -170,3 +185,4 @@ CODINGS: dict[str, Coding] = {
 }
 """By name, in order of preference; `deflate` is the zlib format (RFC 9110, 8.4.1.2)."""
 ALIASES = {"x-gzip": "gzip"}  # RFC 9110, 8.4.1.3
+ACCEPTED = (b"accept-encoding", ", ".join(CODINGS).encode())  # header of an UnsupportedCoding error, RFC 9110, 12.5.3

@@ -1,8 +1,8 @@
-"""Embedding results as the body of an HTTP response, in the format that the client accepts, without copying tensors."""
+"""Embedding results as HTTP responses in the format that the client accepts, without copying tensors."""
 
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,32 +14,20 @@ from numpy.typing import NDArray
 from service.embedding.requests import Chunks, EmbedResult, Output
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
-from service.http import json_arrays
-from service.http.response import Response
+from service.http.json_arrays import INLINE_VALUES, Encoded, JsonPieces, base64_text, plain
+from service.http.negotiation import negotiate
+from service.http.response import JSON_HEADERS, Headers, Response
 from service.http.tensors import SAFETENSORS, SAFETENSORS_DTYPES
 
 JSON = "application/json"
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 
-Headers = tuple[tuple[bytes, bytes], ...]
-Body = Sequence[bytes | memoryview] | json_arrays.JsonPieces
-NAMES: dict[type, str] = {
-    np.float32: "float32",
-    np.float16: "float16",
-    ml_dtypes.bfloat16: "bfloat16",
-    np.int8: "int8",
-    np.uint8: "uint8",
-    np.float64: "float64",
-    np.int64: "int64",
-    np.int32: "int32",
-    np.bool_: "bool",
-}
-LONGEST_KEPT, KEPT_LENGTHS = 256, 64  # bytes of an Accept header, and lengths of a tensor, that caches keep
+KEPT_LENGTHS = 64  # of a tensor, whose headers a cache keeps
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
 
 
-def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+def _json(result: EmbedResult, base64: bool) -> Response:
     if not result.picked:
         output = result.outputs[0]
         document = _bare_base64(output) if base64 else _nested(output)
@@ -51,7 +39,7 @@ def _json(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
             document["truncated"] = result.truncated
         if result.chunks:
             document["chunks"] = list(map(_chunks, result.chunks))
-    return json_body(document, count_values(result))
+    return array_response(document, count_values(result))
 
 
 def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
@@ -62,19 +50,18 @@ def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
     return [{"characters": place, "tokens": at} for place, at in zip(chunks.characters.tolist(), tokens, strict=True)]
 
 
-def _octets(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+def _octets(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, OCTETS)
-    return described(OCTETS, rows.shape, NAMES[rows.dtype.type], lengths, rows.nbytes), [buffer(rows)]
+    return Response((buffer(rows),), described(OCTETS, rows.shape, rows.dtype.name, lengths))
 
 
-def _npy(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+def _npy(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, NPY)
     header = npy_header(rows.shape, rows.dtype)
-    size = len(header) + rows.nbytes
-    return described(NPY, rows.shape, NAMES[rows.dtype.type], lengths, size), [header, buffer(rows)]
+    return Response((header, buffer(rows)), described(NPY, rows.shape, rows.dtype.name, lengths))
 
 
-def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
+def _safetensors(result: EmbedResult, base64: bool) -> Response:
     shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     buffers: list[memoryview] = []
     for output in result.outputs:
@@ -94,13 +81,18 @@ def _safetensors(result: EmbedResult, base64: bool) -> tuple[Headers, Body]:
     if result.chunks:
         metadata["chunks"] = orjson.dumps(list(map(_chunks, result.chunks))).decode()
     header = safetensors_header(shapes, metadata)
-    return sized(SAFETENSORS, [header, *buffers])
+    return Response((header, *buffers), ((b"content-type", SAFETENSORS.encode()),))
 
 
-Encode = Callable[[EmbedResult, bool], tuple[Headers, Body]]
+Encode = Callable[[EmbedResult, bool], Response]
 FORMATS: dict[str, Encode] = {JSON: _json, OCTETS: _octets, NPY: _npy, SAFETENSORS: _safetensors}
-"""The function that encodes a result as headers (content-length included) and body, by media type."""
-OFFERS = tuple(FORMATS)
+"""The function that makes a result a response, by media type; its second argument: with base64 in JSON."""
+_OFFERS = tuple(FORMATS)
+
+
+def encoder(accept: bytes | None) -> Encode:
+    """Return the function of FORMATS that an Accept header prefers; raise NotAcceptable where it accepts none."""
+    return FORMATS[negotiate(accept, _OFFERS)]
 
 
 def check_json(content_type: bytes | None) -> None:
@@ -112,47 +104,6 @@ def check_json(content_type: bytes | None) -> None:
         return
     received = f"content-type is {kind[:80]}" if kind else "there is no content-type"
     raise UnsupportedMedia(received, remedy=f"send the body as JSON with content-type: {JSON}")
-
-
-def negotiate(accept: bytes | None, offers: tuple[str, ...] = OFFERS) -> str:
-    """Return the offer that an Accept header prefers: by q, then by how exactly it names it, then by their order.
-
-    Raises:
-        NotAcceptable: the header accepts none of them.
-    """
-    if not accept:
-        return offers[0]
-    return (_preferred if len(accept) <= LONGEST_KEPT else _preferred.__wrapped__)(accept, offers)
-
-
-@lru_cache(maxsize=256)
-def _preferred(accept: bytes, offers: tuple[str, ...]) -> str:
-    ranges = [_media_range(part) for part in accept.decode("latin-1").lower().split(",")]
-    ranked = [(*_preference(offer, ranges), -place) for place, offer in enumerate(offers)]
-    quality, _, place = max(ranked)
-    if quality <= 0:
-        received = f"no format named by Accept: {accept.decode('latin-1')[:80]}"
-        raise NotAcceptable(received, allowed=f"this path has {', '.join(offers)}")
-    return offers[-place]
-
-
-def _media_range(text: str) -> tuple[str, float]:
-    name, *parameters = (part.strip() for part in text.split(";"))
-    for parameter in parameters:
-        if parameter.startswith("q="):
-            try:
-                return name, float(parameter[2:])
-            except ValueError:
-                return name, 0.0
-    return name, 1.0
-
-
-def _preference(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int]:
-    """Return the q of the range that names the offer most exactly, and how exactly it does."""
-    names = (offer, offer.split("/")[0] + "/*", "*/*")
-    matches = [(len(names) - names.index(name), quality) for name, quality in ranges if name in names]
-    exactness, quality = max(matches, default=(0, 0.0))
-    return quality, exactness
 
 
 def buffer(rows: NDArray[Any]) -> memoryview:
@@ -186,7 +137,7 @@ def safetensors_header(
     for name, (dtype, shape) in shapes.items():
         end = start + int(np.prod(shape)) * dtype.itemsize
         entries[name] = {
-            "dtype": SAFETENSORS_DTYPES[NAMES[dtype.type]],
+            "dtype": SAFETENSORS_DTYPES[dtype.name],
             "shape": shape,
             "data_offsets": (start, end),
         }
@@ -209,21 +160,30 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
     return output.rows, output.lengths
 
 
-def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
     """Return the headers of one tensor's bytes."""
-    describe = _described if len(lengths) <= KEPT_LENGTHS else _described.__wrapped__
-    return describe(media_type, shape, dtype, lengths, size)
+    return (_described if len(lengths) <= KEPT_LENGTHS else _described.__wrapped__)(media_type, shape, dtype, lengths)
 
 
 @lru_cache(maxsize=1024)
-def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...], size: int) -> Headers:
+def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
     return (
         (b"content-type", media_type.encode()),
-        (b"content-length", b"%d" % size),
         (b"inlay-shape", b"%d,%d" % shape),
         (b"inlay-dtype", dtype.encode()),
         (b"inlay-lengths", ",".join(map(str, lengths)).encode()),
     )
+
+
+def array_response(document: Any, values: int) -> Response:
+    """Return a document as JSON, its arrays as lists.
+
+    Args:
+        values: the numbers in its arrays.
+    """
+    if values > INLINE_VALUES:
+        return Response((), JSON_HEADERS, stream=JsonPieces(document).stream())
+    return Response((orjson.dumps(document, default=plain, option=orjson.OPT_SERIALIZE_NUMPY),), JSON_HEADERS)
 
 
 def count_values(result: EmbedResult) -> int:
@@ -234,33 +194,8 @@ def count_values(result: EmbedResult) -> int:
     return values
 
 
-def json_body(document: Any, values: int) -> tuple[Headers, Body]:
-    """Return the headers of a document's JSON, and the JSON.
-
-    Args:
-        values: the numbers in its arrays.
-    """
-    if values > json_arrays.INLINE_VALUES:
-        return ((b"content-type", JSON.encode()),), json_arrays.JsonPieces(document)
-    body = orjson.dumps(document, default=json_arrays.text_of, option=orjson.OPT_SERIALIZE_NUMPY)
-    return sized(JSON, [body])
-
-
-def response(headers: Headers, body: Body, lines: bytes = b"") -> Response:
-    """Return a body as a response, one in pieces as a stream."""
-    if isinstance(body, json_arrays.JsonPieces):
-        return Response((), headers, 200, body.stream(), lines)
-    return Response(body, headers, 200, None, lines)
-
-
-def sized(media_type: str, body: Sequence[bytes | memoryview]) -> tuple[Headers, Body]:
-    """Return the headers of a body, and the body."""
-    size = sum(map(len, body))
-    return ((b"content-type", media_type.encode()), (b"content-length", b"%d" % size)), body
-
-
 def _nested(output: Output) -> Any:
-    rows = output.rows.astype(np.float32) if output.rows.dtype.type is ml_dtypes.bfloat16 else output.rows
+    rows = output.rows
     if output.indices is not None:
         vectors = zip(split(output.indices, output.lengths), split(rows[:, 0], output.lengths), strict=True)
         return [{"indices": indices, "values": values} for indices, values in vectors]
@@ -287,8 +222,8 @@ def check_dense(output: Output, encoding: str) -> None:
 def _tensors_base64(output: Output) -> Any:
     check_dense(output, "base64")
     parts = list(output.rows) if output.pooled else split(output.rows, output.lengths)
-    return [{"dtype": NAMES[part.dtype.type], "shape": part.shape, "data": _base64(part)} for part in parts]
+    return [{"dtype": part.dtype.name, "shape": part.shape, "data": _base64(part)} for part in parts]
 
 
-def _base64(rows: NDArray[Any]) -> json_arrays.Base64:
-    return json_arrays.Base64(buffer(rows))
+def _base64(rows: NDArray[Any]) -> Encoded:
+    return base64_text(buffer(rows))

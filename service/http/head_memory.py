@@ -45,8 +45,8 @@ class HeadMemory:
 
         Args:
             head: parsed and routed, after which the connection stays open.
-            varying: its headers of VARYING as the parser has read them.
-            data: what came with the beginning of the head; the head is kept only if `data` holds all of it.
+            varying: the request's headers of VARYING, as the parser has read them.
+            data: the bytes that came with the beginning of the head; the head is kept only if they hold all of it.
         """
         if head.route is None or head.verb != "POST" or head.version != "1.1" or not _PARSED.isdisjoint(head.headers):
             return

@@ -56,7 +56,7 @@ class IncomingBody:
         """Take the next part of the body.
 
         Args:
-            part: its bytes.
+            part: the bytes.
             declared: the content-length; None: the body comes in chunks.
 
         Raises:

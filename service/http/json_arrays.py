@@ -5,6 +5,7 @@ JSON is three times as long as its float32 numbers: in pieces, an answer never e
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,6 @@ from service.http.worker_threads import in_thread
 INLINE_VALUES = 65536  # about 3 ms
 PIECE_BYTES = 1 << 18  # of JSON, at least
 BASE64_BYTES = 3 << 16  # encoded at a time: a multiple of three
-
-
-class Base64:
-    """Bytes that are written as a base64 string."""
-
-    __slots__ = ("data",)
-
-    def __init__(self, data: memoryview) -> None:
-        self.data = data
 
 
 class Encoded:
@@ -44,7 +36,7 @@ class JsonPieces:
     """A document with large arrays, whose JSON is made while it is sent.
 
     Args:
-        document: its arrays are C-contiguous.
+        document: the document; its arrays are C-contiguous.
     """
 
     def __init__(self, document: Any) -> None:
@@ -69,21 +61,27 @@ class JsonPieces:
             yield piece
 
 
-def dumps(document: Any, values: int) -> bytes | JsonPieces:
-    """Return a document as JSON, its arrays as lists.
-
-    Args:
-        values: the numbers in its arrays.
-    """
-    if values <= INLINE_VALUES:
-        return orjson.dumps(document, default=text_of, option=orjson.OPT_SERIALIZE_NUMPY)
-    return JsonPieces(document)
+def base64_text(data: memoryview) -> Encoded:
+    """Return bytes as a base64 string."""
+    return Encoded(partial(_base64_pieces, data))
 
 
-def text_of(node: Any) -> Any:
-    """Return what orjson writes in the place of a Base64 or Encoded."""
-    if isinstance(node, Base64):
-        return pybase64.b64encode_as_string(node.data)
+def _base64_pieces(data: memoryview) -> Iterator[bytes]:
+    yield b'"'
+    for start in range(0, len(data), BASE64_BYTES):
+        yield pybase64.b64encode(data[start : start + BASE64_BYTES])
+    yield b'"'
+
+
+def dumps(document: Any) -> bytes:
+    """Return the JSON of a document with small arrays."""
+    return orjson.dumps(document, default=plain, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def plain(node: Any) -> Any:
+    """Return what orjson writes in the place of an Encoded or an array of bfloat16."""
+    if isinstance(node, np.ndarray):
+        return node.astype(np.float32)
     if isinstance(node, Encoded):
         return orjson.Fragment(b"".join(node.pieces()))
     raise TypeError(f"{type(node).__name__} is not written as JSON")
@@ -93,11 +91,6 @@ def _tokens(node: Any) -> Iterator[bytes]:
     """Yield the JSON of a document, arrays slice by slice."""
     if isinstance(node, np.ndarray):
         yield from _array(node)
-    elif isinstance(node, Base64):
-        yield b'"'
-        for start in range(0, len(node.data), BASE64_BYTES):
-            yield pybase64.b64encode(node.data[start : start + BASE64_BYTES])
-        yield b'"'
     elif isinstance(node, Encoded):
         yield from node.pieces()
     else:
@@ -127,6 +120,6 @@ def _array(rows: Any) -> Iterator[bytes]:
     step = max(1, INLINE_VALUES * len(rows) // max(1, rows.size))
     opening = b"["
     for start in range(0, len(rows), step):
-        yield opening + orjson.dumps(rows[start : start + step], option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+        yield opening + dumps(rows[start : start + step])[1:-1]
         opening = b","
     yield b"]" if len(rows) else b"[]"

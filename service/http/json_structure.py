@@ -78,7 +78,7 @@ def _outside(piece: NDArray[np.uint8], inside: bool) -> tuple[NDArray[np.uint8],
     """Return a piece with zeros for what stands in strings, and whether it ends inside one.
 
     Args:
-        inside: whether it begins inside a string.
+        inside: whether the piece begins inside a string.
     """
     strings = np.logical_xor.accumulate(piece == QUOTE)
     if inside:

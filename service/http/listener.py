@@ -24,9 +24,9 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
     """Serve until a stop signal, then finish requests in flight; return whether the server ever served.
 
     Args:
-        app: whose lifespan starts and stops everything else.
+        app: the application, whose lifespan starts and stops everything else.
         listener: a bound TCP socket; it listens from before the service is announced.
-        settings: of timeouts and TLS.
+        settings: the settings of timeouts and TLS.
     """
     files = tls.files(settings)
     config = uvicorn.Config(
@@ -57,7 +57,7 @@ async def serving_beside(app: HttpApplication, listener: socket.socket, settings
 
     Args:
         listener: a bound TCP socket.
-        settings: of TLS.
+        settings: the settings of TLS.
     """
     files, state, config = tls.files(settings), ServerState(), SimpleNamespace(loaded_app=app)
     server = await asyncio.get_running_loop().create_server(

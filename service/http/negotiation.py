@@ -1,8 +1,7 @@
-"""Negotiation of a response's content coding by Accept-Encoding (RFC 9110, 12.5.3).
+"""What a client accepts: media types by Accept, content codings by Accept-Encoding (RFC 9110, 12.5).
 
-requests, httpx and aiohttp send `gzip, deflate` with every call, so for documents any coding that is listed is used.
-Floats hardly shrink: vectors are compressed only when Accept-Encoding names a single coding or prefers one by its
-q-value; for vectors in JSON, also when it names zstd or br, as browsers and `curl --compressed` do.
+requests, httpx and aiohttp send a list of all codings that they read with every call, so for documents the best of them
+is used. Numbers hardly shrink: they are compressed only where Accept-Encoding names a single coding or prefers one.
 """
 
 from functools import lru_cache
@@ -12,17 +11,14 @@ from service.errors import NotAcceptable
 from service.http.content_coding import ALIASES, CODINGS
 
 Policy = Literal["asked", "always", "never"]
-Kind = Literal["document", "vectors", "tensors"]
-"""What a response holds: text, numbers as text, or numbers as bytes, which shrink by 7 % at best."""
-CHOSEN_BY_NAME: dict[Kind, tuple[str, ...]] = {"vectors": ("zstd", "br"), "tensors": ()}
-"""Codings that clients only list when they want compressed numbers."""
+LONGEST_KEPT = 256  # bytes of a header whose choice is kept; one may have 64 KiB
 
 
 class Choice(NamedTuple):
     """The coding of a response.
 
     Args:
-        coding: its name; None: not coded.
+        coding: name of the coding; None: the response is not coded.
         required: the client refuses responses that are not coded.
     """
 
@@ -31,35 +27,53 @@ class Choice(NamedTuple):
 
 
 PLAIN = Choice()
-LONGEST_KEPT = 256  # bytes of a header whose choice is kept; one may have 64 KiB
 
 
-def choose(accept: bytes | None, policy: Policy = "asked", kind: Kind = "document") -> Choice:
+def negotiate(accept: bytes | None, offers: tuple[str, ...]) -> str:
+    """Return the offer that an Accept header prefers: by q, then by how exactly it names it, then by their order.
+
+    Raises:
+        NotAcceptable: the header accepts none of them.
+    """
+    if not accept:
+        return offers[0]
+    return (_preferred if len(accept) <= LONGEST_KEPT else _preferred.__wrapped__)(accept, offers)
+
+
+@lru_cache(maxsize=256)
+def _preferred(accept: bytes, offers: tuple[str, ...]) -> str:
+    qualities = _qualities(accept)
+    best, rank = offers[0], (0.0, 0)
+    for offer in offers:
+        names = ("*/*", offer.split("/")[0] + "/*", offer)
+        exactness, quality = max(((names.index(name), q) for name, q in qualities if name in names), default=(0, 0.0))
+        if (quality, exactness) > rank:
+            best, rank = offer, (quality, exactness)
+    if rank[0] <= 0:
+        received = f"no format named by Accept: {accept.decode('latin-1')[:80]}"
+        raise NotAcceptable(received, allowed=f"this path has {', '.join(offers)}")
+    return best
+
+
+def choose(accept: bytes | None, policy: Policy = "asked", *, numbers: bool = False) -> Choice:
     """Return the coding of a response that is large enough for one.
 
     Args:
         accept: the Accept-Encoding header; None: there is none.
         policy: asked: as the module describes; always: numbers are compressed as documents are; never.
+        numbers: the response is numbers, as text or as bytes.
 
     Raises:
         NotAcceptable: the client refuses every coding that this server has, and uncoded responses.
     """
     if not accept:
         return PLAIN
-    return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, kind)
-
-
-def may_compress_vectors(accept: bytes | None, policy: Policy) -> bool:
-    """Return whether a response of vectors may be compressed, or has to be refused, for this Accept-Encoding header."""
-    try:
-        return any(choose(accept, policy, kind) is not PLAIN for kind in CHOSEN_BY_NAME)
-    except NotAcceptable:
-        return True
+    return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, numbers)
 
 
 @lru_cache(maxsize=512)
-def _chosen(accept: bytes, policy: Policy, kind: Kind) -> Choice:
-    qualities = _qualities(accept)
+def _chosen(accept: bytes, policy: Policy, numbers: bool) -> Choice:
+    qualities = {ALIASES.get(name, name): quality for name, quality in _qualities(accept)}
     others = qualities.get("*", 0.0)
     plain = qualities.get("identity", others if "*" in qualities else None)  # None: acceptable, the least preferred
     offers = {} if policy == "never" else {name: qualities.get(name, others) for name in CODINGS}
@@ -75,26 +89,16 @@ def _chosen(accept: bytes, policy: Policy, kind: Kind) -> Choice:
         return Choice(best, True)
     if plain is not None and plain > offers[best]:
         return PLAIN
-    if policy == "asked" and kind in CHOSEN_BY_NAME and not _is_choice(qualities, CHOSEN_BY_NAME[kind]):
-        return PLAIN
+    named = [quality for name, quality in qualities.items() if quality > 0 and name not in ("*", "identity")]
+    if numbers and policy == "asked" and (not named or named.count(max(named)) > 1):
+        return PLAIN  # the header is a library's list of what it can read
     return Choice(best)
 
 
-def _is_choice(qualities: dict[str, float], chosen_by_name: tuple[str, ...]) -> bool:
-    """Return whether the header is more than a library's list of the codings that it can read."""
-    named = {name: quality for name, quality in qualities.items() if quality > 0 and name not in ("*", "identity")}
-    best = [name for name, quality in named.items() if quality == max(named.values())]
-    return len(best) == 1 or any(name in named for name in chosen_by_name)
-
-
-def _qualities(accept: bytes) -> dict[str, float]:
-    """Return the q-value by coding, in lower case; one that cannot be read is 0."""
-    qualities: dict[str, float] = {}
-    for part in accept.decode("latin-1").lower().split(","):
-        name, *parameters = (piece.strip() for piece in part.split(";"))
-        if name:
-            qualities[ALIASES.get(name, name)] = _quality(parameters)
-    return qualities
+def _qualities(header: bytes) -> list[tuple[str, float]]:
+    """Return the names in a header, in lower case, with their q-values; one that cannot be read is 0."""
+    items = [[piece.strip() for piece in part.split(";")] for part in header.decode("latin-1").lower().split(",")]
+    return [(name, _quality(parameters)) for name, *parameters in items if name]
 
 
 def _quality(parameters: list[str]) -> float:

@@ -8,17 +8,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from service.embedding import truncation
-from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
-from service.http import bodies
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, NotAcceptable, Unavailable, UnsupportedCoding
+from service.http import content_coding
 from service.http.access_log import AccessLog
-from service.http.compression import compressed
+from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import Policy, choose, may_compress_vectors
+from service.http.negotiation import PLAIN, Policy, choose
 from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
@@ -57,20 +58,12 @@ class Connection(Protocol):
         ...
 
 
-class Limits(NamedTuple):
-    """The settings that the pipeline reads.
-
-    Args:
-        max_body_bytes: of one body, also once it is decoded.
-        compression: when responses are compressed.
-    """
-
-    max_body_bytes: int
-    compression: Policy
-
-
 class Pipeline:
     """Serves the routes of a router.
+
+    Args:
+        max_body_bytes: largest size of one body, before and after decoding.
+        compression: when responses are compressed.
 
     Attributes:
         budget: bounds the memory of the requests being computed and answered.
@@ -82,7 +75,8 @@ class Pipeline:
         admission: AdmissionController,
         metrics: Metrics,
         lifecycle: Lifecycle,
-        limits: Limits,
+        max_body_bytes: int,
+        compression: Policy,
         keys: Keys | None = None,
         access_log: AccessLog | None = None,
         cors: Cors | None = None,
@@ -92,7 +86,7 @@ class Pipeline:
         self._admission = admission
         self._metrics = metrics
         self._lifecycle = lifecycle
-        self._limits = limits
+        self._max_body_bytes, self._compression = max_body_bytes, compression
         self._keys = keys
         self._access_log = access_log
         self._cors = cors
@@ -116,8 +110,10 @@ class Pipeline:
             return
         head.route, head.parameters = match
         head.template = match.route.path
-        accepted = head.headers.get(b"accept-encoding")
-        head.may_compress = not match.route.vectors or may_compress_vectors(accepted, self._limits.compression)
+        accepted, policy = head.headers.get(b"accept-encoding"), self._compression
+        with suppress(NotAcceptable):  # raised again before a request is served
+            head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
+        head.may_compress = not match.route.vectors or head.codings is None or head.codings[1] is not PLAIN
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
@@ -215,10 +211,10 @@ class Pipeline:
         if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
             request.context.deadline = request.arrived + allowed_seconds(request.varying)
         size = request.body_bytes
-        if size is not None and size > self._limits.max_body_bytes:
-            raise too_large(size, self._limits.max_body_bytes)
+        if size is not None and size > self._max_body_bytes:
+            raise too_large(size, self._max_body_bytes)
         if b"content-encoding" in head.headers:
-            bodies.codings(head.headers[b"content-encoding"])  # refused before the body is read
+            content_coding.coding_of(head.headers[b"content-encoding"])  # refused before the body is read
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a whole request; errors come as the route's protocol renders them."""
@@ -247,12 +243,13 @@ class Pipeline:
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
-        head, context, policy = request.head, request.context, self._limits.compression
-        if head.may_compress:
-            choose(head.headers.get(b"accept-encoding"), policy)  # refused before any work is done
+        head, context, policy = request.head, request.context, self._compression
+        if head.codings is None:
+            choose(head.headers.get(b"accept-encoding"), policy)  # raises NotAcceptable
         if b"content-encoding" in head.headers:
-            codings = bodies.codings(head.headers[b"content-encoding"])
-            request.body = await bodies.decoded(request.body, codings, self._limits.max_body_bytes)
+            coding = content_coding.coding_of(head.headers[b"content-encoding"])
+            if coding is not None:
+                request.body = await decoded(request.body, coding, self._max_body_bytes)
             self.budget.reserve(len(request.body), context)
         if context.deadline is None:
             response = await handler(request)
@@ -262,8 +259,7 @@ class Pipeline:
         if context.truncated:
             response = _with_truncated(context.truncated, response)
         if head.may_compress:
-            assert head.route is not None
-            response = await compressed(response, request, policy, vectors=head.route.vectors)
+            response = await compressed(response, head)
         return response
 
     def error_response(self, request: Request, error: InlayError) -> Response:
@@ -276,7 +272,7 @@ class Pipeline:
         CURRENT_CALL.reset(call)
         headers = response.headers
         if isinstance(error, UnsupportedCoding):
-            headers = (*headers, bodies.ACCEPTED)
+            headers = (*headers, content_coding.ACCEPTED)
         if isinstance(error, MethodNotAllowed) and error.verbs:
             headers = (*headers, (b"allow", ", ".join(error.verbs).encode()))
         if response.status == 401:

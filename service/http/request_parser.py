@@ -56,7 +56,7 @@ class RequestParser:
         """Parse the next bytes.
 
         Raises:
-            Malformed: they are not HTTP/1.1, or a CONNECT request.
+            Malformed: the bytes are not HTTP/1.1, or a CONNECT request.
             httptools.HttpParserCallbackError: the receiver raised an error, which is its context.
         """
         try:

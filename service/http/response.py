@@ -7,14 +7,14 @@ import orjson
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Body = Sequence[bytes | memoryview]
-JSON = "application/json"
+JSON_HEADERS: Headers = ((b"content-type", b"application/json"),)
 
 
 class Response(NamedTuple):
     """A response; the server adds the status line, content-length, x-request-id, date and connection.
 
     Args:
-        body: its parts, written in one system call.
+        body: the parts of the body, written in one system call.
         headers: names in lower case.
         status: the HTTP status.
         stream: the parts of a body that is made while it is sent, instead of `body`; chunked unless `headers` hold
@@ -32,7 +32,7 @@ class Response(NamedTuple):
 def json_response(document: Any, status: int = 200, headers: Headers = ()) -> Response:
     """Return a document, which may hold numpy arrays, as a JSON response."""
     body = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response((body,), ((b"content-type", b"application/json"), *headers), status)
+    return Response((body,), (*JSON_HEADERS, *headers), status)
 
 
 def bytes_response(body: bytes | memoryview, media_type: str, headers: Headers = ()) -> Response:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from functools import lru_cache
-from http import HTTPStatus
+from http.client import responses as PHRASES
 from typing import Any
 
 from service.http.response import Body, Headers, Response
@@ -162,7 +162,7 @@ def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool
     Raises:
         ValueError: a header is not one line, or declares another length than the body has.
     """
-    lines = [b"HTTP/1.1 %d %b\r\n" % (status, _phrase(status))]
+    lines = [b"HTTP/1.1 %d %b\r\n" % (status, PHRASES.get(status, "").encode())]
     for name, value in headers:
         if not name or b"\n" in name + value or b"\r" in name + value or b"\0" in value or b":" in name or b" " in name:
             raise ValueError(f"the response header {name!r} is not one line")
@@ -177,13 +177,6 @@ def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool
     if not keep_alive:
         lines.append(CLOSE_LINE)
     return b"".join(lines)
-
-
-def _phrase(status: int) -> bytes:
-    try:
-        return HTTPStatus(status).phrase.encode()
-    except ValueError:
-        return b""
 
 
 @lru_cache(maxsize=8)

@@ -1,11 +1,10 @@
 """Finds the route row of a request."""
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from service.http.routes import PARAMETER, ErrorRenderer, Route, RouteGroup
-
-VALUE, REST = "/", "/:path"  # in place of a parameter; no segment of a path contains a slash
 
 
 class Match(NamedTuple):
@@ -16,17 +15,20 @@ class Match(NamedTuple):
 
 
 class Router:
-    """Finds the route of a verb and a path: one look-up for a plain path, one a segment otherwise."""
+    """Finds the route of a verb and a path: by one look-up for a plain path, else by patterns, the most exact first."""
 
     def __init__(self, groups: Iterable[RouteGroup]) -> None:
         self.groups = tuple(groups)
         self._plain: dict[tuple[str, str], Match] = {}
-        self._tree: dict[str | None, Any] = {}
         self._renderers: dict[int, ErrorRenderer] = {}
         for group in self.groups:
             for route in group.routes:
+                if (route.verb, route.path) in self._plain:
+                    raise ValueError(f"{route.verb} {route.path} is declared twice")
                 self._renderers[id(route)] = route.render_error or group.render_error
-                self._add(route)
+                if not route.parameters:
+                    self._plain[route.verb, route.path] = Match(route, {})
+        self._patterns = [(_pattern(route.path), route) for route in sorted(self.routes, key=_vagueness)]
 
     @property
     def routes(self) -> list[Route]:
@@ -36,22 +38,18 @@ class Router:
     def find(self, verb: str, path: str) -> Match | None:
         """Return the route that answers; HEAD is answered by GET's."""
         verb = "GET" if verb == "HEAD" else verb
-        match = self._plain.get((verb, path))
-        if match is not None:
-            return match
-        for leaf, values in self._leaves(path):
-            if (route := leaf.get(verb)) is not None:
-                return Match(route, dict(zip(route.parameters, values, strict=True)))
-        return None
+        return self._plain.get((verb, path)) or next(
+            (match for match in self._matches(path) if match.route.verb == verb), None
+        )
 
     def verbs(self, path: str) -> tuple[str, ...]:
         """Return the verbs that a path answers."""
-        verbs = {verb for leaf, _ in self._leaves(path) for verb in leaf}
-        return tuple(sorted(verbs | ({"HEAD"} if "GET" in verbs else set())))
+        verbs = {match.route.verb for match in self._matches(path)}
+        return tuple(sorted({*verbs, "HEAD"} if "GET" in verbs else verbs))
 
     def template(self, path: str) -> str | None:
         """Return the path, with its `{names}`, of the routes that answer a path."""
-        return next((route.path for leaf, _ in self._leaves(path) for route in leaf.values()), None)
+        return next((match.route.path for match in self._matches(path)), None)
 
     def renderer(self, route: Route | None, path: str) -> ErrorRenderer:
         """Return the function that renders the errors of a route, or of an unknown path."""
@@ -62,36 +60,21 @@ class Router:
                 return group.render_error
         return self.groups[0].render_error
 
-    def _add(self, route: Route) -> None:
-        if not route.parameters:
-            if (route.verb, route.path) in self._plain:
-                raise ValueError(f"{route.verb} {route.path} is declared twice")
-            self._plain[route.verb, route.path] = Match(route, {})
-        node = self._tree
-        for segment in route.path.split("/")[1:]:
-            node = node.setdefault(PARAMETER.sub(r"/\2", segment), {})
-        node.setdefault(None, {})[route.verb] = route
-
-    def _leaves(self, path: str) -> Iterable[tuple[dict[str, Route], list[str]]]:
-        """Yield the routes at a path by verb, the most exact first, and the values of the path's parameters."""
-        return _walk(self._tree, path.split("/")[1:], [])
+    def _matches(self, path: str) -> Iterator[Match]:
+        for pattern, route in self._patterns:
+            if (match := pattern.fullmatch(path)) is not None:
+                yield Match(route, dict(zip(route.parameters, match.groups(), strict=True)))
 
 
-def _walk(
-    node: dict[str | None, Any], segments: list[str], values: list[str]
-) -> Iterable[tuple[dict[str, Route], list[str]]]:
-    if not segments:
-        if None in node:
-            yield node[None], values
-        return
-    first, rest = segments[0], segments[1:]
-    if first in node:
-        yield from _walk(node[first], rest, values)
-    for pattern in node:
-        ending = pattern.removeprefix(VALUE) if pattern and pattern.startswith(f"{VALUE}.") else ""
-        if ending and first.endswith(ending) and len(first) > len(ending):
-            yield from _walk(node[pattern], rest, [*values, first.removesuffix(ending)])
-    if first and VALUE in node:
-        yield from _walk(node[VALUE], rest, [*values, first])
-    if first and REST in node:
-        yield from _walk(node[REST], [], [*values, "/".join(segments)])
+def _pattern(path: str) -> re.Pattern[str]:
+    """Return the pattern of a path: a parameter is a segment or the beginning of one, a last `{name:path}` the rest."""
+    first, *pieces = PARAMETER.split(path)
+    rests, texts = pieces[1::3], pieces[2::3]
+    values = [("([^/].*)" if rest else "([^/]+)") + re.escape(text) for rest, text in zip(rests, texts, strict=True)]
+    return re.compile(re.escape(first) + "".join(values), re.DOTALL)
+
+
+def _vagueness(route: Route) -> list[int]:
+    """Return, for each segment: 0 a plain one, 1 `{name}.png`, 2 `{name}`, 3 `{name:path}`."""
+    segments = route.path.split("/")[1:]
+    return [each.startswith("{") + each.endswith("}") + each.endswith(":path}") for each in segments]

@@ -16,6 +16,7 @@ from service.errors import InlayError
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:
+    from service.http.negotiation import Choice
     from service.http.response import Response
 
 GONE = 499  # the status by which a client that left before its response is counted
@@ -48,14 +49,16 @@ class Head:
         route: the route that matched; None: no route has this path and verb.
         template: the path of the route, or of those that answer other verbs; None: the path is unknown.
         parameters: the values of the route's `{names}`.
-        may_compress: its responses may be compressed, or named as varying with Accept-Encoding.
-        batched: its requests go to the route's batch handler first, where they are small.
+        may_compress: whether responses may be compressed, or name Accept-Encoding in Vary.
+        codings: the choice of a content coding for documents, and for numbers.
+        batched: whether small requests go to the route's batch handler first.
         memo: what the route's handler keeps of it.
     """
 
     route: "Route | None" = None
     template: str | None = None
     may_compress = True
+    codings: "tuple[Choice, Choice] | None" = None
     batched = False
     memo: Any = None
 
@@ -74,8 +77,8 @@ class Request:
     """A request whose body has arrived whole and is decoded. Most attributes keep their class's default.
 
     Attributes:
-        head: its line and the headers that its client repeats.
-        varying: its headers of VARYING, by name.
+        head: the request line and the headers that the client repeats.
+        varying: the headers of VARYING, by name.
         body: without its content coding.
         context: the id, the deadline and the caller, for the core.
         arrived: when the head was complete, on `time.perf_counter`.
@@ -175,8 +178,8 @@ class Need:
 
     Args:
         what: the thing, such as "a model that reads images".
-        status: of the answer where it is missing.
-        is_met_by: whether a loaded model has it; None: it is not a matter of the model.
+        status: status of the answer if the need is not met.
+        is_met_by: whether a loaded model meets it; None: it does not depend on the model.
     """
 
     what: str
@@ -192,7 +195,7 @@ class Example:
         value: the example; unused where `make` returns it.
         make: returns the example for a loaded model, or for None where there is no such model; an example of None is
             left out.
-        need: what it needs beside that of its route.
+        need: what the example needs beside the need of its route.
     """
 
     value: Any = None
@@ -226,7 +229,7 @@ class Answer:
     """A response of a route, for the OpenAPI document.
 
     Args:
-        description: what it holds.
+        description: what the response holds.
         content: a schema or a pydantic model, by media type.
         headers: descriptions of response headers by name.
         examples: JSON documents by name.
@@ -248,7 +251,7 @@ class Route:
         query: the pydantic model of the query string, or a JSON schema.
         examples: values, or Examples of them, of parameters of the path and the query string. {name} needs none: it is
             a loaded model.
-        need: what it needs that not every model or server has.
+        need: what the route needs that not every model or server has.
         answers: responses by status; 200 at least.
         batch_handler: returns, for each of several requests that arrived together, its response, its error, or the
             handler that answers it in a task of its own.

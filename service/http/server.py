@@ -45,7 +45,7 @@ class HttpProtocol(asyncio.Protocol):
         app: HttpApplication = config.loaded_app
         self._pipeline = app.pipeline
         self._settings = app.connections
-        self._pace = ClientPace(app.connections.client_seconds, app.connections.idle_seconds)
+        self._pace = ClientPace(app.connections)
         self._heads = app.heads
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()

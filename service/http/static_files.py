@@ -20,8 +20,8 @@ class StaticFile(NamedTuple):
     """One file of a page.
 
     Args:
-        body: its bytes.
-        media_type: by its suffix.
+        body: the file's bytes.
+        media_type: the media type of its suffix.
         etag: quoted, a hash of the bytes.
     """
 

@@ -33,7 +33,7 @@ def tensor(value: Any) -> NDArray[Any]:
     """Return a JSON value as an array: nested lists (float64) or {dtype, shape, data}.
 
     Raises:
-        ValueError: it is neither; the message says what is allowed.
+        ValueError: the value is neither; the message says what is allowed.
     """
     if isinstance(value, list):
         return _nested(value)
@@ -70,8 +70,8 @@ def from_safetensors(body: bytes) -> dict[str, Any]:
     """Return the tensors of a safetensors body and its metadata, by name.
 
     Raises:
-        Malformed: it is none.
-        TooLarge: its header holds more lists, members or values than this server reads.
+        Malformed: the body is not safetensors.
+        TooLarge: the header holds more lists, members or values than this server reads.
     """
     try:
         begin = LENGTH_BYTES + header_length(body[:LENGTH_BYTES], len(body))

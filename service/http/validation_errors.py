@@ -52,8 +52,8 @@ def parse_json(body: bytes) -> Any:
     """Return the JSON value of a body.
 
     Raises:
-        TooLarge: it holds more lists, members, strings or values than this server reads.
-        InvalidJson: it is not JSON.
+        TooLarge: the body holds more lists, members, strings or values than this server reads.
+        InvalidJson: the body is not JSON.
     """
     if len(body) > UNCHECKED_BYTES:
         check_structure(body)

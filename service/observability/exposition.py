@@ -1,4 +1,4 @@
-"""The text format that Prometheus scrapes (exposition format 0.0.4), made from the snapshots of all workers."""
+"""Writes the text format that Prometheus scrapes (exposition format 0.0.4) from the snapshots of all workers."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -69,6 +69,6 @@ def _merged(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
 
 
 def _loaded(snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the models that a worker has loaded; counters of others are kept, and shown once they are loaded again."""
+    """Return the models that a worker has loaded; counters of others are kept and shown again once they are loaded."""
     gauges = [gauge for snapshot in snapshots for gauge in snapshot.gauges.items()]
     return {key[1] for key, (number,) in gauges if key[0] == LOADED and not math.isnan(number)}

@@ -1,4 +1,4 @@
-"""Log lines, as text or as JSON, with the request they belong to.
+"""Writes log lines, as text or as JSON, with the request they belong to.
 
 What callers send could reach logs through exceptions, whose messages quote the value that a library met. So the message
 of an exception is left out, in tracebacks too, unless only the operator can have caused it; types and places are kept.
@@ -35,7 +35,7 @@ Info = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[N
 
 
 def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
-    """Return the configuration for logging.config.dictConfig; it can be pickled, for workers.
+    """Return the configuration for logging.config.dictConfig; it can be pickled for workers.
 
     Args:
         format: text or json.
@@ -53,7 +53,7 @@ def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
 
 
 def start_logging(format: str, level: str, inputs: bool) -> None:
-    """Log as `config` says, Python's warnings and uncaught exceptions as well: else these are printed as plain text."""
+    """Log as `config` says, also Python's warnings and uncaught exceptions, which would be printed as plain text."""
     logging.config.dictConfig(config(format, level, inputs))
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
@@ -80,7 +80,7 @@ class TextFormatter(logging.Formatter):
         return "\n".join([first + known, *more])
 
     def formatException(self, ei: Info) -> str:
-        """Return the traceback, with messages only of the exceptions that the operator causes."""
+        """Return the traceback, with the messages of only those exceptions that the operator causes."""
         if self._inputs or ei[1] is None:
             return super().formatException(ei)
         return "".join(format_exception(_stand_in(ei[1], {}))).rstrip("\n")
@@ -114,7 +114,7 @@ class JsonFormatter(TextFormatter):
 
 
 class NonBlockingHandler(logging.StreamHandler[TextIO]):
-    """Writes to stderr; while the reader of stderr is stuck, it drops lines, and later logs how many.
+    """Writes to stderr; while the reader of stderr is stuck, it drops lines, and later logs their number.
 
     A write to a full pipe waits for its reader, and on the event loop the whole service waits with it.
     """
@@ -132,7 +132,7 @@ class NonBlockingHandler(logging.StreamHandler[TextIO]):
         self._poll.register(self._descriptor, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record as far as there is room."""
+        """Write as much of a record as there is room for."""
         if self._poll is None:
             super().emit(record)
             return

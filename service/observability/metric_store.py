@@ -1,4 +1,4 @@
-"""The numbers behind /metrics: plain lists in each worker, and snapshot files by which workers read each other's.
+"""The numbers behind /metrics: plain lists in each worker, and snapshot files through which workers share them.
 
 Several workers share a port, so a scrape reaches one of them and must report all. Each worker writes its numbers to
 `N.json` of a shared directory once a second and before it answers a scrape; N is the supervisor's number for it. A
@@ -58,12 +58,12 @@ class MetricStore:
             self.save()
 
     def close(self) -> None:
-        """Release the lock of this worker, as the end of its process does."""
+        """Release the lock of this worker, as the end of its process would."""
         if self._directory is not None:
             self._lock.close()
 
     def counter(self, key: Key, size: int = 1) -> list[float]:
-        """Return the list of a counter or histogram, the same one each time; it begins with zeros."""
+        """Return the list of a counter or histogram, the same one each time; it starts with zeros."""
         return self._counters.get(key) or self._counters.setdefault(key, [0.0] * size)
 
     def gauge(self, key: Key) -> list[float]:
@@ -71,7 +71,7 @@ class MetricStore:
         return self._gauges.get(key) or self._gauges.setdefault(key, [math.nan])
 
     def save(self) -> None:
-        """Write the snapshot that other workers read; a failure is logged once, and this worker counts on."""
+        """Write the snapshot that other workers read; a failure is logged once and does not stop counting."""
         if self._directory is None:
             return
         path = self._directory / f"{self.worker}.json"

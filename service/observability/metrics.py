@@ -25,7 +25,7 @@ __all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
 """The status that a scrape shows with 0 before the first request of a method."""
-MAX_PASSES = 64  # of one stream that become spans
+MAX_PASSES = 64  # passes of one stream that become spans
 GATE = "gate"
 """The method of requests that are refused before their method is known."""
 
@@ -40,14 +40,14 @@ class Histogram:
         self.numbers = numbers
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Count a value, `count` times."""
+        """Count a value `count` times."""
         numbers = self.numbers
         numbers[bisect_left(self.bounds, value)] += count
         numbers[-1] += value * count
 
 
 class RunMetrics(NamedTuple):
-    """The histograms of the runs of one graph; called by its batcher."""
+    """The histograms of one graph's runs; called by its batcher."""
 
     run_seconds: Histogram
     items: Histogram
@@ -55,7 +55,7 @@ class RunMetrics(NamedTuple):
     queue_seconds: Histogram
 
     def __call__(self, items: int, tokens: int, queued_seconds: float, seconds: float) -> None:
-        """Count a run of `items` that took `seconds`, after the oldest of them had waited `queued_seconds`."""
+        """Count a run of `items` that took `seconds`, whose oldest item had waited `queued_seconds`."""
         self.run_seconds.observe(seconds)
         self.items.observe(items)
         self.tokens.observe(tokens)
@@ -67,12 +67,12 @@ class Queue(Protocol):
 
     @property
     def waiting_cost(self) -> int:
-        """Tokens that wait."""
+        """The tokens that wait."""
         ...
 
     @property
     def waiting_items(self) -> int:
-        """Items that wait."""
+        """The items that wait."""
         ...
 
 
@@ -92,7 +92,7 @@ class Metrics:
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store or MetricStore()
         self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
-        self._stages: dict[str, list[Histogram]] = {}  # by model
+        self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._watched: dict[Key, Callable[[], float]] = {}
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))
@@ -120,7 +120,7 @@ class Metrics:
         self.request(protocol, GATE, status, seconds)
 
     def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
-        """Count an answered request; its time too if it succeeded."""
+        """Count an answered request, and its time if it succeeded."""
         numbers = self._requests.get((method, protocol, status))
         count, times = numbers or self._request((method, protocol, status))
         count[0] += 1
@@ -144,7 +144,7 @@ class Metrics:
         self._store.counter(("inlay_truncated_inputs", model))[0] += inputs
 
     def joined(self, model: str, inputs: int) -> None:
-        """Count inputs of a model that the run of an equal one answered."""
+        """Count inputs of a model that were answered by the run of an equal input."""
         self._store.counter(("inlay_joined_inputs", model))[0] += inputs
 
     def cache_lookups(self, model: str, hits: int, misses: int) -> None:
@@ -153,13 +153,13 @@ class Metrics:
         self._store.counter(("inlay_vector_cache_misses", model))[0] += misses
 
     def passes(self, contexts: Sequence[RequestContext], model: str, tokens: int, times: StageTimes) -> None:
-        """Count passes through the embedding pipeline that end now, and keep their times for the spans of requests.
+        """Count passes through the embedding pipeline that end now, and record their times for the spans of requests.
 
         Args:
-            contexts: of the requests that ran together.
+            contexts: contexts of the requests that ran together.
             model: the model's name.
-            tokens: of all requests together.
-            times: of each request's stages.
+            tokens: tokens of all requests together.
+            times: seconds of each request's stages.
         """
         tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
         count, now = len(contexts), perf_counter()
@@ -176,7 +176,7 @@ class Metrics:
                 context.passes.append(Pass(model, tokens, times, now))
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
-        """Return the histograms of the times of a request in STAGES, in their order."""
+        """Return the histograms of a request's seconds in STAGES, in their order."""
         histograms = [self._histogram("inlay_stage_seconds", model, stage) for stage in STAGES]
         return self._stages.setdefault(model, histograms)
 
@@ -186,7 +186,7 @@ class Metrics:
         return RunMetrics(*[self._histogram(name, model, graph) for name in names])
 
     def counter(self, name: str, *labels: str) -> Callable[[], None]:
-        """Return a function that adds 1 to the counter with these label values, which begins at 0."""
+        """Return a function that adds 1 to the counter with these label values, which starts at 0."""
         numbers = self._store.counter((name, *labels))
 
         def count() -> None:
@@ -209,7 +209,7 @@ class Metrics:
                 self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
 
     def resident(self, model: str, mapped_bytes: float) -> None:
-        """Show how much of a model's mapped files is in memory."""
+        """Show how many bytes of a model's mapped files are in memory."""
         self._set(("inlay_model_resident_bytes", model), mapped_bytes)
 
     def unloaded(self, model: str) -> None:
@@ -222,7 +222,7 @@ class Metrics:
         """Show the value of `read` at each scrape, in place of an earlier reader with the same labels.
 
         Args:
-            name: of a gauge, or of a counter whose total each worker shows for itself.
+            name: name of a gauge, or of a counter whose total each worker shows for itself.
             labels: exactly the family's.
             read: returns the present value.
         """
@@ -231,13 +231,13 @@ class Metrics:
         self._watched[key] = read
 
     def save(self) -> None:
-        """Share the present numbers of this worker with the others."""
+        """Share the present numbers of this worker with the other workers."""
         for key, read in [*self._watched.items()]:
             self._set(key, read())
         self._store.save()
 
     def text(self) -> bytes:
-        """Return all metrics in the exposition format that Prometheus scrapes, of CONTENT_TYPE."""
+        """Return all metrics in the format that Prometheus scrapes, which is CONTENT_TYPE."""
         self.save()
         return exposition(self._store.snapshots())
 

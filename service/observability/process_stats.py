@@ -1,4 +1,4 @@
-"""Reads what the kernel reports of this process; NaN where it is not Linux."""
+"""Reads what the kernel reports about this process; NaN outside Linux."""
 
 import math
 import os
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def private_bytes() -> float:
-    """Return the memory that no other process shares: what grows if something leaks, without mapped tables."""
+    """Return the memory that no other process shares; it grows if something leaks, and excludes mapped tables."""
     try:
         _, resident, shared, *_ = Path("/proc/self/statm").read_text().split()
     except OSError:

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: one for each request, its stages below it. The only module that imports opentelemetry.
+"""OpenTelemetry spans: one for each request, with its stages below it. The only module that imports opentelemetry.
 
 Nothing is imported unless an endpoint is set. A caller's W3C trace context and its decision whether to sample are
 continued; of the requests without one, a share is sampled. Attributes never hold what a caller sent.
@@ -58,12 +58,12 @@ class Tracing:
         self._trace = trace
 
     def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Traced":
-        """Begin a server span, below the caller's.
+        """Begin a server span below the caller's span.
 
         Args:
             name: a first name of the span, until its route is known.
             carrier: the values of TRACEPARENT and TRACESTATE that the caller sent.
-            attributes: of the span.
+            attributes: attributes of the span.
         """
         context = self._propagator.extract(carrier) if carrier else None
         kind = self._trace.SpanKind.SERVER
@@ -71,15 +71,15 @@ class Tracing:
         return Traced(self, span, self._trace.format_trace_id(span.get_span_context().trace_id))
 
     def close(self) -> None:
-        """Send the spans that are not sent yet; returns when the exporter has sent them or given up."""
+        """Send the remaining spans; returns when the exporter has sent them or given up."""
         self._provider.shutdown()
 
     def stages(self, span: "Span", passes: Sequence[Pass], written: bool) -> None:
         """Add a child of `span` for each stage of each pass.
 
         Args:
-            span: of the request.
-            passes: in the order of time.
+            span: span of the request.
+            passes: the passes in the order of time.
             written: whether the time since the last pass went into writing the response.
         """
         parent = self._trace.set_span_in_context(span)
@@ -102,7 +102,7 @@ class Traced:
     """The span of a request that is being served.
 
     Attributes:
-        trace_id: of its trace, in hexadecimal.
+        trace_id: id of the span's trace, in hexadecimal.
         passes: collects the request's passes through the core.
     """
 
@@ -111,10 +111,10 @@ class Traced:
         self.passes: list[Pass] = []
 
     def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:
-        """End the span, as the request is answered.
+        """End the span when the request is answered.
 
         Args:
-            name: of the span, now that its route is known.
+            name: name of the span, now that its route is known.
             attributes: more of the span.
             failed: whether the request failed through the service's own fault.
             written: whether the time since the last pass went into writing the response.

@@ -10,13 +10,13 @@ from service.context import ServiceContext
 from service.process.memory_trimmer import MemoryTrimmer
 from service.registry.store_watcher import StoreWatcher
 
-LOOK_SECONDS = 5.0  # between looks at the memory of this process
+LOOK_SECONDS = 5.0  # seconds between looks at the memory of this process
 log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
 async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run all background tasks, and the `others`, while the block lasts; log one that ends before."""
+    """Run all background tasks, and `others`, while the block lasts; log a task that ends early."""
     settings, registry = context.settings, context.registry
     trimmer = MemoryTrimmer(registry, context.metrics, lambda: context.admission.active)
     runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
@@ -35,7 +35,7 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
 
 
 async def repeated(look: Callable[[], Awaitable[None]], seconds: float, what: str) -> None:
-    """Call `look` every `seconds` seconds until cancelled; a fault ends nothing and is logged once while it lasts."""
+    """Call `look` every `seconds` seconds until cancelled; a call that keeps failing is logged once."""
     before = ""
     while True:
         await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Gives memory back that long batches left in ONNX Runtime's arenas and in the heap.
+"""Returns memory to the system that long batches left in ONNX Runtime's arenas and in the heap.
 
 An arena keeps what its longest run needed, and glibc keeps what was freed. A run that shrinks costs the next one its
 page faults, so memory is given back only where the process has grown: when no request is served, else once a minute.
@@ -19,14 +19,14 @@ from service.observability.process_stats import private_bytes
 from service.registry import warmup
 from service.registry.registry import ModelRegistry
 
-BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
+BUSY_SECONDS = 60.0  # seconds between two returns of memory while requests are served
 GROWTH_BYTES = 4 * 2**20  # of private memory, since it was given back
 RUN_SECONDS = 5.0  # for a model's run; where it takes longer, the next run gives back
-MAPPED_SECONDS = 15.0  # between looks at the mapped files
+MAPPED_SECONDS = 15.0  # seconds between looks at the mapped files
 
 
 class MemoryTrimmer:
-    """Gives memory back at each look, and reports the mapped bytes of each model to the metrics.
+    """Returns memory at each look, and reports the mapped bytes of each model to the metrics.
 
     Args:
         registry: the models being served.
@@ -49,13 +49,13 @@ class MemoryTrimmer:
         self._active = active
         self._private = private
         self._clock = clock
-        self._lowest_bytes = -math.inf  # since memory was given back
+        self._lowest_bytes = -math.inf  # lowest private bytes since memory was returned
         self._trimmed = -math.inf
-        self._held = False  # whether requests were being served when memory was given back
+        self._held = False  # whether requests were served when memory was returned
         self._reported = -math.inf
 
     async def look(self) -> None:
-        """Give memory back if the process has grown, and no request is served or the last time is long ago."""
+        """Return memory if the process has grown, and no request is served or the last return is long ago."""
         if self._clock() - self._reported >= MAPPED_SECONDS:
             self._reported = self._clock()
             await self._report()

@@ -1,4 +1,4 @@
-"""Stop signals of one process: before it serves they end it; then it drains, serving while probes fail, and stops."""
+"""Handles SIGTERM and SIGINT: a starting process ends; a serving one drains, with its probes failing, then stops."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 DRAIN = signal.SIGUSR1
 """Tells a worker to fail its probes and to serve on; one that still loads ends."""
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
-LAME_DUCK_SECONDS = 0.2  # from the stop to the closing of idle connections: clients see `connection: close`
+LAME_DUCK_SECONDS = 0.2  # seconds until idle connections close after a stop; clients see `connection: close`
 log = logging.getLogger(__name__)
 
 
 def exit_on_stop() -> None:
-    """End the process with exit code 0 at a stop signal, until a server has handlers of its own.
+    """End the process with exit code 0 at a stop signal, until a server installs its own handlers.
 
     A server raises the signals again that it handled, for these.
     """
@@ -34,18 +34,18 @@ def _exit(number: int, frame: Any) -> NoReturn:
 
 
 def ignore_stops() -> None:
-    """Ignore further signals: Python drops handlers before it has ended, and one more would make the exit code -15."""
+    """Ignore further signals: Python drops handlers before the process ends, and one more would give exit code -15."""
     for number in (*STOPS, DRAIN):
         signal.signal(number, signal.SIG_IGN)
 
 
 def was_stopped() -> bool:
-    """Return whether a stop signal came, which libraries in C turn into errors of their own while they are imported."""
+    """Return whether a stop signal came; libraries in C turn it into other errors while they are imported."""
     return signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
 class StopSignals:
-    """Handles SIGTERM and SIGINT while a service runs; to be used in its event loop's thread.
+    """Handles SIGTERM and SIGINT while a service runs; used in its event loop's thread.
 
     The first signal begins the drain. Its delay, or a second signal, ends it: then `stop` is called, and a little later
     the handlers that were there before, such as the HTTP server's. A further SIGINT, as of a person who does not want
@@ -65,7 +65,7 @@ class StopSignals:
         self._previous: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Handle the signals from now on; in another thread than the main one Python cannot."""
+        """Handle the signals from now on; does nothing outside the main thread, where Python cannot."""
         if threading.current_thread() is threading.main_thread():
             self._previous = {number: signal.getsignal(number) for number in (*STOPS, DRAIN)}
             for number in STOPS:
@@ -73,7 +73,7 @@ class StopSignals:
             signal.signal(DRAIN, lambda number, frame: self._loop.call_soon_threadsafe(self._drain))
 
     def restore(self) -> None:
-        """Put the handlers back that were there before."""
+        """Restore the previous handlers."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -89,7 +89,7 @@ class StopSignals:
         self._loop.call_soon_threadsafe(self._advance, number)
 
     def _advance(self, number: int) -> None:
-        """Begin the drain, or end it where it was begun or there is none."""
+        """Begin the drain; end it if it has begun already or there is none."""
         if self._over:
             self._end(number)
         else:

@@ -1,4 +1,4 @@
-"""The parent process of the workers: starts them, replaces those that end or hang, stops all in bounded time."""
+"""The parent process of the workers: starts them, replaces those that end or hang, and stops all in bounded time."""
 
 import logging
 import multiprocessing
@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
-STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
+STOP_SECONDS = 5.0  # seconds beyond a worker's time for its requests in flight
 log = logging.getLogger(__name__)
 _spawn = multiprocessing.get_context("spawn")
 
@@ -31,8 +31,8 @@ class Worker:
 
     Args:
         run: called in the process with its place; can be pickled.
-        place: its number, from 0 to the number of workers - 1.
-        stop_seconds: its time for its requests in flight once it has to stop.
+        place: number of the worker, from 0 to the number of workers - 1.
+        stop_seconds: how long it may finish requests in flight once it has to stop.
     """
 
     def __init__(self, run: Callable[[int], None], place: int, stop_seconds: float) -> None:
@@ -44,12 +44,12 @@ class Worker:
         self.started = self.last_seen = monotonic()
 
     def drain(self) -> None:
-        """Let it fail its probes and serve on."""
+        """Tell the worker to fail its probes and serve on."""
         if self.process.is_alive() and self.process.pid:
             os.kill(self.process.pid, DRAIN)
 
     def silent_seconds(self) -> float:
-        """Return how long the process has sent no heartbeat."""
+        """Return the seconds since the last heartbeat."""
         with suppress(EOFError, OSError):
             while self._heartbeats.poll():
                 self._heartbeats.recv_bytes()
@@ -58,11 +58,11 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps a number of workers alive.
+    """Keeps a number of workers running.
 
     Args:
         run: called in each worker process with its place; can be pickled.
-        workers: how many there are.
+        workers: number of workers.
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
         drain_seconds: how long workers fail their probes and serve on, before they have to stop.
@@ -88,7 +88,7 @@ class Supervisor:
         self.stopping = False
         self._failed = False
         self._pauses: dict[int, float] = {}  # before the next start of places whose worker did not live long
-        self._due: dict[int, float] = {}  # when a place gets its next worker
+        self._due: dict[int, float] = {}  # time at which a place gets its next worker
         self._looked = monotonic()
 
     def run(self) -> int:
@@ -114,7 +114,7 @@ class Supervisor:
         self.stopping = True
 
     def start(self) -> None:
-        """Start all workers; raises StartError where the system has no room for them."""
+        """Start all workers; raise StartError if the system has no room for them."""
         for place in range(len(self.workers)):
             try:
                 self.workers[place] = Worker(self._run, place, self._stop_seconds)
@@ -124,7 +124,7 @@ class Supervisor:
                 raise StartError(f"{why}, or ask for fewer with INLAY_WORKERS or --workers") from error
 
     def check(self) -> None:
-        """Look at every worker once; replace those that ended, at once where they had lived for long enough."""
+        """Check every worker once and replace those that ended, without delay if they had lived long enough."""
         now = monotonic()
         paused, self._looked = now - self._looked > SILENT_SECONDS / 2, now
         for place, worker in enumerate(self.workers):
@@ -161,7 +161,7 @@ class Supervisor:
             self._replace(place)
 
     def _put_off(self, place: int) -> float:
-        """Return the delay in seconds until the place gets its next worker, which doubles with each failure."""
+        """Return the delay in seconds until a failed worker is replaced; it doubles with each failure."""
         pause = self._pauses.get(place, 0.0)
         self._pauses[place] = min(MAX_PAUSE_SECONDS, 2 * pause or 1.0)
         self._due[place] = monotonic() + pause
@@ -175,7 +175,7 @@ class Supervisor:
             log.error("worker %s cannot be started now (%s); tried again in %g s", place, error, pause)
 
     def drain(self) -> None:
-        """Let all workers fail their probes and serve on, until the time or a second signal ends it."""
+        """Tell all workers to fail their probes and serve on, until the time is over or a second signal comes."""
         if not self._drain_seconds or self._failed:
             return
         log.info("draining: probes fail, requests are served for %g s more", self._drain_seconds)
@@ -189,14 +189,14 @@ class Supervisor:
             wait(alive, min(POLL_SECONDS, left))
 
     def stop(self) -> None:
-        """Tell all workers to stop, wait for them, and kill those that do not or that send no heartbeat."""
+        """Tell all workers to stop, wait for them, and kill those that do not stop or send no heartbeat."""
         workers = [worker for worker in self.workers if worker]
         for worker in workers:
             worker.process.terminate()
-        told = monotonic()
-        _wait_until(told + LAME_DUCK_SECONDS, workers)  # then they take no more connections
+        stopping_at = monotonic()
+        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
         self._on_stop()
-        _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
+        _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():
                 log.error("worker %s did not stop: killed", worker.process.pid)
@@ -205,7 +205,7 @@ class Supervisor:
 
 
 def _named(code: int) -> str:
-    """Return the meaning of an exit code."""
+    """Return an exit code in words."""
     if code >= 0:
         return f"exit code {code}"
     hint = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
@@ -213,7 +213,7 @@ def _named(code: int) -> str:
 
 
 def _wait_until(deadline: float, workers: list[Worker]) -> None:
-    """Wait for the workers to end, until the deadline at most; kill those without a heartbeat, which cannot stop."""
+    """Wait for the workers to end, until the deadline; kill those without a heartbeat, which cannot stop."""
     while monotonic() < deadline and (alive := [worker for worker in workers if worker.process.is_alive()]):
         for worker in alive:
             worker.process.join(min(POLL_SECONDS, max(0.0, deadline - monotonic())))
@@ -222,14 +222,14 @@ def _wait_until(deadline: float, workers: list[Worker]) -> None:
 
 
 def _main(run: Callable[[int], None], place: int, heartbeats: Connection, stop_seconds: float) -> None:
-    """Run a worker in its process, and send its heartbeats: their pipe breaks when the supervisor ends."""
+    """Run a worker in its process, and send heartbeats through a pipe that breaks when the supervisor ends."""
     arguments = (heartbeats, stop_seconds)
     threading.Thread(target=_send_heartbeats, args=arguments, name="heartbeat", daemon=True).start()
     run(place)
 
 
 def _send_heartbeats(heartbeats: Connection, stop_seconds: float) -> None:
-    """Send heartbeats; once the supervisor has ended, end this process as it would have done."""
+    """Send heartbeats; once the supervisor has ended, stop this process as it would have done."""
     with suppress(OSError):
         while True:
             heartbeats.send_bytes(b".")

@@ -11,14 +11,14 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-BEATS = 4  # in the allowed time
+BEATS = 4  # checks within the allowed time
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 LOG_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
 def end_process(seconds: float) -> None:
-    """Log the stack of every thread and exit at once, without finishing anything.
+    """Log the stack of every thread and exit at once, without cleaning up.
 
     Args:
         seconds: how long the event loop has hung.
@@ -47,7 +47,7 @@ def _stacks() -> str:
 
 
 class Watchdog:
-    """Watches an event loop from a thread of its own.
+    """Watches an event loop from another thread.
 
     Args:
         seconds: how long the loop may hang.

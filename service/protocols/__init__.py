@@ -1,1 +1,1 @@
-"""The protocols that clients speak: routes, schemas and translation of each, REST and gRPC side by side."""
+"""The protocols that clients speak: each has its routes, schemas and translation, REST and gRPC side by side."""

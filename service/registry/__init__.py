@@ -1,1 +1,1 @@
-"""The loaded models: loading, warming up, exchanging and unloading them, and watching the store."""
+"""The loaded models: load, warm up, replace and unload them, and watch the store."""

@@ -1,4 +1,4 @@
-"""The choice of the engine that runs a model: ONNX Runtime, OpenVINO for its encoder, or the reference.
+"""Chooses the engine that runs a model: ONNX Runtime, OpenVINO for its encoder, or the reference.
 
 `auto` decides by what does not change between starts: the processor, the installed package, the model, and how close
 the vectors come to float32. A measured time would let workers of one service choose differently.
@@ -17,7 +17,7 @@ from service import machine
 from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.requests import Cut, Ids, Text
 from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import feeds
+from service.embedding.tokenize.packing import feeds, pack
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import StartError
 from service.runtime.engine import Choice, Closeness, Engine, Precision
@@ -28,7 +28,7 @@ BFLOAT16 = {FASTER, "avx512_bf16"}
 CLOSE_ENOUGH = 0.9999  # least cosine with which `auto` takes OpenVINO
 TOO_FAR = 0.99  # least cosine with which it is served at all
 RANDOM_LENGTHS = (3, 16, 17, 40)
-MOST_TEXTS = 16  # that a model is measured with when it is loaded, of those that int8 encoders are judged by
+MOST_TEXTS = 16  # texts that a loaded model is measured with, from those that int8 encoders are judged by
 
 Load = Callable[[Card], Engine]
 
@@ -36,14 +36,14 @@ Load = Callable[[Card], Engine]
 def choose(
     folder: Path, card: Card, tokenizer: Tokenizer | None, settings: Settings, threads: int, load_onnx: Load
 ) -> tuple[Engine, Choice]:
-    """Return the engine of a model, and why it is this one.
+    """Return the engine of a model and the reason for the choice.
 
     Args:
-        folder: of the exported model.
+        folder: folder of the exported model.
         load_onnx: returns the ONNX Runtime engine for the graphs of a card.
 
     Raises:
-        StartError: in one line, the engine that the settings name cannot run here, or gives other vectors.
+        StartError: the engine that the settings name cannot run here, or gives other vectors; one line.
     """
     if settings.engine == "reference":
         from service.runtime import reference
@@ -75,7 +75,7 @@ def choose(
 
 
 def _fault(card: Card, settings: Settings, flags: Set[str]) -> str | None:
-    """Return why ONNX Runtime runs the encoder; None: OpenVINO does.
+    """Return why OpenVINO cannot run the encoder; None if it can.
 
     Raises:
         StartError: OpenVINO is asked for and not installed.
@@ -113,7 +113,7 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 
         texts = read_texts(EVALUATION)
         chosen = texts[:: -(-len(texts) // MOST_TEXTS)]
-        encoded = tokenizer.encode_now({index: Text(text) for index, text in enumerate(chosen)}, Cut())
+        encoded = tokenizer.encode({index: Text(text) for index, text in enumerate(chosen)}, Cut(most=card.max_tokens))
         return [validation.check(card, index, ids, True, "right") for index, ids in encoded.items()]
     random = np.random.default_rng(0)
     drawn = [Ids(random.integers(0, card.vocab_size, length)) for length in RANDOM_LENGTHS]
@@ -122,9 +122,9 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 
 def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
     name, graph = next((name, graph) for name, graph in card.graphs.items() if graph.attends)
-    (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
+    (rows,) = engine.run(name, feeds(pack(card, [ids]), graph.inputs), graph.outputs)
     end = end_row(ids.ids, card.pooling.end_id if card.pooling else None)
-    vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids), end=end)
+    vector = pool(card.pooling.mode if card.pooling else "mean", rows, ids.mask, end=end)
     if MODULES not in card.every_graph:
         return vector
     (vectors,) = engine.run(MODULES, {"pooled": vector[None]}, ("vectors",))

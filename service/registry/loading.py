@@ -1,4 +1,4 @@
-"""Loading a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
+"""Loads a model from its exported folder: card, engine, tokenizer and a batcher for each graph."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from models.artifacts import card as cards
 from models.artifacts import weights
 from models.artifacts.card import Card
 from models.errors import ModelError
-from service.embedding.graph_runs import run_of
+from service.embedding.execution import run_of
 from service.embedding.model import Model
 from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.plan import planner
@@ -30,18 +30,18 @@ from service.settings import Settings, available_memory
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
-TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
-MAX_READS = 5  # of a folder that is replaced by a new export while it is read
+TWICE_SHARE = 16  # models up to 1/16 of a worker's memory have their encoder's weights in memory twice
+MAX_READS = 5  # attempts to read a folder that is replaced by new exports meanwhile
 
 
 def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:
-    """Return the model of an exported folder, all of it of one export even if the folder is replaced meanwhile.
+    """Return the model of an exported folder, whole even if the folder is replaced while it is read.
 
     Args:
-        threads: of ONNX Runtime, for graphs that contain attention.
+        threads: threads of ONNX Runtime for graphs that contain attention.
 
     Raises:
-        StartError, models.errors.ModelError: in one line, it cannot be served.
+        StartError, models.errors.ModelError: the model cannot be served; one line.
     """
     for _ in range(MAX_READS):
         before = _inode(folder)
@@ -59,7 +59,7 @@ def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
 
 
 def _inode(folder: Path) -> int:
-    """Return the folder's inode, by which a folder that replaced it differs; raise StartError if there is no folder."""
+    """Return the folder's inode, which changes when the folder is replaced; raise StartError if there is none."""
     try:
         return folder.stat().st_ino
     except FileNotFoundError:
@@ -106,7 +106,6 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
     filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
     return Tokenizer(
         path,
-        card.max_tokens,
         characters,
         may_be_empty=card.static is not None or not card.graphs,
         segments=card.types == "zeros" and card.reads_segments,
@@ -123,7 +122,7 @@ def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
 
 
 def encoder_tokens(engine: Engine, choice: Choice) -> int:
-    """Return the tokens of one encoder batch, where the settings do not say: what a core runs in some 70 ms."""
+    """Return the tokens of one encoder batch if the settings do not say: what a core runs in about 70 ms."""
     return ENCODER_TOKENS["cuda" if engine.device == "cuda" else "openvino" if choice.engine == "openvino" else "cpu"]
 
 

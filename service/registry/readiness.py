@@ -1,4 +1,4 @@
-"""Readiness: a forward pass through every loaded model, or proof that one succeeded just now.
+"""Checks readiness by a forward pass through every loaded model, or by the proof that one succeeded just now.
 
 Probes come often, so a verdict holds for a second, and a busy graph whose runs succeed is not run again for a probe.
 """
@@ -14,7 +14,7 @@ from service.registry import warmup
 
 VERDICT_SECONDS = 1.0
 PROOF_SECONDS = 5.0  # a run that succeeded within them proves that a busy graph works
-WARMUP_SECONDS = 3.0  # of one forward pass; a probe rarely waits longer
+WARMUP_SECONDS = 3.0  # seconds for one forward pass; a probe rarely waits longer
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ class Readiness:
 
     @property
     def fault(self) -> str | None:
-        """The fault of a model at the last check; None: all answered."""
+        """Why a model failed the last check; None: all answered."""
         return self._fault
 
     async def check(self) -> None:
@@ -65,7 +65,7 @@ async def _fault_of(model: Model) -> str | None:
 
 
 def _works(model: Model) -> bool:
-    """Return whether some graph has work queued, and each that has finished some just now."""
+    """Return whether a graph has queued work, and every such graph has finished some just now."""
     since = perf_counter() - PROOF_SECONDS
     busy = [batcher for batcher in model.batchers.values() if batcher.waiting_items]
     return bool(busy) and all(batcher.succeeded_at is not None and batcher.succeeded_at > since for batcher in busy)

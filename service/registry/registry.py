@@ -1,4 +1,4 @@
-"""The loaded models by name: models are loaded, replaced and unloaded while others are served.
+"""The loaded models by name; models are loaded, replaced and unloaded while others are served.
 
 A request holds the model it began with. After a replacement, later requests get the new model, and the old one is freed
 with the last request that holds it.
@@ -28,7 +28,7 @@ from service.registry.loading import load_model
 from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
-WARMUP_SECONDS = 120.0  # of a new model, whose files may come from a slow disk
+WARMUP_SECONDS = 120.0  # seconds for the warm-up of a new model, whose files may come from a slow disk
 DEFAULT_VARIABLE = "INLAY_DEFAULT_MODEL"
 LONGEST_COMPARED = 64  # characters of an unknown name that similar names are looked up for
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ModelRegistry:
         return next(iter(self.models.values())) if len(self.models) == 1 else None
 
     def _update_default(self) -> None:
-        """Find the default model again after a change of the loaded models; log another one, or the lack of one."""
+        """Choose the default model again after the loaded models changed; log another choice, or the lack of one."""
         before, self.default = self.default, self._find_default()
         if self.default and (before is None or before.card.name != self.default.card.name):
             log.info("requests that name no model now get %r", self.default.card.name)
@@ -130,7 +130,7 @@ class ModelRegistry:
             log.warning("requests that name no model are refused: %s; %s names one", fault, DEFAULT_VARIABLE)
 
     async def load(self, name: str) -> None:
-        """Serve the store's present version of a model, in the place of the version that is served.
+        """Load the store's present version of a model; it replaces the version that is served.
 
         Raises:
             NotFound: the store holds no model of that name.
@@ -149,7 +149,7 @@ class ModelRegistry:
         await self._in_order(name, self._unload_now)
 
     async def sync(self, name: str) -> None:
-        """Load, replace or unload a model to match the store; files must have the hashes that their card states.
+        """Load, replace or unload a model to match the store; its files must have the hashes of its card.
 
         A version that was unloaded on request stays unloaded.
 
@@ -168,7 +168,7 @@ class ModelRegistry:
         ]
 
     async def _in_order(self, name: str, change: Callable[[str], Awaitable[None]]) -> None:
-        """Make a change after earlier ones of the same name; it is completed even if the caller leaves."""
+        """Make a change after earlier ones of the same name, and complete it even if the caller leaves."""
 
         async def locked() -> None:
             async with self._locks[name]:
@@ -201,7 +201,7 @@ class ModelRegistry:
             return
         model, version = self.models.get(name), await asyncio.to_thread(store.export_version, folder)
         if model and model.version == version:
-            self._reasons.pop(name, None)  # of another version that was here for a while
+            self._reasons.pop(name, None)  # the reason why another version, now gone, could not be loaded
         elif self._unloaded_versions.get(name) != version:
             await self._load_now(name, check_files=True)
 
@@ -224,7 +224,7 @@ class ModelRegistry:
         log.info("%s is loaded", name)
 
     def _load_failed(self, name: str, error: Exception) -> BadRequest:
-        """Note why a model could not be loaded, and return the error for the caller, without the store's path."""
+        """Record why a model could not be loaded, and return the error for the caller, without the store's path."""
         if isinstance(error, StartError | ModelError):
             why = str(error)
         else:
@@ -247,7 +247,7 @@ class ModelRegistry:
         log.info("%s is unloaded", name)
 
     def _trim_memory_after(self, model: Model | None) -> None:
-        """Give memory back to the system when the last request that holds the model is done."""
+        """Return memory to the system when the last request that holds the model has ended."""
         if model is not None:
             weakref.finalize(model, _trim_soon, asyncio.get_running_loop()).atexit = False
 
@@ -257,14 +257,14 @@ def _reason(why: str) -> str:
 
 
 def _without_path(why: str, folder: Path) -> str:
-    """Return a message for callers, who do not see where the store lies."""
+    """Return a message for callers, without the path of the store."""
     for place in (folder.resolve(), folder):
         why = why.replace(f"{place}/", "")
     return why
 
 
 def _check_files(folder: Path) -> str:
-    """Return the version of a folder whose files all have the hashes of its card; raise BadCard for others."""
+    """Return the version of a folder whose files all have the hashes of its card; raise BadCard otherwise."""
     version = store.export_version(folder)
     check_hashes(folder, cards.read(folder))
     return version
@@ -284,7 +284,7 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     cannot be loaded and that the settings do not name is left out, as it is while the service runs.
 
     Raises:
-        StartError, models.errors.ModelError: in one line, a model cannot be served.
+        StartError, models.errors.ModelError: a model cannot be served; one line.
     """
     folders = store.configured_folders(settings, must_exist=settings.workers == 1)
     if settings.workers == 1:

@@ -15,7 +15,7 @@ FileStamps = tuple[tuple[str, int, int, int], ...]  # of each file: name, size, 
 
 
 def exports(store: Path) -> dict[str, Path]:
-    """Return the folders of a store's models by name; those of interrupted exports begin with a dot."""
+    """Return the folders of a store's models by name, without interrupted exports, whose names begin with a dot."""
     return {
         folder.name: folder
         for folder in (sorted(store.iterdir()) if store.is_dir() else ())
@@ -43,12 +43,12 @@ def configured_folders(settings: Settings, must_exist: bool = True) -> dict[str,
 
 
 def export_version(folder: Path) -> str:
-    """Return the sha256 of the card, which holds the hashes of all other files: equal for equal exports."""
+    """Return the sha256 of the card, which holds the hashes of all other files; equal exports have equal versions."""
     return hashlib.sha256((folder / cards.FILE_NAME).read_bytes()).hexdigest()
 
 
 def created(store: Path, name: str) -> int:
-    """Return when a model was exported, in seconds since 1970; 0: its folder is gone."""
+    """Return when a model was exported, in seconds since 1970; 0 if its folder is gone."""
     try:
         return int((store / name / cards.FILE_NAME).stat().st_mtime)
     except OSError:
@@ -56,7 +56,7 @@ def created(store: Path, name: str) -> int:
 
 
 def file_stamps(folder: Path) -> FileStamps:
-    """Return what changes when any file of a folder is written, replaced or removed; reads no file."""
+    """Return a value that changes when any file of a folder is written, replaced or removed; no file is read."""
     stats = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
     return tuple((name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in stats if status)
 
@@ -71,7 +71,7 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def check_name(name: str) -> str:
-    """Return a model's name; raise NotFound for one that cannot be the name of a folder. Touches no file."""
+    """Return a model's name; raise NotFound if it cannot be a folder's name. No file is touched."""
     if not name or name.startswith(".") or any(character in name for character in "/\\\0"):
         raise UnknownModel(f"{shortened(name)} names no model", remedy="send the name of one folder of the store")
     return name

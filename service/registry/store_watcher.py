@@ -1,4 +1,4 @@
-"""Polls the model store, and has the registry load, replace and unload models as its folders change.
+"""Polls the model store, and makes the registry load, replace and unload models as its folders change.
 
 It uses stat, which works on network volumes where file notifications (inotify) do not. A folder is acted on once two
 polls in a row found it alike: then it is no longer being written.
@@ -37,7 +37,7 @@ class StoreWatcher:
         self._warning = ""
 
     async def poll(self) -> None:
-        """Look at the store once, and sync what has not changed since the previous poll."""
+        """Read the store once, and sync the changed models that have not changed again since the previous poll."""
         try:
             seen = await asyncio.to_thread(_stamps, self._folder)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Warm-up: one token, or the smallest image, through every graph of a model, to show that it answers."""
+"""Warm-up: runs one token, or the smallest image, through every graph of a model before it is served."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from service.embedding.outputs.kind import OutputKind, check_width
 from service.embedding.outputs.plan import width_in_graph
 from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
 from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import Work
+from service.embedding.tokenize.packing import Work, pack
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
 Tasks = WeakKeyDictionary[Model, asyncio.Task[None]]
@@ -48,13 +48,13 @@ def _ended(tasks: Tasks, model: Model, task: asyncio.Task[None]) -> None:
 
 
 async def warm_up(model: Model, every_session: bool = False) -> None:
-    """Run every graph of a model once, through its batchers, and once what lies behind the graphs.
+    """Run every graph of a model once through its batchers, then the head and the outputs that follow the graphs.
 
     Args:
         every_session: run graphs that have a session for a run alone twice more, side by side, in their other session.
 
     Raises:
-        StartError: in one line, the tokenizer or a graph fails, or gives a value that is not finite.
+        StartError: the tokenizer or a graph fails, or gives a value that is not finite; one line.
         Overloaded: the queue of a graph is full, which only a model that is already served can meet.
     """
     name = model.card.name
@@ -83,7 +83,7 @@ async def _run_graphs(model: Model, every_session: bool) -> None:
 
 
 def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
-    """Run the output head, and what the kinds of outputs have behind the graphs, on one row."""
+    """Run the output head, and what the kinds of outputs compute after the graphs, on one row."""
     if head := model.card.head:
         (logits,) = model.engine.run(HEAD, {"hidden": np.zeros((1, head.width), np.float32)}, ("logits",))
         _check(model.card, HEAD, {"logits": logits})
@@ -92,9 +92,9 @@ def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
 
 
 async def _ids(model: Model) -> Int64s:
-    """Return the ids of a letter; id 0 of a model without a tokenizer."""
+    """Return the ids of a letter; id 0 for a model without a tokenizer."""
     if model.tokenizer:
-        ids = (await model.tokenizer.encode({0: Text("a")}, Cut()))[0].ids
+        ids = model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens))[0].ids
         if len(ids):
             return ids
     return np.zeros(1, np.int64)
@@ -109,7 +109,7 @@ def _work(model: Model, graph: str, ids: Int64s) -> Work[Any]:
     if is_of_images(card):
         return Work(blank(card), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
-    return Work(validation.pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
+    return Work(pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
 
 
 def _check(card: Card, graph: str, rows: Mapping[str, NDArray[Any]]) -> None:

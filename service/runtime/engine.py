@@ -17,13 +17,13 @@ class Closeness(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which engine runs a model's encoder.
+    """The engine that runs a model's encoder.
 
     Args:
-        engine: by the name of its setting.
-        precision: of matrix products.
+        engine: name of the engine's setting.
+        precision: precision of matrix products.
         reason: why this one, for the start-up line; empty: there is one only.
-        closeness: to float32, measured when the model was loaded; None: it is float32 or better.
+        closeness: cosines to float32, measured when the model was loaded; None: it is float32 or better.
     """
 
     engine: Name = "onnx"
@@ -38,7 +38,7 @@ class Engine(Protocol):
     Attributes:
         device: "cpu", "cuda", or "cpu (numpy float64)" for the reference.
         widths: values in a row of each output, where it is known before a run.
-        runs: of one graph with attention that go on at a time at best; others and the output head run one at a time.
+        runs: best number of concurrent runs of a graph with attention; others and the output head run one at a time.
     """
 
     device: str
@@ -47,19 +47,19 @@ class Engine(Protocol):
 
     @property
     def alone(self) -> "Engine | None":
-        """Runs graphs with attention, with the same bits, where a run has all cores to itself; None: as this does."""
+        """An engine with the same bits for a run of a graph with attention that has all cores; None: this engine."""
         ...
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of one graph.
 
         Args:
-            graph: its name in the card.
+            graph: name of the graph in the card.
             feeds: exactly the inputs of the graph, by name.
             outputs: the names of the outputs to return, in order.
         """
         ...
 
     def shrink(self) -> None:
-        """Let the next run of each graph (the next two where several go on at a time) give back unused memory."""
+        """Make the next run of each graph (the next two if several run at a time) free unused memory."""
         ...

@@ -27,11 +27,11 @@ CHUNK_ROWS = 128
 # the mapped file, which workers share: a Qwen3 of 0.6 B parameters is loaded in 0.5 s instead of 6 and takes 0.06 GB
 # instead of 1.8, but 24 tokens take 1.45 times as long, 192 tokens 1.37 times and 512 as long.
 MAX_PACKED = 3 << 29
-FEW_ROWS = 32  # for which one segment id for all rows saves less than it takes to find that it is one: 0.5 µs
+FEW_ROWS = 32  # rows for which a single segment id saves less than the 0.5 µs that it takes to find it
 
 
 class Sessions(dict[str, ort.InferenceSession]):
-    """Sessions by their graph's name; one that is not there yet is opened when it is first needed.
+    """Sessions by their graph's name; a missing one is opened when it is first needed.
 
     Args:
         open_: opens the session of a graph.
@@ -53,9 +53,9 @@ class OnnxEngine:
 
     Args:
         device: "cpu" or "cuda".
-        sessions: by the name of their graph, those of row_graphs by their file's.
-        graphs: of the card, by name.
-        runs: of one graph with attention that go on at a time at best.
+        sessions: sessions by the name of their graph, those of row_graphs by their file's.
+        graphs: graphs of the card, by name.
+        runs: best number of concurrent runs of one graph with attention.
         alone: the same graphs with all threads in one run.
         packed: whether sessions of graphs with attention have packed copies of their matrices.
         rows: the card's row_graphs, by the name of the graph that they are a form of.
@@ -86,7 +86,7 @@ class OnnxEngine:
 
     @property
     def opened(self) -> frozenset[str]:
-        """The graphs that have sessions, those of row_graphs by their file's name."""
+        """The graphs that have sessions; those of row_graphs by their file's name."""
         return frozenset(self._sessions)
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
@@ -106,7 +106,7 @@ class OnnxEngine:
         return arrays
 
     def shrink(self) -> None:
-        """Let the next runs of each graph give back what its arena holds unused.
+        """Make the next runs of each graph free the unused memory of its arena.
 
         An arena keeps what its longest run needed, and shrinking it after every run would cost the next one its page
         faults. It gives no part back that another run is using, so two runs shrink it where several go on at a time. On
@@ -138,12 +138,12 @@ def load(
 
     Args:
         device: auto takes CUDA where a session really gets it; cuda fails where it does not.
-        threads: for graphs that contain attention and for the output head; other graphs run on the calling thread.
-        gpu_memory_bytes: of the arena of each graph on CUDA; 0: no limit.
-        twice: there is memory for the weights of graphs with attention twice.
+        threads: threads for graphs that contain attention and the output head; others run on the calling thread.
+        gpu_memory_bytes: bytes of the arena of each graph on CUDA; 0: no limit.
+        twice: whether there is memory for the weights of graphs with attention twice.
 
     Raises:
-        StartError: in one line, there is no CUDA where it was asked for, or ONNX Runtime rejects a graph.
+        StartError: CUDA was asked for and is missing, or ONNX Runtime rejects a graph; one line.
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
     providers = _providers(device, gpu_memory_bytes)
@@ -177,7 +177,7 @@ def _opened(
     threads: int,
     chosen: Mapping[str, Graph],
 ) -> Sessions:
-    """Open a session of each chosen graph; of one that has a form for one row only that: few requests need the other.
+    """Open a session of each chosen graph; of a graph with a form for one row only that, as few requests need both.
 
     Args:
         graphs: every graph of the card, by name.
@@ -196,7 +196,7 @@ def _opened(
 
 
 def _matrix_bytes(card: Card) -> int:
-    """Return the size of what is not looked up by rows."""
+    """Return the bytes of the weights that are not looked up by rows."""
     return card.bytes - sum([table.bytes for table in (card.tables or {}).values()])
 
 
@@ -240,7 +240,7 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packe
 def _widths(
     sessions: Mapping[str, ort.InferenceSession], graphs: Mapping[str, Graph], rows: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the width of every output that has one by its name in the card."""
+    """Return the width of every output whose name has one in the card."""
     widths: dict[str, int] = {}
     for name, graph in graphs.items():
         names = {theirs: ours for ours, theirs in graph.rename.items()}
@@ -264,9 +264,8 @@ def _run_doubled(
     names: Sequence[str],
     options: ort.RunOptions | None,
 ) -> list[NDArray[Any]]:
-    """Return the outputs for one token, run as two sequences of it: of one row, a product that is not packed takes
-    another kernel, whose bits are others.
-    """
+    """Return the outputs for one token, run as two sequences of it: for a single row ONNX Runtime takes another kernel
+    with other bits, unless the matrix is packed."""
     twice = {name: np.repeat(value, 2, axis=0) for name, value in feeds.items()}
     arrays: list[NDArray[Any]] = session.run(names, twice, options)
     return [array[:1] for array in arrays]
@@ -293,7 +292,7 @@ def _run_in_chunks(
 
 
 def _aligned(shape: tuple[int, int]) -> NDArray[np.float32]:
-    """Return a float32 array that starts on a cache line; ONNX Runtime 1.31 writes others a quarter slower."""
+    """Return a float32 array that starts on a cache line; ONNX Runtime 1.31 writes other arrays a quarter slower."""
     size = shape[0] * shape[1] * 4
     raw = np.empty(size + 64, np.uint8)
     start = -raw.ctypes.data % 64

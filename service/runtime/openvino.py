@@ -1,4 +1,4 @@
-"""The OpenVINO engine: encoders in bfloat16 where the processor multiplies it; every other graph in ONNX Runtime.
+"""The OpenVINO engine: encoders in bfloat16 if the processor multiplies it; every other graph in ONNX Runtime.
 
 OpenVINO's matrix products depend on the shape of their input, so a text padded to its batch would get other bits in
 other company. Here each text is padded to a multiple of BUCKET tokens, alone as in a batch, and batches hold texts of
@@ -41,10 +41,10 @@ class OpenVinoEngine:
 
     Args:
         encoder: the blocks, compiled.
-        name: of the graph they belong to.
+        name: name of the graph they belong to.
         rows: runs every other graph.
         input_layer: the graph of `rows` that gives the input of the blocks, and the inputs it reads.
-        runs: of the encoder that go on at a time at best.
+        runs: best number of concurrent runs of the encoder.
         alone: the same with all threads in one run.
     """
 
@@ -65,7 +65,7 @@ class OpenVinoEngine:
         self._name = name
         self._rows = rows
         self._input_layer, self._inputs = input_layer
-        self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # that no run is using
+        self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # requests that no run is using
         self._to_shrink = 0  # runs that are still to give memory back
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
@@ -87,7 +87,7 @@ class OpenVinoEngine:
                 self._encoder.release_memory()
 
     def shrink(self) -> None:
-        """Let the next runs give back what longer ones needed."""
+        """Make the next runs free the memory that longer ones needed."""
         self._rows.shrink()
         self._to_shrink = min(2, self.runs)
         if self.alone is not None:
@@ -95,7 +95,7 @@ class OpenVinoEngine:
 
 
 def fault(card: Card) -> str | None:
-    """Return why OpenVINO does not run the encoder of a model; None: it does."""
+    """Return why OpenVINO cannot run the encoder of a model; None if it can."""
     attending = [name for name, graph in card.graphs.items() if graph.attends and graph.layout != "image"]
     if not attending:
         return "it has no encoder"
@@ -118,14 +118,14 @@ def load(
     A run that has the machine to itself takes three fifths of the time with two threads.
 
     Args:
-        folder: of the exported model.
+        folder: folder of the exported model.
         rows: runs every graph but the encoder.
-        precision: of matrix products; all sums are float32.
-        threads: for as many runs at a time, each on one.
-        twice: there is memory for the packed weights twice, so that a run alone may have all threads.
+        precision: precision of matrix products; all sums are float32.
+        threads: number of threads and of concurrent runs, each on one thread.
+        twice: whether there is memory for the packed weights twice, so that a single run may have all threads.
 
     Raises:
-        StartError: in one line, OpenVINO rejects the model.
+        StartError: OpenVINO rejects the model; one line.
     """
     name = next(name for name, graph in card.graphs.items() if graph.attends)
     input_layer = _input_layer(card)
@@ -152,7 +152,7 @@ def _compiled(model: openvino.Model, precision: Precision, streams: int, threads
 
 
 def _weights(folder: Path, card: Card) -> dict[str, NDArray[Any]]:
-    """Return the encoder's tensors, mapped: OpenVINO copies arrays that are not writable, so copy-on-write."""
+    """Return the encoder's tensors, mapped copy-on-write: OpenVINO copies arrays that are not writable."""
     placed = safetensors.read_header(folder / (card.weights or ""))
     return {
         name: np.memmap(placed[name].path, DTYPES[placed[name].dtype], "c", placed[name].offset, placed[name].shape)
@@ -161,7 +161,7 @@ def _weights(folder: Path, card: Card) -> dict[str, NDArray[Any]]:
 
 
 def _input_layer(card: Card) -> tuple[str, tuple[str, ...]] | None:
-    """Return the graph that gives the rows before the first block from the encoder's own inputs, and its inputs."""
+    """Return the graph that computes the rows before the first block from the encoder's inputs, and its inputs."""
     read = {name for graph in card.graphs.values() if graph.attends for name in graph.inputs}
     for name, graph in card.graphs.items():
         if graph.outputs == (INPUT_ROWS,) and set(graph.inputs) == read - {"lengths", "mask"} | (
@@ -187,14 +187,14 @@ def _encode(request: openvino.InferRequest, rows: Floats, mask: NDArray[np.bool_
 
 
 def _buckets(lengths: Int64s) -> Iterator[tuple[int, Int64s]]:
-    """Yield each padded length, and the sequences that have it."""
+    """Yield each padded length with the sequences that have it."""
     sizes = -(-lengths // BUCKET) * BUCKET
     for size in np.unique(sizes):
         yield int(size), np.flatnonzero(sizes == size)
 
 
 def _keys(real: NDArray[np.bool_], mask: NDArray[np.bool_]) -> Floats:
-    """Return what is added to the scores of each slot: -inf where it is padding or masked, unless all rows are."""
+    """Return what is added to the scores of each slot: -inf for padding and masked tokens, unless all are."""
     attended = real.copy()
     attended[real] = mask
     attended |= real & ~attended.any(axis=1, keepdims=True)

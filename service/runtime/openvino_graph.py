@@ -1,4 +1,4 @@
-"""The blocks of an encoder as an OpenVINO model, made from the recipe that models/graphs/encoder.py makes ONNX from.
+"""Builds the blocks of an encoder as an OpenVINO model, from the recipe that models/graphs/encoder.py makes ONNX of.
 
 Made so because OpenVINO runs the packed ONNX graph slowly: it has no MultiHeadAttention of ONNX Runtime's, and its
 gathers and scatters through the padded rectangle are not fused.

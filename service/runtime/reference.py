@@ -1,4 +1,4 @@
-"""The reference engine: exported recipes in numpy float64, slow and exact, to check what ONNX Runtime computes."""
+"""The reference engine: exported recipes in numpy float64, slow and exact, to check ONNX Runtime."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ class ReferenceEngine:
         }
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
-        """Return what the graph gives, computed in float64, as float32."""
+        """Return the outputs of a graph, computed in float64, as float32."""
         if graph == HEAD and self._card.head:
             return [head_reference.logits(self._card.head, self._weights, feeds["hidden"]).astype(np.float32)]
         if modules := self._modules.get(graph):

@@ -1,4 +1,4 @@
-"""Admission: bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
+"""Bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ from typing import Any
 from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
 
-FIRST_CHARACTERS_PER_TOKEN = 4.0  # until texts of the model have been tokenized
-NEWEST_WEIGHT = 0.05  # of the newest request in that estimate
+FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
+NEWEST_WEIGHT = 0.05  # weight of the newest request in that estimate
 SPECIAL_TOKENS = 2
 
 
@@ -83,7 +83,7 @@ class TokenEstimator:
 
 @contextmanager
 def reserved(queues: Sequence[FairQueue[Any, Any]], cost: int, caller: str) -> Iterator[None]:
-    """Keep room in queues while a caller's request is prepared."""
+    """Reserve room in queues while a caller's request is prepared."""
     for queue in queues:
         queue.reserve(cost, caller)
     try:

@@ -1,4 +1,4 @@
-"""Forms batches by load alone: as soon as a run may begin, it takes the queued items.
+"""Forms batches by load alone: whenever a run may begin, it takes the queued items.
 
 A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
 batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
@@ -20,15 +20,15 @@ from weakref import WeakSet
 from service.errors import EngineFailure
 from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
 
-GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
-SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
+GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
+SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
-abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models, since a thread outlives an exchanged model
+abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a thread outlives an exchanged model
 
 
 def abandoned_runs() -> int:
-    """Return how many runs of this process were given up and still hold their thread."""
+    """Return how many runs of this process were abandoned and still hold their thread."""
     return sum([not run.done() for run in abandoned])
 
 
@@ -36,7 +36,7 @@ class Observer(Protocol):
     """Called after every run."""
 
     def __call__(self, items: int, cost: int, waited: float, seconds: float, /) -> None:
-        """Note that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
+        """Record that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
         ...
 
 
@@ -53,7 +53,7 @@ class Waiter(NamedTuple, Generic[Result]):
 
 
 class SharedRun(Generic[Result]):
-    """The run that equal items in flight share; it lives as long as one of them is queued or runs.
+    """The run that equal items in flight share; it exists while one of them is queued or running.
 
     Every item is queued for itself: with its own cost, turn and deadline, so that an item is served no later than
     without the others, and none depends on whether the caller of another stays. When the first of them is taken to run,
@@ -72,7 +72,7 @@ class SharedRun(Generic[Result]):
         self._waiters: dict[asyncio.Future[Result], Waiter[Result]] = {}
 
     def join(self, future: "asyncio.Future[Result]", times: ItemTimes, since: float) -> None:
-        """Add an item that is submitted."""
+        """Add a submitted item."""
         if self._waiters:  # a single one needs no callback, which costs a turn of the event loop
             future.add_done_callback(self._leave)
         self._waiters[future] = Waiter(future, times, since)
@@ -81,12 +81,12 @@ class SharedRun(Generic[Result]):
         self._waiters.pop(future, None)
 
     def begin(self) -> bool:
-        """Note that an item was taken to run; return False if another runs already, for whose result it waits."""
+        """Record that an item was taken to run; return False if another is running, whose result it awaits."""
         begins, self.running = not self.running, True
         return begins
 
     def end(self, ran: "asyncio.Future[Result]") -> list[Waiter[Result]]:
-        """Note the end of the run of one item; return all that wait for its result."""
+        """Record the end of the run of one item; return all items that wait for its result."""
         self.running = False
         waiters, self._waiters = self._waiters, {}
         for waiter in waiters.values():
@@ -99,7 +99,7 @@ class _Run(Generic[Item, Result]):
     """A run of one batch.
 
     Args:
-        batch: its items, with the futures that await them.
+        batch: the items of the run, with the futures that await them.
         began: when the batch was taken.
         since: when it could have begun.
         together: the most runs that were under way with it, itself included.
@@ -116,7 +116,7 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         run: returns one result for each item, in order; called again item by item if a batch of several fails.
-        queue: of the items that wait.
+        queue: the queue of the items that wait.
         max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
         max_inline_cost: batches up to this cost run on the event loop, others in threads.
         new_executor: makes the threads of the runs, one for each that may be under way; called again when a run is
@@ -127,7 +127,7 @@ class Batcher(Generic[Item, Result]):
         count_stuck: called for each run that is given up.
         shared: returns the run that an item shares with equal ones in flight, or None.
         clock: seconds.
-        runs: under way at a time at most, outside the event loop.
+        runs: most runs at a time outside the event loop.
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
 
     Attributes:
@@ -161,17 +161,17 @@ class Batcher(Generic[Item, Result]):
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
         self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
-        self._under_way: dict[int, _Run[Item, Result]] = {}  # by number; a stuck run is given up by leaving it out
+        self._under_way: dict[int, _Run[Item, Result]] = {}  # runs by number; a stuck run is abandoned by removing it
         self._single_item = True  # the last run was of one item
         self._gathering = False  # a batch is about to be taken,
         self._staggered = False  # for which a request came whose protocol delivers calls over several turns
-        self._run_number = 0  # of the newest run in a thread
+        self._run_number = 0  # number of the newest run in a thread
         self._idle_until = 0.0  # when the next run could have begun
         self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time is a system call (3.11)
 
     @property
     def waiting_cost(self) -> int:
-        """The cost that is queued, cancelled requests included until their turn."""
+        """The queued cost; cancelled requests count until their turn."""
         return self.queue.cost
 
     @property
@@ -196,14 +196,14 @@ class Batcher(Generic[Item, Result]):
 
         Args:
             items: passed to `run`.
-            costs: of each item.
+            costs: cost of each item.
             times: where the times of each item are added; it names the caller, for fair shares.
-            deadline: on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
+            deadline: time on `clock`; an item that cannot be done by then fails with DeadlineExceeded.
             admitted: the request passed `check` already.
             staggered: concurrent requests arrive over several turns of the event loop.
 
         Raises:
-            Overloaded: there is no room.
+            Overloaded: the queue has no room.
             DeadlineExceeded: the request would be done too late.
         """
         loop, now, times = self._loop, self._clock(), times or ItemTimes()
@@ -231,8 +231,8 @@ class Batcher(Generic[Item, Result]):
 
         Args:
             run: computes the results.
-            cost: of all requests together.
-            requests: their number.
+            cost: cost of all requests together.
+            requests: number of requests.
 
         Returns:
             What `run` returned and the seconds it took; None if it would have to wait, costs too much for the event
@@ -251,13 +251,13 @@ class Batcher(Generic[Item, Result]):
         return result, ended - started
 
     def _gather_soon(self, turns: int = GATHERING_TURNS) -> None:
-        """Gather the next batch if something waits for one."""
+        """Gather the next batch if items wait."""
         if self.queue.items and not self._gathering and self._loop is not None:
             self._gathering = True
             self._loop.call_soon(self._gather, self.queue.items, turns, context=self._empty_context)
 
     def _gather(self, seen: int, turns: int) -> None:
-        """Run once every request that is already readable has been submitted: a few idle turns, no timer."""
+        """Run when every request that is already readable has been submitted: after a few idle turns, no timer."""
         waiting = self.queue.items
         if waiting > seen:
             turns = GATHERING_TURNS
@@ -267,7 +267,7 @@ class Batcher(Generic[Item, Result]):
             self._next()
 
     def _next(self) -> None:
-        """Begin a run on the event loop, or as many in threads as may be under way while something waits."""
+        """Begin a run on the event loop, or as many in threads as are allowed while items wait."""
         self._gathering = self._staggered = False
         while self.queue.items and (free := self._max_runs - len(self._under_way)):
             began = self._clock()
@@ -280,7 +280,7 @@ class Batcher(Generic[Item, Result]):
                 return
 
     def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
-        """Run a batch; return whether a thread does: False if it ran here, or no thread could be started."""
+        """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""
         items, loop = [waiting.item for waiting in run.batch], self._loop
         self._single_item = len(items) == 1
         if loop is None or sum([waiting.cost for waiting in run.batch]) <= self._max_inline_cost:
@@ -306,7 +306,7 @@ class Batcher(Generic[Item, Result]):
         return True
 
     def _replace_threads(self) -> None:
-        """Give later runs threads of their own; cancel the runs queued for the present ones."""
+        """Give later runs new threads; cancel the runs queued for the present ones."""
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._new_executor()
 
@@ -339,7 +339,7 @@ class Batcher(Generic[Item, Result]):
         self._deliver(run, [error] * len(run.batch) if error else running.result(), number)
 
     def _abandon(self, number: int, future: "Future[list[Result | BaseException]]") -> None:
-        """Fail the requests of a run that takes too long, and give later runs threads of their own."""
+        """Fail the requests of a run that takes too long, and give later runs new threads."""
         run = self._under_way[number]
         log.error("a run of %d items is stuck for %.1f s: given up", len(run.batch), self._clock() - run.began)
         self.stuck += 1
@@ -350,7 +350,7 @@ class Batcher(Generic[Item, Result]):
         self._deliver(run, [failure] * len(run.batch), number)
 
     def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException], number: int = 0) -> None:
-        """Answer the items of a run, which ends now, and all that shared it; `number` is that of a run in a thread."""
+        """Answer the items of a run that ends now, and all that shared it; `number` is that of a run in a thread."""
         ended = self._clock()
         try:
             for item, result in zip(run.batch, results, strict=True):

@@ -1,4 +1,4 @@
-"""Deadlines: cancels work when the time that its caller allowed is over."""
+"""Cancels work when its caller's deadline has passed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ async def within(deadline: float | None, clock: Callable[[], float] = perf_count
     """Cancel the block when the deadline passes.
 
     Args:
-        deadline: on `clock`; None: there is none.
+        deadline: time on `clock`; None: there is none.
         clock: seconds.
 
     Raises:

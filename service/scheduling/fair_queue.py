@@ -17,7 +17,7 @@ from service.errors import DeadlineExceeded, Overloaded
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 NEVER = float("-inf")
-RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
+RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
 LOOK_AHEAD = 4  # batches of items, by turn, of which like ones are chosen: padded graphs compute 10 to 20 % fewer rows
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
@@ -26,8 +26,8 @@ SLOWDOWN = 64  # a request may be delayed by this many times its own run time, a
 CALM_FRACTION = 9  # this part, and
 OVERLOADED_FRACTION = 90  # this part after a refusal, until there was none
 HOLD_FRACTION = 15  # for this part of max_seconds
-FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
-MAX_RETRY_SECONDS = 10.0  # that other refused requests add to a retry: many of them may never come
+FULL_BATCHES = 1.5  # full batches that may always be queued, so that the next run is a full one
+MAX_RETRY_SECONDS = 10.0  # most seconds that other refused requests add to a retry: many of them may never come
 
 
 class ItemTimes:
@@ -54,13 +54,13 @@ class ItemTimes:
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):
-    """One item and the future that its request awaits. Items are ordered by turn, then number.
+    """One item and the future that its request awaits. Items are ordered by turn, then by number.
 
     Args:
         turn: the virtual time of its caller at which it is due.
-        number: its place in the order of arrival.
+        number: number of the item in the order of arrival.
         times: collects the request's times; items of one request share it.
-        deadline: on the clock of `since`; after it the caller no longer waits.
+        deadline: time on the clock of `since` after which the caller no longer waits.
     """
 
     turn: float
@@ -79,12 +79,12 @@ class Caller(Generic[Item, Result]):
     Attributes:
         turn: the virtual time of the graph at which its next item is due.
         number: the place of the caller in the order of arrival, for callers of one turn.
-        now: its own virtual time, at which a new request is due.
+        now: the caller's virtual time, at which a new request is due.
         items: a heap of its queued items.
-        requests: how many items each request has queued, and the turn of its next one.
-        cost: of its queued items and its reservations.
+        requests: number of queued items of each request, and the turn of its next one.
+        cost: cost of the queued items and the reservations.
         reservations: the number of admitted requests that are still being tokenized.
-        sharing: its requests when the present batch was begun.
+        sharing: number of the caller's requests when the present batch was begun.
     """
 
     # the class's defaults, since one is made for each caller of each batch
@@ -98,7 +98,7 @@ class Caller(Generic[Item, Result]):
         self.requests: dict[ItemTimes, tuple[int, float]] = {}
 
     def charge(self, cost: int) -> None:
-        """Count an item of this cost as served: the next ones are due later."""
+        """Count an item of this cost as served, which makes the next ones due later."""
         self.turn += cost
         self.now += cost / self.sharing
 
@@ -125,7 +125,7 @@ class FairQueue(Generic[Item, Result]):
     Attributes:
         requests: the number of requests with something queued or reserved.
         items: the number of queued items, cancelled ones included until their turn.
-        cost: of these items.
+        cost: cost of these items.
         reserved: cost of admitted requests that are still being tokenized.
         rate: the cost a second of full batches; None until one has been timed.
     """
@@ -135,9 +135,9 @@ class FairQueue(Generic[Item, Result]):
     ) -> None:
         self._max_cost, self._max_requests = max_cost, max_requests
         self._max_seconds, self._full_cost = max_seconds, full_cost
-        self._callers: dict[str, Caller[Item, Result]] = {}  # with something queued or reserved
-        self._turns: dict[str, float] = {}  # of callers that left after more than their share, the oldest first
-        self._number = 0  # of the newest item or caller
+        self._callers: dict[str, Caller[Item, Result]] = {}  # callers with queued or reserved work
+        self._turns: dict[str, float] = {}  # turns of callers that left after more than their share, the oldest first
+        self._number = 0  # number of the newest item or caller
         self._now = 0.0  # virtual time
         self._refused_at = self._next_retry = NEVER
         self.requests = self.items = self.cost = self.reserved = 0
@@ -145,7 +145,7 @@ class FairQueue(Generic[Item, Result]):
 
     @property
     def remembered(self) -> int:
-        """The number of callers of which something is kept."""
+        """The number of callers with any state."""
         return len(self._callers) + len(self._turns)
 
     def reserve(self, cost: int, caller: str = "") -> None:
@@ -166,7 +166,7 @@ class FairQueue(Generic[Item, Result]):
         self._retire((active,))
 
     def _active(self, name: str) -> Caller[Item, Result]:
-        """Return a caller that joins."""
+        """Return the state of a caller that joins."""
         caller = self._callers.get(name)
         if caller is None:
             self._number += 1
@@ -189,7 +189,7 @@ class FairQueue(Generic[Item, Result]):
         """Check whether a request of this cost may join.
 
         Raises:
-            Overloaded: there is no room; the error says after how many seconds there should be.
+            Overloaded: the queue has no room; the error says after how many seconds it should.
             DeadlineExceeded: the request could not be done in time.
         """
         if deadline is not None and now >= deadline:
@@ -214,7 +214,7 @@ class FairQueue(Generic[Item, Result]):
         )
 
     def delay(self, cost: int, caller: str = "") -> float:
-        """Return the seconds that others would delay a caller's work of this cost; 0 while the rate is not known."""
+        """Return the seconds that others would delay a caller's work of this cost; 0 while the rate is unknown."""
         if self.rate is None:
             return 0.0
         held, requests = self._held(caller)
@@ -259,7 +259,7 @@ class FairQueue(Generic[Item, Result]):
         return max(seconds, FULL_BATCHES * self._full_cost / self.rate)
 
     def _retry_after(self, cost: int, now: float, delay: float, over: float) -> float | None:
-        """Return the seconds after which a refused request is to be sent again: one refused request after another.
+        """Return the seconds after which a refused request should be sent again; refused requests are spread over time.
 
         Args:
             over: the cost that has to go before there is room for it.
@@ -282,7 +282,7 @@ class FairQueue(Generic[Item, Result]):
         times: ItemTimes,
         deadline: float | None,
     ) -> None:
-        """Queue one item of a request, due when the request's share of the graph comes to it."""
+        """Queue one item of a request; it is due when the request's share of the graph has reached it."""
         self._number += 1
         caller = self._callers.get(times.caller) or self._active(times.caller)
         if not caller.items:
@@ -334,7 +334,7 @@ class FairQueue(Generic[Item, Result]):
         return batch
 
     def _clear(self) -> None:
-        """Remove all items; shares begin anew."""
+        """Remove all items and reset the shares."""
         reserving = [caller for caller in self._callers.values() if caller.reservations]
         for caller in reserving:
             caller.cost -= sum([item.cost for item in caller.items])
@@ -364,7 +364,7 @@ class FairQueue(Generic[Item, Result]):
         return batch
 
     def _due(self, callers: list[Caller[Item, Result]], max_cost: int, now: float) -> list[QueuedItem[Item, Result]]:
-        """Remove and return the items due next, of LOOK_AHEAD batches; late ones are refused."""
+        """Remove and return the items due next, enough for LOOK_AHEAD batches; refuse late ones."""
         due: list[QueuedItem[Item, Result]] = []
         reach = LOOK_AHEAD * max_cost
         heads = [(caller.turn, caller.number, caller) for caller in callers]
@@ -387,7 +387,7 @@ class FairQueue(Generic[Item, Result]):
         return due
 
     def drained(self, cost: int, seconds: float, full: bool) -> None:
-        """Note that a batch of `cost` took `seconds`; a batch that is not full can only raise the rate."""
+        """Record that a batch of `cost` took `seconds`; a batch that is not full can only raise the rate."""
         if seconds <= 0:
             return
         rate = cost / seconds
@@ -403,7 +403,7 @@ def _bound(most: int, held: int) -> float:
 
 
 def _in_time(item: QueuedItem[Item, Result], now: float, done: float) -> bool:
-    """Return whether an item that would be done at `done` is in time; refuse it if not."""
+    """Return whether an item that would be done at `done` meets its deadline; refuse it if not."""
     if item.deadline is None or done <= item.deadline:
         return True
     item.future.set_exception(

@@ -1,4 +1,4 @@
-"""Bounds the memory that requests hold together while they are computed and their answers sent.
+"""Bounds the memory that requests hold together while they are computed and their answers are sent.
 
 What a request needs is known once it is validated, and is reserved before anything is computed. It is given back when
 its answer has left, however slowly its client reads.
@@ -13,7 +13,7 @@ from service.errors import Overloaded, TooLarge
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
-LARGE_SHARE = 7 / 8  # of the budget, for all others: clients that read large answers slowly leave room for small ones
+LARGE_SHARE = 7 / 8  # share of the budget for larger requests: slow readers of large answers leave room for small ones
 
 
 class Call(Protocol):
@@ -47,11 +47,11 @@ class MemoryBudget:
         return self.held < self._together
 
     def reserve(self, size: int, context: Call) -> None:
-        """Keep bytes for a call until its context is released.
+        """Reserve bytes for a call until its context is released.
 
         Raises:
             TooLarge: the request alone needs more than there is.
-            Overloaded: beside the others there is no room for it.
+            Overloaded: there is no room for it beside the others.
         """
         self._take(size)
         if context.reservations is None:
@@ -60,7 +60,7 @@ class MemoryBudget:
 
     @contextmanager
     def held_for(self, size: int) -> Iterator[None]:
-        """Keep bytes for the length of a block; raise as `reserve` does."""
+        """Reserve bytes for the length of a block; raise as `reserve` does."""
         self._take(size)
         try:
             yield
@@ -68,7 +68,7 @@ class MemoryBudget:
             self.give_back(size)
 
     def add(self, size: int) -> None:
-        """Count bytes that are held whether there is room or not."""
+        """Count bytes whether there is room or not."""
         with self._lock:
             self.held += size
 

@@ -20,8 +20,8 @@ from service.request_context import RequestContext
 from service.security.file_changes import FileChanges
 from service.settings import Settings
 
-NEWEST_WEIGHT = 0.1  # of a request's time in the mean of a key's requests
-FIRST_SECONDS = 0.1  # taken for that mean until a request was timed
+NEWEST_WEIGHT = 0.1  # weight of a request's time in the mean of a key's requests
+FIRST_SECONDS = 0.1  # seconds assumed for that mean until a request was timed
 MIN_CHARACTERS = 16  # guesses are not slowed down; shorter keys are warned of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One key as it is configured.
+    """One configured key.
 
     Attributes:
         name: its name in logs.
@@ -50,11 +50,11 @@ class Entry:
 
 
 class Key:
-    """One key, and how much of its limits its callers have used.
+    """One key, with what its callers have used of its limits.
 
     Attributes:
         entry: the key as it is configured now.
-        active: its requests being served, counted where it is `limited`.
+        active: number of its requests in flight, counted only if it is `limited`.
     """
 
     __slots__ = ("_ready", "_seconds", "_since", "active", "entry")
@@ -72,11 +72,11 @@ class Key:
 
     @property
     def limited(self) -> bool:
-        """Whether each of its requests must be released at its end."""
+        """Whether `release` must be called at the end of each request."""
         return self.entry.concurrent is not None
 
     def acquire(self, now: float) -> None:
-        """Begin a request; raises KeyLimited, with the time until there is room."""
+        """Admit a request; raise KeyLimited, with the seconds until there is room."""
         concurrent, rate = self.entry.concurrent, self.entry.rate
         if concurrent is not None and self.active >= concurrent:
             raise KeyLimited(
@@ -99,7 +99,7 @@ class Key:
         self.active += concurrent is not None
 
     def release(self, seconds: float) -> None:
-        """End a request that took so many seconds."""
+        """End a request that took `seconds`."""
         self.active -= 1
         self._seconds += NEWEST_WEIGHT * (seconds - self._seconds)
 
@@ -136,14 +136,14 @@ class Keys:
             raise StartError(f"{file} holds no key: write one a line, or unset INLAY_API_KEYS_FILE")
 
     def acquire(self, shown: bytes | None, context: RequestContext) -> Key:
-        """Begin a request and return its key; where that is `limited`, `release` must end the request.
+        """Admit a request and return its key; if that is `limited`, call `release` when the request ends.
 
         Args:
             shown: the key that the caller sent; None: it sent none.
-            context: of the request, which gets the key's name, also where the key's limits refuse it.
+            context: context of the request, which gets the key's name even if the key's limits refuse it.
 
         Raises:
-            Unauthorized: it is none of these keys.
+            Unauthorized: no key of the service is the one that was sent.
             KeyLimited: the key's callers have reached one of its limits.
         """
         if self._file and self._changes.since_last():
@@ -158,7 +158,7 @@ class Keys:
         return key
 
     def warn_of_short(self) -> None:
-        """Log the names of the keys that could be guessed."""
+        """Log the names of keys that are short enough to guess."""
         if short := [key.name for key in self._keys.values() if key.entry.short]:
             log.warning(
                 "keys of fewer than %d characters can be guessed: %s; `openssl rand -hex 32` makes one that cannot",
@@ -200,7 +200,7 @@ class Keys:
 
 
 def open_keys(settings: Settings) -> Keys | None:
-    """Return the keys that the settings name, None if no key is needed; raises StartError if one cannot be read."""
+    """Return the keys that the settings name, None if no key is needed; raise StartError if one cannot be read."""
     if not settings.api_keys and settings.api_keys_file is None:
         return None
     configured = [each.get_secret_value() for each in settings.api_keys]
@@ -209,14 +209,14 @@ def open_keys(settings: Settings) -> Keys | None:
 
 
 def warn_of_short_keys(settings: Settings) -> None:
-    """Log the names of the keys that could be guessed, once for all workers."""
+    """Log the names of keys that are short enough to guess, once for all workers."""
     with suppress(StartError):  # a file that broke since it was read: the keys themselves report it
         if keys := open_keys(settings):
             keys.warn_of_short()
 
 
 def _entry(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Entry:
-    """Return the entry of a line; errors do not show it."""
+    """Return the key that a line configures; errors do not show the line."""
     fields = _ENTRY.fullmatch(line)
     if not fields:
         raise StartError(f"{where} is not a key: {SHAPE}")
@@ -240,5 +240,5 @@ def _distinct(entries: list[Entry], where: object) -> list[Entry]:
 
 
 def _burst(entry: Entry) -> float:
-    """Return how many requests may come at once: those of a second."""
+    """Return how many requests may come at once: as many as in a second."""
     return max(1.0, math.floor(entry.rate)) if entry.rate is not None else 1.0

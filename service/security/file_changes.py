@@ -1,4 +1,4 @@
-"""Detects that files have changed by their status, without a thread and without reading them."""
+"""Detects changed files by their status, without a thread and without reading them."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +9,10 @@ Stamp = tuple[int, int, int]
 
 
 class FileChanges:
-    """Compares the status of files with that of the previous look, at most once a second.
+    """Compares the status of files with the previous status, at most once a second.
 
     Args:
-        paths: of the files.
+        paths: paths of the files.
         clock: returns seconds.
     """
 
@@ -23,7 +23,7 @@ class FileChanges:
         self._stamps = self.stamps()
 
     def since_last(self) -> bool:
-        """Return True once after each change; False within a second of the last look."""
+        """Return True once after each change; False within a second of the last check."""
         now = self._clock()
         if now - self._looked < LOOK_SECONDS:
             return False
@@ -33,7 +33,7 @@ class FileChanges:
         return changed
 
     def stamps(self) -> tuple[Stamp | None, ...]:
-        """Return time, size and inode of each file, links followed; None where there is none."""
+        """Return time, size and inode of each file, links followed; None for a missing file."""
         return tuple([_stamp(path) for path in self._paths])
 
 

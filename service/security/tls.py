@@ -1,4 +1,4 @@
-"""TLS and mutual TLS for REST and gRPC, TLS 1.2 or newer; new files are used without a restart.
+"""TLS and mutual TLS for REST and gRPC, TLS 1.2 or newer; renewed files are used without a restart.
 
 Files are looked at in handshakes: HTTP asks for the newest context, gRPC for the newest bytes, and open connections go
 on as they are. Certificate and key that do not fit are logged once, and the last good ones are kept.
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Files(NamedTuple):
-    """PEM files.
+    """Paths of the PEM files.
 
     Args:
         cert: the certificate and those that lead to its authority.
@@ -41,7 +41,7 @@ class Pem(NamedTuple):
 
 
 def files(settings: Settings) -> Files | None:
-    """Return the files that the settings name, None without TLS; raises StartError where they name only some."""
+    """Return the files that the settings name, None without TLS; raise StartError if the settings are incomplete."""
     cert, key, client_ca = settings.tls_cert, settings.tls_key, settings.tls_client_ca
     if cert and key:
         return Files(cert, key, client_ca)
@@ -51,7 +51,7 @@ def files(settings: Settings) -> Files | None:
 
 
 def context(files: Files) -> ssl.SSLContext:
-    """Return the context of a server; raises StartError where the files cannot be used."""
+    """Return the TLS context of a server; raise StartError if the files cannot be used."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
     made.set_alpn_protocols(["http/1.1"])
@@ -91,10 +91,10 @@ def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLCon
 
 
 class Renewed:
-    """The contents of the files for gRPC, whose own threads ask for changes in every handshake."""
+    """The contents of the files for gRPC, whose threads ask for changes in every handshake."""
 
     def __init__(self, files: Files, clock: Callable[[], float] = monotonic) -> None:
-        """Read the files; raises StartError where they cannot be used."""
+        """Read the files; raise StartError if they cannot be used."""
         self._files = files
         self._changes = FileChanges(_paths(files), clock)
         self.first = _read(files)
@@ -113,7 +113,7 @@ class Renewed:
 
 
 def _read(files: Files) -> Pem:
-    """Return the contents of all files at one moment, after checking that they fit together."""
+    """Return the contents of all files at one moment, after checking that they belong together."""
     changes = FileChanges(_paths(files))
     before = changes.stamps()
     context(files)

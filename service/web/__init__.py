@@ -1,1 +1,1 @@
-"""The web page at `/`: its routes, and the static files that it is made of."""
+"""The web page at `/`: its routes and static files."""

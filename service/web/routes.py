@@ -1,4 +1,4 @@
-"""GET /: the web page for browsers, a greeting in JSON for programs; and the page's files under /web/."""
+"""GET / returns the web page to browsers and a JSON greeting to programs; /web/ serves the page's files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,7 +61,7 @@ class Page:
     """Answers the routes of the page.
 
     Args:
-        files: by their paths in the page; empty: there is no page.
+        files: files of the page by their paths; empty: there is no page.
     """
 
     def __init__(self, context: ServiceContext, files: Mapping[str, StaticFile]) -> None:

@@ -18,7 +18,7 @@ from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.pickled import read_pickled
 from models.families.opening import opened
 from service.embedding.image_decoding import open_picture
-from service.protocols.inlay.torch_file import ALIGNMENT, VALUES, torch_file
+from service.protocols.inlay.prompt_embeds import ALIGNMENT, VALUES, torch_file
 from tests import torch_files
 from tests.fuzz.judging import Target
 from tests.gguf_files import ARRAY, STRING, UINT32, entry, info, random_blocks, raw, text, write_gguf

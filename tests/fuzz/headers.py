@@ -8,11 +8,11 @@ from typing import Any
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from service.errors import InlayError
-from service.http import bodies, negotiation
 from service.http import byte_ranges as ranges
 from service.http import content_coding as codings
+from service.http import negotiation
 from service.http import timeouts as allowed
-from service.http.formats import OFFERS, negotiate
+from service.http.formats import FORMATS
 from service.http.multipart import parts_of
 from service.http.pipeline import shown_key
 from service.http.problem_details import render_problem
@@ -91,16 +91,16 @@ def _header(data: bytes) -> None:
 
 
 READERS: tuple[Any, ...] = (
-    negotiate,
-    partial(negotiate, offers=OFFERS[::-1]),
-    bodies.codings,
+    partial(negotiation.negotiate, offers=tuple(FORMATS)),
+    partial(negotiation.negotiate, offers=tuple(FORMATS)[::-1]),
+    codings.coding_of,
     _shown,
     _traced,
     lambda value: allowed.allowed_seconds({allowed.OWN: value}),
     *[
-        partial(negotiation.choose, policy=policy, kind=kind)
+        partial(negotiation.choose, policy=policy, numbers=numbers)
         for policy in ("asked", "always", "never")
-        for kind in ("document", "vectors", "tensors")
+        for numbers in (False, True)
     ],
 )
 
@@ -116,7 +116,8 @@ def _path(data: bytes) -> None:
 def _coding(data: bytes) -> None:
     """1 byte picks the coding. What is decoded never passes the bound."""
     names = list(codings.CODINGS)
-    decoded = codings.decode(names[(data[:1] or b"\0")[0] % len(names)], data[1:], MOST_DECODED)
+    coding = names[(data[:1] or b"\0")[0] % len(names)]
+    decoded = codings.decode(data[1:], coding, MOST_DECODED)
     assert len(decoded) <= MOST_DECODED
 
 

@@ -275,7 +275,7 @@ def _rpc_seeds() -> list[bytes]:
     vector = pb.Tensor(dtype=pb.FLOAT32, shape=[32], data=np.ones(32, np.float32).tobytes())
     spans = [pb.InputSpans(spans=[pb.Span(start=0, stop=3)])]
     ranked = oip_pb.ModelInferRequest(model_name=RANKER)
-    for name in ("query", "documents"):
+    for name in ("text", "text_pair"):
         ranked.inputs.add(name=name, datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"a b")
     messages: dict[str, list[Any]] = {
         "Embed": [

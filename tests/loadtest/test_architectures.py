@@ -58,7 +58,7 @@ def test_a_library_that_fails_is_said_to_be_missing(folder: Path) -> None:
     assert lines[2][-1] == "missing: RuntimeError: no such processor"
 
 
-def test_a_text_of_eight_times_the_tokens_may_take_twelve_times_as_long() -> None:
+def test_eight_times_the_tokens_may_take_twelve_times_as_long() -> None:
     longest = cases(8192)[-1]
     assert tokens(longest) == 4096
     assert expected_seconds(longest, {"S24": 0.1, "S512": 5.0, "R32": 9.0}) == pytest.approx(60)

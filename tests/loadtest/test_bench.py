@@ -80,7 +80,7 @@ def test_every_bar_of_the_benchmark_has_a_case() -> None:
     }
 
 
-def test_every_form_of_headers_is_measured_against_the_empty_server() -> None:
+def test_every_form_of_headers_is_compared_with_an_empty_server() -> None:
     cases = [case for case in bench.cases(peers=False) if case.rows == 16 and case.protocol == "http"]
     assert sorted((case.form, case.connections) for case in cases) == sorted(product(bench.FORMS, (1, 32)))
     empty, inlay = servers.empty_http(), servers.inlay_server(Path(), "a")

@@ -146,7 +146,8 @@ def test_outputs_depend_on_the_tokens_that_the_mask_lets_through(
         other = ids.clone()
         other[0, key] = 35 - other[0, key]
         seen[:, key] = np.abs(rows_of(made, other) - first).max(-1) > 0
-    np.testing.assert_array_equal(seen, masks.allowed(9, causal=card.encodings.masks[EVERY_LAYER].causal)[0, 0])
+    mask = masks.tabulate(9, causal=card.encodings.masks[EVERY_LAYER].causal, form="boolean").outputs["mask"]
+    np.testing.assert_array_equal(seen, mask.whole()[0, 0])
 
 
 def rows_of(made: Sample, ids: Any) -> Any:
@@ -209,7 +210,7 @@ def handed_over(made: Sample, mask: Any) -> list[Any]:
 def allowed(rules: Mask, mask: Any) -> Any:
     """[B, 1, S, S]; a query of padding at the front sees nothing in a causal mask, as in transformers."""
     own = {"causal": rules.causal, "window": rules.window, "chunk": rules.chunk}
-    return masks.allowed(TOKENS, attention_mask=mask, **own)
+    return masks.tabulate(TOKENS, attention_mask=mask, form="boolean", **own).outputs["mask"].whole()
 
 
 @pytest.mark.parametrize("seed", range(3))

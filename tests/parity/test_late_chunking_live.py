@@ -177,7 +177,7 @@ def test_joined_texts_are_pooled_as_jina_does(family: str, tmp_path: Path, ledge
     model, tokenizer = write(family, "mean", tmp_path / "x")
     export(tmp_path / "x", tmp_path / "store/x", encoder=True)
     request = late_chunked(embed_request([Text(text) for text in SENTENCES]))
-    vectors = run(tmp_path / "store", **request._asdict()).outputs[0].rows
+    vectors = asyncio.run(Service(tmp_path / "store").pipeline.embed(request)).outputs[0].rows
     hidden, offsets = states(model, tokenizer, TEXT)
     places = []
     for start, stop in spans_of(SENTENCES).tolist():

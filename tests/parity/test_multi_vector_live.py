@@ -15,10 +15,8 @@ from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 
 from models.artifacts.export import export
-from service.embedding.ranking import rank
 from service.embedding.requests import Text
 from service.embedding.scores import maxsim
-from service.request_context import RequestContext
 from tests.embed_requests import embed_request
 from tests.late_interaction import (
     BERT,
@@ -130,8 +128,7 @@ def test_vectors_and_scores_are_sentence_transformers(kind: str, layout: str, tm
     own = np.stack([maxsim(query, ours["document"], mean) for query in ours["query"]])
     difference = float((np.abs(own - scores) / np.maximum(1, np.abs(scores))).max())
     ledger.check(f"late interaction, {kind}", f"{layout}: scores", difference, TOLERANCE)
-    context = RequestContext()
-    ranks = asyncio.run(rank(service.pipeline, service.registry.get("tiny"), TEXTS[2], TEXTS, context, True))
+    ranks = asyncio.run(service.rank(TEXTS[2], TEXTS, "tiny", truncate=True))
     assert np.array_equal(ranks.scores, own[2])
 
 

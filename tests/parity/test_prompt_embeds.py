@@ -17,7 +17,7 @@ from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
 from service.protocols.inlay import pooled_bytes
 from service.protocols.inlay import prompt_embeds as precomputed
-from service.protocols.inlay.torch_file import torch_file
+from service.protocols.inlay.prompt_embeds import torch_file
 from service.registry.registry import open_registry
 from service.settings import Settings
 from tests.embed_requests import embed_request

@@ -16,8 +16,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 
 from models.artifacts.export import export
 from models.artifacts.rerankers import QWEN3
-from service.embedding.ranking import rank
-from service.request_context import RequestContext
 from tests.parity.block_configs import CONFIGS
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import randomise, relative
@@ -77,9 +75,7 @@ def pairs_of(draw: random.Random, count: int, longest: int = 60) -> tuple[str, l
 
 
 def scores(folder: Path, query: str, documents: list[str], **fields: Any) -> Any:
-    service = Service(folder)
-    own = service.registry.get(None)
-    return asyncio.run(rank(service.pipeline, own, query, documents, RequestContext(), True, **fields)).scores
+    return asyncio.run(Service(folder).rank(query, documents, truncate=True, **fields)).scores
 
 
 def qwen3(seed: int, folder: Path, chat_template: str | None, one: bool = False) -> CrossEncoder:

@@ -10,7 +10,7 @@ import pytest
 from models.vision.resample import weights
 from proto import embed_pb2 as pb
 from service.embedding.requests import EmbedOptions, EmbedResult, Output
-from service.http.formats import FORMATS, OCTETS, negotiate
+from service.http.formats import FORMATS, OCTETS, encoder
 from service.http.negotiation import choose
 from service.observability.metrics import Metrics
 from service.protocols.inlay import embed_body
@@ -35,7 +35,7 @@ def result(number: int) -> EmbedResult:
 
 
 FILLS: dict[str, Callable[[int], object]] = {
-    "Accept": lambda number: negotiate(b"application/json;a=%d" % number + b" " * 60_000),
+    "Accept": lambda number: encoder(b"application/json;a=%d" % number + b" " * 60_000),
     "Accept-Encoding": lambda number: choose(b"gzip;a=%d" % number + b" " * 60_000),
     "options of /embed": lambda number: embed_body.read(
         b'{"inputs":"a","outputs":["%d"%s]}' % (number, b',"a"' * 2_000)

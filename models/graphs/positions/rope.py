@@ -20,7 +20,7 @@ def rope(freqs: Frequencies, suffix: str = "") -> Any:
 
     Args:
         freqs: the frequencies.
-        suffix: of the outputs' names, where a model has several tables.
+        suffix: suffix of the outputs' names, if a model has several tables.
     """
     builder = GraphBuilder({})
     column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))

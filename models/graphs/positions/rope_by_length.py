@@ -14,8 +14,8 @@ def cos_sin_by_length(builder: GraphBuilder, rope: Rope, positions: str, columns
     """Add nodes for float32 cos and sin, times the attention factor, of packed rows.
 
     Args:
-        builder: of a graph with the input lengths int64 [B].
-        rope: of a rope_type of BY_LENGTH.
+        builder: builder of a graph with the input lengths int64 [B].
+        rope: a rope whose rope_type is in BY_LENGTH.
         positions: int64 [N, 1].
         columns: cos and sin have r/2 columns, and as many more as make a multiple of this.
     """

@@ -107,7 +107,7 @@ def rows(freqs: Frequencies, positions: Positions, function: Function) -> Rows:
 
     Args:
         freqs: the frequencies.
-        positions: of the table's rows.
+        positions: positions of the table's rows.
         function: cos or sin.
     """
     consecutive = isinstance(positions, range) and positions.step == 1

@@ -33,8 +33,8 @@ def by_parameters(
         rotary_dim: channels that rotate; None: head_dim times partial_rotary_factor of `parameters` (only
             `proportional` reads that factor itself).
         rope_type: a row of SCALINGS; None: default.
-        parameters: of the scaling, by the names of config.json; None values count as absent.
-        max_position_embeddings: of the model.
+        parameters: parameters of the scaling, by the names of config.json; None values count as absent.
+        max_position_embeddings: max_position_embeddings of the model.
 
     Raises:
         BadEncoding: sizes are missing, contradict each other or are out of range.
@@ -73,7 +73,7 @@ def by_preset(
         name: a row of PRESETS.
         layer_type: as in `chosen`, as is `layer`.
         layer: a layer's number.
-        listed: where the caller can list the names; part of the error message.
+        listed: where the caller can list the names, as part of the error message.
 
     Raises:
         BadEncoding: an unknown preset, layer type or layer.
@@ -94,7 +94,7 @@ def by_config(
 
     Args:
         config: see `config.read`.
-        model_type: of the config where it does not give one.
+        model_type: model_type of a config that does not give one.
         layer_type: as in `chosen`, as is `layer`.
         layer: a layer's number.
 

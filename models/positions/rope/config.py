@@ -36,7 +36,7 @@ class LayerRope:
     Attributes:
         rope: the parameters of its table.
         layout: a row of rotation.LAYOUTS.
-        sections: of M-RoPE, in the order of its axes; None: one position per token.
+        sections: sections of M-RoPE, in the order of its axes; None: one position per token.
         axes: a row of multi_axis.AXES; None: no M-RoPE.
         notes: sentences for the reader of this table.
         softmax_scale: factor that attention scores are also multiplied by; cos and sin do not include it (DeepSeek's
@@ -56,9 +56,9 @@ class RopeConfig:
     """All the RoPE of one model.
 
     Attributes:
-        tables: by layer type; "all" where every layer that rotates uses the same.
+        tables: tables by layer type; "all" if every layer that rotates uses the same.
         layers: the table of each layer, None: it does not rotate; () where the config has no number of layers.
-        model_type: of the text tower; None: not known.
+        model_type: model_type of the text tower; None: not known.
         notes: assumptions that were made.
     """
 

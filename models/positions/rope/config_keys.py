@@ -43,8 +43,8 @@ class Source:
     """The part of one config.json that describes the attention layers.
 
     Attributes:
-        data: that part.
-        model_type: its model_type; None: not given.
+        data: the part of the config.
+        model_type: model_type of the part; None: not given.
         convention: the row of CONVENTIONS, or the default row.
         known: whether model_type has a row in CONVENTIONS.
         nested: whether `data` is text_config or the like, where values that equal the class default are left out.
@@ -63,7 +63,7 @@ class Source:
         return next((self.data[name] for name in (key, *ALIASES.get(key, ())) if self.data.get(name) is not None), None)
 
     def has(self, key: str) -> bool:
-        """Return whether the key is present under any of its names; it may be null."""
+        """Return whether the key is present under any of its names, even as null."""
         return any(name in self.data for name in (key, *ALIASES.get(key, ())))
 
     def count(self, key: str) -> int | None:
@@ -112,7 +112,7 @@ def source_of(config: Mapping[str, Any], model_type: str | None) -> Source:
 
     Args:
         config: the parsed config.json, or a fragment.
-        model_type: of the whole config where it gives none.
+        model_type: model_type of a whole config that gives none.
 
     Raises:
         BadEncoding: a model that does not rotate, or a config without any RoPE key.
@@ -169,7 +169,7 @@ def head_dim(source: Source, layer_type: str | None = None) -> int:
 
     Args:
         source: the config.
-        layer_type: for a family whose layers differ (Gemma 4's global_head_dim).
+        layer_type: layer type of a family whose layers differ (Gemma 4's global_head_dim).
 
     Raises:
         BadEncoding: the config has no size to derive it from, or an impossible one.

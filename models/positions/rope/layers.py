@@ -13,7 +13,7 @@ def layers_of(source: Source, tables: Mapping[str, Any]) -> tuple[str | None, ..
 
     Args:
         source: the config.
-        tables: by layer type, or ALL for the only one; a table that is None stands for layers without RoPE.
+        tables: tables by layer type, or ALL for the only one; None stands for layers without RoPE.
 
     Returns:
         a name in `tables` for each layer, None for a layer that does not rotate; () where the config does not give the

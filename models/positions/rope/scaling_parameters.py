@@ -49,8 +49,8 @@ class ScalingParameter(NamedTuple):
 
     Attributes:
         kind: the type of its value; numbers: a list.
-        description: its meaning, range and default, as a clause.
-        bounds: of a number, or of each number of a list.
+        description: meaning, range and default, as a clause.
+        bounds: bounds of a number, or of each number of a list.
         default: the value that counts where an optional parameter is left out; None: it depends on other parameters.
         example: a usual value; lists are for rotary_dim 64.
     """

@@ -21,11 +21,10 @@ from service.embedding.outputs.kind import (
     Planning,
     cast,
     check_width,
-    joined,
     run_heads,
 )
 from service.embedding.requests import EmbedOptions, Ids, Output, Text
-from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.packing import Rows, joined
 
 Flags = NDArray[np.bool_]
 
@@ -33,7 +32,7 @@ Flags = NDArray[np.bool_]
 class MultiVector(OutputKind):
     """A vector for each token of a text that is not left out."""
 
-    prepares = completes = probes = True
+    prepares = completes = True
     inline_inputs = 100  # that are filled up and marked on the event loop: half a millisecond
     held_rows = 4096  # of hidden states that wait for others, so that one run makes the vectors of several texts
 

@@ -1,1 +1,1 @@
-"""Cohere's API, with the fields that Jina, vLLM and infinity add to its ranking."""
+"""Cohere's API, with the fields that Jina, vLLM and infinity add to rerank requests."""

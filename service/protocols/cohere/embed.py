@@ -1,10 +1,10 @@
-"""POST /v1/embed and /v2/embed, Cohere's sentence vectors in several types, of texts or of images.
+"""POST /v1/embed and /v2/embed: Cohere's sentence vectors of texts or images, in several types.
 
 Source: cohere-python 5.21 (v1, v2: embed); Cohere's reference of Embed.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,8 +30,9 @@ from service.errors import (
     WrongModelKind,
     WrongType,
 )
-from service.http import formats, ignored_fields, json_arrays
-from service.http.formats import JSON, Body, Headers, count_values, json_body
+from service.http import ignored_fields
+from service.http.formats import JSON, array_response, buffer, count_values
+from service.http.json_arrays import base64_text
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -68,49 +69,42 @@ class CohereEmbedBody(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    texts: Annotated[list[str] | None, Field(description="texts", fail_fast=True)] = None
-    inputs: Annotated[
-        list[Any] | None,
-        Field(description='objects {"content": [{"type": "text", "text": …}]}, or with an image_url each'),
-    ] = None
-    images: Annotated[list[str] | None, Field(description="data URLs of images", fail_fast=True)] = None
-    model: Annotated[str | None, Field(description="a model's name; left out of v1: the server's default")] = None
-    input_type: Annotated[
-        Literal["search_query", "search_document", "classification", "clustering", "image"] | None,
-        Field(
-            description="search_query, search_document, classification, clustering or image: brings the model's prompt "
-            "for it, if it has one"
-        ),
-    ] = None
-    embedding_types: Annotated[
-        list[TYPES] | None,
-        Field(
-            max_length=len(TYPES.__args__),
-            description="float, int8 and uint8 (of a model that was calibrated), binary and ubinary (signs, eight to a "
-            "byte), base64 (of float32)",
-            fail_fast=True,
-        ),
-    ] = None
-    output_dimension: Annotated[
-        int | None, Field(ge=1, description="an integer from 1: leading values kept, then normalised")
-    ] = None
-    truncate: Annotated[
-        Literal["NONE", "START", "END"] | None,
-        Field(description="what is cut off a text that is too long: START, END, or NONE, which refuses it"),
-    ] = None
-    max_tokens: Annotated[
-        int | None, Field(ge=1, description="an integer from 1: texts are cut to so many tokens, as truncate says")
-    ] = None
+    texts: list[str] | None = Field(None, description="texts", fail_fast=True)
+    inputs: list[Any] | None = Field(
+        None, description='objects {"content": [{"type": "text", "text": …}]}, or with an image_url each'
+    )
+    images: list[str] | None = Field(None, description="data URLs of images", fail_fast=True)
+    model: str | None = Field(None, description="a model's name; left out of v1: the server's default")
+    input_type: Literal["search_query", "search_document", "classification", "clustering", "image"] | None = Field(
+        None,
+        description="search_query, search_document, classification, clustering or image: brings the model's prompt "
+        "for it, if it has one",
+    )
+    embedding_types: list[TYPES] | None = Field(
+        None,
+        max_length=len(get_args(TYPES)),
+        description="float, int8 and uint8 (of a model that was calibrated), binary and ubinary (signs, eight to a "
+        "byte), base64 (of float32)",
+        fail_fast=True,
+    )
+    output_dimension: int | None = Field(
+        None, ge=1, description="an integer from 1: leading values kept, then normalised"
+    )
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None, description="what is cut off a text that is too long: START, END, or NONE, which refuses it"
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="an integer from 1: texts are cut to so many tokens, as truncate says"
+    )
 
 
 class CohereV2EmbedBody(CohereEmbedBody):
-    """The same for v2, where the model and the use of the texts are named."""
+    """A body of v2, where the model and the use of the texts are required."""
 
-    model: Annotated[str, Field(description="a model's name")]
-    input_type: Annotated[
-        Literal["search_query", "search_document", "classification", "clustering", "image"],
-        Field(description=CohereEmbedBody.model_fields["input_type"].description),
-    ]
+    model: str = Field(description="a model's name")
+    input_type: Literal["search_query", "search_document", "classification", "clustering", "image"] = Field(
+        description=CohereEmbedBody.model_fields["input_type"].description
+    )
 
 
 FloatVectors = list[list[float]]  # in the class below, float is a field
@@ -131,11 +125,9 @@ class CohereEmbeddings(BaseModel):
     """The vectors."""
 
     id: str
-    embeddings: Annotated[
-        CohereVectors | list[list[float]], Field(description="by type; of v1 without embedding_types: a list")
-    ]
+    embeddings: CohereVectors | list[list[float]] = Field(description="by type; of v1 without embedding_types: a list")
     texts: list[str]
-    meta: Annotated[dict[str, Any], Field(description="Cohere's api_version and billed_units")]
+    meta: dict[str, Any] = Field(description="Cohere's api_version and billed_units")
     response_type: Literal["embeddings_by_type", "embeddings_floats"]
 
 
@@ -147,14 +139,14 @@ ANSWER = Answer(
 
 
 class Source(NamedTuple):
-    """What is embedded: texts, or images."""
+    """The inputs of a request: texts, or images."""
 
     texts: list[str]
     pictures: list[Picture]
 
 
 def routes(context: ServiceContext) -> RouteGroup:
-    """Return Cohere's routes for vectors."""
+    """Return Cohere's embed routes."""
     bodies: dict[str, type[CohereEmbedBody]] = {"1": CohereEmbedBody, "2": CohereV2EmbedBody}
     rows = [_route(context, version, body) for version, body in bodies.items()]
     return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
@@ -179,8 +171,8 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
         else:
             result = await _embed_texts(context, model, body, source, request)
         arguments = result, body, source.texts, request.context.request_id.decode(), version
-        headers, parts = await inline_or_in_thread(size + count_values(result), _document, *arguments)
-        return formats.response((*headers, *ignored_fields.headers(unused)), parts)
+        response = await inline_or_in_thread(size + count_values(result), _answer, *arguments)
+        return response._replace(headers=(*response.headers, *ignored_fields.headers(unused)))
 
     return handler
 
@@ -188,7 +180,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
 def read(
     body: bytes, model_of_body: type[CohereEmbedBody], max_inputs: int
 ) -> tuple[CohereEmbedBody, Source, list[str]]:
-    """Return a body, what it embeds, and the fields that are not used; raise BadRequest if it is invalid."""
+    """Return a body, its inputs, and the names of ignored fields; raise BadRequest if it is invalid."""
     data = parse_json(body)
     sent = [name for name in SOURCES if data.get(name) is not None] if type(data) is dict else []
     for name in sent:
@@ -291,10 +283,10 @@ def _precisions(body: CohereEmbedBody) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in body.embedding_types or () if name in PRECISIONS))
 
 
-def _document(
+def _answer(
     result: EmbedResult, body: CohereEmbedBody, texts: Sequence[str], response_id: str, version: str
-) -> tuple[Headers, Body]:
-    """Return the headers and the body of a response."""
+) -> Response:
+    """Return a result as Cohere's document."""
     rows = result.outputs[0].rows
     by_type = body.embedding_types is not None or version == "2"
     types = dict.fromkeys(body.embedding_types or ("float",))
@@ -306,10 +298,10 @@ def _document(
         "meta": {"api_version": {"version": version}, "billed_units": units},
         "response_type": "embeddings_by_type" if by_type else "embeddings_floats",
     }
-    return json_body(document, rows.size * len(types))
+    return array_response(document, rows.size * len(types))
 
 
 def _values(name: str, rows: NDArray[Any], made: Mapping[str, NDArray[Any]]) -> Any:
     if name == "base64":
-        return [json_arrays.Base64(formats.buffer(row)) for row in rows]
+        return [base64_text(buffer(row)) for row in rows]
     return rows if name == "float" else made[name]

@@ -1,7 +1,5 @@
 """Errors as Cohere's message and id, with the field names of its requests."""
 
-from typing import Annotated
-
 from pydantic import BaseModel, Field
 
 from service.embedding.outputs.dense import AS_THE_MODEL_GIVES
@@ -25,9 +23,9 @@ EMBEDDING = Spelling(
 class CohereError(BaseModel):
     """An error of Cohere's routes."""
 
-    id: Annotated[str, Field(description="the request's id")]
-    message: Annotated[str, Field(description="What came, what is allowed, what to do.")]
-    detail: Annotated[str | None, Field(description="`message`, as Jina's clients read it, of rankings.")] = None
+    id: str = Field(description="the request's id")
+    message: str = Field(description="What came, what is allowed, what to do.")
+    detail: str | None = Field(None, description="`message`, as Jina's clients read it, of rankings.")
 
 
 def render_embed_error(error: InlayError) -> Response:
@@ -36,12 +34,12 @@ def render_embed_error(error: InlayError) -> Response:
 
 
 def render_rerank_error(error: InlayError) -> Response:
-    """Return an error of a ranking, which Jina's clients read too."""
+    """Return an error of a rerank route, which Jina's clients read too."""
     message = error.render(RANKING)
     return _render(error, {"message": message, "detail": message})
 
 
 def _render(error: InlayError, members: dict[str, str]) -> Response:
-    """Return an error with these members; invalid requests are answered with 400, as vLLM does."""
+    """Return an error with these members; invalid requests get 400, as in vLLM."""
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
     return json_response({"id": CURRENT_CALL.get().request_id.decode(), **members}, status, tuple(retry_headers(error)))

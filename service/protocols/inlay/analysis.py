@@ -1,4 +1,4 @@
-"""GET /models/{name}/analysis: norms, duplicates and singular values of the word table; cost of a model's steps.
+"""GET /models/{name}/analysis: norms, duplicates and singular values of the word table; the cost of each step.
 
 spectrum=false leaves out the singular values, which take the longest. Results are kept by table.
 """
@@ -16,10 +16,10 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.word_table import WordTable, word_table
 from service.http.formats import JSON
+from service.http.parameter_types import Parameters, switch
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import Parameters, switch
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.tags import MODELS
 
@@ -82,7 +82,7 @@ def _spectrum(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def _components(model: Model) -> dict[str, Any]:
-    """Return the steps of the input layer, the blocks as one, and the head."""
+    """Return the steps of the input layer, the blocks as one component, and the head."""
     card, weights = model.card, model.weights
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     sizes = {name: int(tensor.nbytes) for name, tensor in weights.items()}
@@ -97,7 +97,7 @@ def _components(model: Model) -> dict[str, Any]:
 
 
 def _head(head: OutputHead, counted: set[str], shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int]) -> Any:
-    """Return the output head; a table that it shares with the input layer counts there."""
+    """Return the output head; a table that it shares with the input layer is counted there."""
     new = [name for name in head.tensors if name not in counted]
     return {
         "step": "Head",

@@ -7,7 +7,7 @@ from service.http.formats import JSON, NPY, OCTETS, TENSOR_HEADERS
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, binary
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay import timing_headers
+from service.protocols.inlay.embed import TIMING_HEADERS
 
 VECTOR = {"type": "array", "items": {"type": "number"}}
 VECTORS = {"type": "array", "items": VECTOR}
@@ -111,7 +111,7 @@ ERRORS = {
 }
 VECTORS_ANSWER = Answer(
     description="The vectors, in the order of the inputs.",
-    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | timing_headers.HEADERS | truncation.HEADERS,
+    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | TIMING_HEADERS | truncation.HEADERS,
     content={JSON: {"anyOf": [BARE, NAMED, PROMPT_EMBEDS]}} | {name: binary(about) for name, about in BINARY.items()},
     examples=EXAMPLES,
 )

@@ -1,10 +1,10 @@
-"""The JSON body of POST /embed, a strict superset of text-embeddings-inference's, as an EmbedRequest.
+"""Reads the JSON body of POST /embed, a superset of text-embeddings-inference's, as an EmbedRequest.
 
 An unknown field is an error, because it is a typing mistake.
 """
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
@@ -23,6 +23,8 @@ SPANS = {
     ]
 }
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
+"""Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 
@@ -46,14 +48,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class ChunkingBody(BaseModel):
-    """Chunks of so many tokens of the text itself."""
+    """Splits each text into chunks of so many tokens."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    size: Annotated[int, Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")]
-    overlap: Annotated[
-        int, Field(ge=0, lt=2**31, description="an integer below size: tokens that a chunk shares with the next")
-    ] = 0
+    size: int = Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")
+    overlap: int = Field(
+        0, ge=0, lt=2**31, description="an integer below size: tokens that a chunk shares with the next"
+    )
 
 
 class EmbedBody(BaseModel):
@@ -62,61 +64,44 @@ class EmbedBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Annotated[Any, WithJsonSchema(INPUTS)]
-    model: Annotated[str | None, Field(description="a model's name; left out: the server's default")] = None
-    outputs: Annotated[
-        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
-        Field(description="one name or a list of names from the model's outputs; left out: a bare list of vectors"),
-    ] = None
-    truncate: Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")] = None
-    truncation_direction: Annotated[
-        Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
-    ] = "Right"
-    normalize: Annotated[
-        bool | None, Field(description="true scales pooled vectors to unit length, false does not")
-    ] = None
-    dimensions: Annotated[
-        int | None, Field(gt=0, description="an integer from 1: leading values kept, then normalised")
-    ] = None
-    pooling: Annotated[POOLING_NAMES | None, Field(description=f"one of {', '.join(POOLING_NAMES.__args__)}")] = None
-    dtype: Annotated[
-        Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"],
-        Field(
-            description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
-            "calibrated), binary or ubinary (signs, eight to a byte)"
-        ),
-    ] = "float32"
-    prompt_name: Annotated[str | None, Field(description="the name of one of the model's prompts")] = None
-    task: Annotated[str | None, Field(description="one of the model's tasks, whose adapters and prompt are used")] = (
-        None
+    model: str | None = Field(None, description="a model's name; left out: the server's default")
+    outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
+        None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
     )
-    max_active_dims: Annotated[
-        int | None, Field(gt=0, description="an integer from 1: the largest values kept of a sparse vector")
-    ] = None
-    spans: Annotated[
-        Any,
-        WithJsonSchema(SPANS),
-        Field(
-            description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
-        ),
-    ] = None
-    span_unit: Annotated[
-        Literal["characters", "tokens"],
-        Field(description="characters: code points of the text; tokens: of the text itself, or all that were sent"),
-    ] = "characters"
-    chunking: Annotated[
-        Any,
-        WithJsonSchema(ChunkingBody.model_json_schema()),
-        Field(description="an object of size and overlap: spans of so many tokens"),
-    ] = None
-    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
-    encoding_format: Annotated[
-        Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"],
-        Field(
-            description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
-            "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
-            "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only"
-        ),
-    ] = "float"
+    truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
+    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
+        "Right", description="Right keeps the beginning, Left the end"
+    )
+    normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
+    dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
+    pooling: POOLING_NAMES | None = Field(None, description=f"one of {', '.join(get_args(POOLING_NAMES))}")
+    dtype: Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"] = Field(
+        "float32",
+        description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
+        "calibrated), binary or ubinary (signs, eight to a byte)",
+    )
+    prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
+    task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
+    max_active_dims: int | None = Field(
+        None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
+    )
+    spans: Annotated[Any, WithJsonSchema(SPANS)] = Field(
+        None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
+    )
+    span_unit: Literal["characters", "tokens"] = Field(
+        "characters",
+        description="characters: code points of the text; tokens: of the text itself, or all that were sent",
+    )
+    chunking: Annotated[Any, WithJsonSchema(ChunkingBody.model_json_schema())] = Field(
+        None, description="an object of size and overlap: spans of so many tokens"
+    )
+    input_type: INPUT_TYPES | None = Field(None, description=INPUT_TYPE_ABOUT)
+    encoding_format: Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"] = Field(
+        "float",
+        description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
+        "prompt_embeds (base64 of torch-save files, for vLLM) or input_embeds (for sglang), rows before positions "
+        "in the model's dtype unless `dtype` is sent; bytes (vLLM's pooled bytes, header `metadata`) or bytes_only",
+    )
 
 
 class AnswerForm(NamedTuple):
@@ -125,7 +110,7 @@ class AnswerForm(NamedTuple):
     Args:
         encoding: the encoding_format.
         dtype_sent: whether the body has a dtype.
-        bare: whether `inputs` is a single input and no list.
+        bare: whether `inputs` is a single input instead of a list.
     """
 
     encoding: str = "float"
@@ -134,7 +119,7 @@ class AnswerForm(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a body says beside its inputs, with the form of the answer to one input and to a list."""
+    """The fields of a body except its inputs, with the form of the answer to one input and to a list."""
 
     model: str | None
     options: EmbedOptions
@@ -162,7 +147,7 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
 
 
 def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | Chunking | None:
-    """Return the spans of a request; None: the fields are null. Not cached, since few requests have the same."""
+    """Return the spans of a request, None if the fields are null; not cached, since few requests have the same."""
     sent = {name: value for name, value in sent.items() if value is not None}
     if not sent:
         return None
@@ -176,21 +161,15 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
 
 @lru_cache(maxsize=256)
 def _known_options(rest: bytes) -> _Known:
-    """Return what a body says beside its inputs; cached, because callers repeat their options."""
+    """Return the fields of a body except its inputs; cached, because callers repeat their options."""
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(
         outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        truncate=fields.truncate,
         truncation_direction="left" if fields.truncation_direction in ("Left", "left") else "right",
-        normalize=fields.normalize,
-        dimensions=fields.dimensions,
         pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
-        dtype=fields.dtype,
-        prompt_name=fields.prompt_name,
-        task=fields.task,
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
-        max_active_dims=fields.max_active_dims,
+        **{name: getattr(fields, name) for name in OPTIONS},
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return _Known(fields.model, options, one, one._replace(bare=False))

@@ -1,10 +1,10 @@
-"""POST /models/{name}/gradient: gradients of tables, from that of the input layer's output, from a loss, or both.
+"""POST /models/{name}/gradient: gradients of tables, from the gradient of the input layer's output, a loss, or both.
 
 Outputs of a response:
     token_indices, token_rows: the word table's: rising ids and their rows, those of repeated ids summed.
     position_..., segment_...: the same of the other tables; a table that no token reads has none.
     parameter/NAME: whole gradients of norms and projections of the input layer.
-    hidden_gradient: with targets: the loss's gradient of `hidden`.
+    hidden_gradient: gradient of the loss by `hidden`, if there are targets.
 
 With `hidden` and `targets` the word table's rows hold the output side too: d cross-entropy / d table.
 """
@@ -25,10 +25,7 @@ from service.embedding.requests import Ids
 from service.embedding.tokenize import validation
 from service.embedding.word_table import WordTable, word_table
 from service.errors import ConflictingFields, MissingField, WrongShape
-from service.http.response import Response
-from service.http.routes import Example, Request, Route
-from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     INTEGERS,
     Int64s,
     IntegerRows,
@@ -40,6 +37,9 @@ from service.protocols.inlay.parameter_types import (
     one_of,
     switch,
 )
+from service.http.response import Response
+from service.http.routes import Example, Request, Route
+from service.protocols.inlay import needs
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -128,14 +128,14 @@ def routes(context: ServiceContext) -> list[Route]:
 
 
 def _example(model: Model | None, rows: int, *, of_table: bool = False) -> Any:
-    """Return rows as wide as a model's vectors, or as its word table; of no model, two values wide."""
+    """Return rows as wide as the model's vectors, or as its word table; two values wide without a model."""
     if model is None:
         return [[0.5, 0.8]] * rows
     return example_tensor(rows, word_table(model).rows.shape[1] if of_table else model.card.hidden_size)
 
 
 def _gradient_request(table: WordTable, parameters: GradientParameters) -> GradientRequest:
-    """Return the GradientRequest of the parameters; raise BadRequest or BadInput where they contradict each other."""
+    """Return the GradientRequest of the parameters; raise BadRequest or BadInput if they contradict each other."""
     for first, second in (("input_ids", "gradient"), ("hidden", "targets")):
         if (getattr(parameters, first) is None) != (getattr(parameters, second) is None):
             raise MissingField(f"{first} and {second} go together", remedy="send both or neither")

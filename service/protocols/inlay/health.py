@@ -1,4 +1,4 @@
-"""Probes and metrics."""
+"""The probes and the metrics."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Health(BaseModel):
 
 
 class Ready(Health):
-    """The answer of a probe of readiness; `detail` says which requests are refused though the service is ready."""
+    """The answer of the readiness probe; `detail` says which requests are refused though the service is ready."""
 
     detail: str | None = None
 

@@ -1,4 +1,4 @@
-"""POST /models/{name}/images: pictures and pixel tensors, answered in the formats of /embed.
+"""POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
 An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, as the bytes of
 one file, or in a safetensors body. An address is never fetched.
@@ -6,14 +6,16 @@ one file, or in a safetensors body. An address is never fetched.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.images import ImagesRequest, Picture, Values
-from service.embedding.requests import EmbedOptions
+from service.embedding.requests import EmbedOptions, EmbedResult
 from service.errors import (
     BadInput,
     ConflictingFields,
@@ -24,9 +26,9 @@ from service.errors import (
     UnsupportedMedia,
     WrongType,
 )
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
+from service.http.parameter_types import TENSOR
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS, from_safetensors, tensor
@@ -34,10 +36,11 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.parameter_types import TENSOR
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
+from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.protocols.inlay.tags import EMBED
+from service.request_context import RequestContext
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
 PICTURES = ("image/jpeg", "image/png", "image/webp")
@@ -64,8 +67,6 @@ FORM = {
     },
 }
 EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
-BOOLEANS = {"true": True, "false": False}
-DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
 ImageInputs = list[Picture | Values]
 
 
@@ -74,47 +75,34 @@ class ImagesBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS), Field(description="an image or a list of images")]
-    outputs: Annotated[
-        Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None,
-        Field(description="one name or a list of names from the model's outputs; left out: its default output"),
-    ] = None
-    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Field(description="float32, float16 or bfloat16")] = (
-        "float32"
+    inputs: Annotated[Any, WithJsonSchema(INPUTS)] = Field(description="an image or a list of images")
+    outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
+        None, description="one name or a list of names from the model's outputs; left out: its default output"
     )
-    encoding_format: Annotated[
-        Literal["float", "base64"], Field(description="in JSON responses: float or base64 (little-endian, in `dtype`)")
-    ] = "float"
-    normalize: Annotated[
-        bool | None,
-        Field(description="scale image_embedding to unit length; left out: if the model compares unit vectors"),
-    ] = None
-    dimensions: Annotated[
-        int | None, Field(ge=1, description="leading values of image_embedding to keep, before it is scaled")
-    ] = None
+    dtype: Literal["float32", "float16", "bfloat16"] = Field("float32", description="float32, float16 or bfloat16")
+    encoding_format: Literal["float", "base64"] = Field(
+        "float", description="in JSON responses: float or base64 (little-endian, in `dtype`)"
+    )
+    normalize: bool | None = Field(
+        None, description="scale image_embedding to unit length; left out: if the model compares unit vectors"
+    )
+    dimensions: int | None = Field(
+        None, ge=1, description="leading values of image_embedding to keep, before it is scaled"
+    )
+
+    def options(self) -> EmbedOptions:
+        """Return the options of the request."""
+        outputs = () if self.outputs is None else (self.outputs,) if isinstance(self.outputs, str) else self.outputs
+        return EmbedOptions(tuple(outputs), dtype=self.dtype, normalize=self.normalize, dimensions=self.dimensions)
 
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
-
-    async def handler(request: Request) -> Response:
-        name = request.parameters["name"]
-        context.registry.get(name)
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
-        _check_type(request.media_type)
-        inputs, body = await in_thread(_read, request)
-        outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
-        options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
-        result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
-        base64, values = body.encoding_format == "base64", count_values(result)
-        headers, parts = await inline_or_in_thread(values, encode, result, base64)
-        return formats.response(headers, parts)
-
     return [
         Route(
             verb="POST",
             path="/models/{name}/images",
-            handler=handler,
+            handler=partial(_answer, context),
             name="images",
             summary="Embed images or pixel tensors",
             tag=EMBED,
@@ -128,6 +116,16 @@ def routes(context: ServiceContext) -> list[Route]:
             answers=VECTOR_ANSWERS,
         )
     ]
+
+
+async def _answer(context: ServiceContext, request: Request) -> Response:
+    name = request.parameters["name"]
+    context.registry.get(name)
+    encode = encoder(request.headers.get(b"accept"))
+    _check_type(request.media_type)
+    inputs, body = await in_thread(_read, request)
+    result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
+    return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
 
 
 def _check_type(media_type: str) -> None:
@@ -150,15 +148,9 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options of a query string, a form or safetensors' metadata, where lists are separated by commas."""
-    options: dict[str, Any] = {"inputs": None} | texts
-    if "outputs" in texts:
-        options["outputs"] = texts["outputs"].split(",")
-    if texts.get("normalize") in BOOLEANS:
-        options["normalize"] = BOOLEANS[texts["normalize"]]
-    if texts.get("dimensions", "").isdecimal():
-        options["dimensions"] = int(texts["dimensions"][:DIGITS])
-    return validated(ImagesBody, options, strict=True)
+    """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
+    lists = {"outputs": texts["outputs"].split(",")} if "outputs" in texts else {}
+    return validated(ImagesBody, {"inputs": None} | texts | lists, strict=False)
 
 
 # ---- JSON
@@ -192,7 +184,7 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
 
 
 def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
-    """Return the rows and columns of flattened patches; raise WrongType for another value than two integers."""
+    """Return the rows and columns of flattened patches; raise WrongType for anything but two integers."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
@@ -204,7 +196,7 @@ def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return as pictures the parts that name a file or are called image, images or inputs; the rest are options."""
+    """Return the parts with a filename or called image, images or inputs as pictures; the others are options."""
     pictures: ImageInputs = []
     options: dict[str, str] = {}
     for part in parts_of(content_type, body):
@@ -220,7 +212,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
 
 
 def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return pixel_values or input_features, one image or a stack; or tensors 0, 1, ...; options in __metadata__."""
+    """Return images from pixel_values, input_features, or tensors 0, 1, ...; options are in __metadata__."""
     sent = from_safetensors(body)
     arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
     options = {name: value for name, value in sent.items() if name not in arrays}
@@ -237,6 +229,34 @@ def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
 
 
 def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:
-    """Return each image of [images, channels, height, width] or [images, bins, frames], or the one that came."""
+    """Return each image of [images, channels, height, width] or [images, bins, frames]; a single image as it is."""
     axes = 2 if name == "input_features" else 3
     return [Values(pixels, grid) for pixels in array] if array.ndim == axes + 1 else [Values(array, grid)]
+
+
+# ---- gRPC
+
+
+async def embed_message(context: ServiceContext, message: pb.ImagesRequest, call: RequestContext) -> EmbedResult:
+    """Return the outputs of a message's images; raise InlayError where an image or an option cannot be served."""
+    name = context.registry.get(message.model or None).card.name
+    inputs = await inline_or_in_thread(message.ByteSize(), _message_inputs, message)
+    message.ClearField("inputs")
+    body = validated(ImagesBody, {"inputs": None} | fields_of(message), strict=True)
+    return await context.images.embed(ImagesRequest(inputs, name, body.options()), call)
+
+
+def _message_inputs(message: pb.ImagesRequest) -> ImageInputs:
+    return [image for index, sent in enumerate(message.inputs) for image in _message_input(sent, index)]
+
+
+def _message_input(message: pb.Image, index: int) -> ImageInputs:
+    """Return the image of one entry; several of a tensor that holds a stack of one size."""
+    path: FieldPath = ("inputs", index)
+    name = message.WhichOneof("kind")
+    if name is None:
+        raise MissingField("has no image", field=path, remedy="set picture, pixel_values or input_features")
+    if name == "picture":
+        return [Picture(message.picture)]
+    grid = read_grid(list(message.grid) or None, (*path, "grid"))
+    return [*split_stack(name, array_of(getattr(message, name), (*path, name)), grid)]

@@ -1,4 +1,4 @@
-"""The `inputs` of a JSON request as Text and Ids; values, lengths and limits are checked by the embedding pipeline.
+"""Reads the `inputs` of a JSON request as Text and Ids; the core checks values, lengths and limits.
 
 The forms nest and overlap: a list of texts and a pair of texts differ only in depth. This module tells them apart with
 one look at each value, and its errors name the place in the caller's document.
@@ -70,7 +70,10 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
         check_inputs(len(inputs), max_inputs)
-        return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
+        return [
+            Text(value) if type(value) is str else _plain(value) or _decode_one(value, ("inputs", index), index)
+            for index, value in enumerate(inputs)
+        ]
     if type(inputs) is str or type(inputs) is dict:
         return [_decode_one(inputs, ("inputs",), 0)]
     raise WrongType(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")

@@ -1,4 +1,4 @@
-"""The fields that ask for late chunking, over REST and gRPC, as Spans or Chunking; the core checks them."""
+"""Reads the fields of late chunking, over REST and gRPC, as Spans or Chunking; the core checks them."""
 
 from collections.abc import Sequence, Sized
 from typing import Any
@@ -18,16 +18,16 @@ FORM = "a span is two integers, [start, stop]"
 def read_spans(
     spans: Any, unit: SpanUnit, chunking: Chunking | None, *, bare: bool, max_inputs: int | None = None
 ) -> Spans | Chunking:
-    """Return what a request asks for.
+    """Return the spans or the chunking of a request.
 
     Args:
-        spans: as the body has them; None: it has none.
-        unit: that they count.
-        bare: whether the request has a single input and no list, so that `spans` is one list of spans.
+        spans: the spans that the body holds; None: it holds none.
+        unit: the unit of the spans' numbers.
+        bare: whether the request has a single input instead of a list, so that `spans` is one list of spans.
         max_inputs: the limit of spans, checked before any is read.
 
     Raises:
-        BadRequest: they are not lists of spans, or both were sent, or neither.
+        BadRequest: these are not lists of spans, or both fields were sent, or neither.
     """
     if chunking is not None:
         if spans is not None:
@@ -38,17 +38,17 @@ def read_spans(
     if type(spans) is not list:
         raise WrongType(f"is {quoted(spans)}", field=("spans",), allowed="send a list of spans for each input")
     lists = [spans] if bare else spans
-    for index, own in enumerate(lists):
-        if type(own) is not list:
-            raise WrongType(f"is {quoted(own)}", field=("spans", index), allowed=f"send a list of spans; {FORM}")
+    for index, listed in enumerate(lists):
+        if type(listed) is not list:
+            raise WrongType(f"is {quoted(listed)}", field=("spans", index), allowed=f"send a list of spans; {FORM}")
     check_count(lists, max_inputs)
-    for index, own in enumerate(lists):
-        for number, span in enumerate(own):
+    for index, listed in enumerate(lists):
+        for number, span in enumerate(listed):
             if not _is_span(span):
                 path: FieldPath = ("spans", number) if bare else ("spans", index, number)
                 raise WrongType(f"is {quoted(span)}", field=path, allowed=FORM)
     try:
-        bounds = np.array([span for own in lists for span in own], np.int64).reshape(-1, 2)
+        bounds = np.array([span for listed in lists for span in listed], np.int64).reshape(-1, 2)
     except OverflowError:
         raise OutOfRange("holds an integer beyond 64 bits", field=("spans",), allowed=FORM) from None
     return Spans(bounds, tuple(map(len, lists)), unit)
@@ -59,12 +59,12 @@ def _is_span(value: Any) -> bool:
 
 
 def check_count(lists: Sequence[Sized], max_inputs: int | None) -> None:
-    """Raise TooManyInputs for more spans of all inputs together than the limit; None: there is none."""
+    """Raise TooManyInputs if all inputs together have more spans than the limit; None: no limit."""
     check_inputs(max(len(lists), sum(map(len, lists))), max_inputs, "spans")
 
 
 def read_message(message: pb.EmbedRequest, max_inputs: int | None) -> Spans | Chunking | None:
-    """Return the spans that a message asks for, and clear their fields; None: it asks for none."""
+    """Return the spans or the chunking of a message, and clear their fields; None if it has neither."""
     chunked = message.HasField("chunking")
     if not (message.spans or message.span_unit or chunked):
         return None

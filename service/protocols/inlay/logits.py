@@ -1,4 +1,4 @@
-"""POST /models/{name}/logits: logits of hidden states, or the tokens of the largest ones and their probabilities."""
+"""POST /models/{name}/logits: logits of hidden states, or the most likely tokens with their probabilities."""
 
 from functools import partial
 from typing import Any
@@ -9,19 +9,11 @@ from service.embedding.model import Model
 from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
+from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
 from service.http.response import Response
 from service.http.routes import Example, Request, Route
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
-    Tensor,
-    TypedArrayOptions,
-    described,
-    example_tensor,
-    number,
-    one_of,
-    whole,
-)
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -72,7 +64,7 @@ def routes(context: ServiceContext) -> list[Route]:
 
 
 def _states(model: Model | None) -> Any:
-    """Return an example's hidden state, as wide as those that a model's head takes; of no model, of three values."""
+    """Return a hidden state for an example, as wide as the model's head takes; three values wide without a model."""
     head = model.card.head if model else None
     return example_tensor(1, head.width) if head else [[0.1, -0.2, 0.3]]
 
@@ -80,7 +72,7 @@ def _states(model: Model | None) -> Any:
 async def logits_call(
     context: ServiceContext, model: Model, parameters: LogitsParameters, call: RequestContext
 ) -> TableCall:
-    """Return the call for the table of a request; the tokens of the largest logits are computed already.
+    """Return the call that makes a request's table; the tokens of the largest logits are computed already.
 
     Raises:
         NotFound, BadRequest, Overloaded: the model has no head, or cannot serve the parameters.
@@ -103,7 +95,7 @@ def _whole_output(output: str | None) -> str:
 
 
 def _call(states: logits.HiddenStates, table: Table, **form: Any) -> TableCall:
-    """Return a call whose ETag covers whatever determines the table's values."""
+    """Return a call whose ETag covers everything that determines the table's values."""
 
     def logits_of(**_: Any) -> Table:
         return table

@@ -1,4 +1,4 @@
-"""Descriptions of loaded models, for HTTP and gRPC."""
+"""Describes the loaded models, over HTTP and gRPC."""
 
 import asyncio
 from dataclasses import asdict
@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from models.artifacts.card import Card
+from models.artifacts.card import Card, File
 from models.recipes.heads import MultiVector
-from models.recipes.positional_encodings import RopeTable
+from models.recipes.positional_encodings import Alibi, Mask, RopeTable
 from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
@@ -19,7 +19,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.positions.model_schemes import available
+from service.protocols.inlay.positions.schemes import available
 from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.registry.store import created
@@ -27,28 +27,28 @@ from service.settings import Settings
 
 
 class _Summary(BaseModel):
-    """A part of a description, read from the attributes of what it describes."""
+    """A part of a description, read from the attributes of the described object."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
 class PoolingSummary(_Summary):
-    """How token rows become one vector when the caller does not say."""
+    """How token rows become one vector unless the request says otherwise."""
 
-    mode: Annotated[str, Field(description="of several, joined by +, the vectors follow one another")]
+    mode: str = Field(description="of several, joined by +, the vectors follow one another")
     normalize: bool
-    include_prompt: Annotated[bool, Field(description="false: the prompt's tokens do not count")]
-    dimensions: Annotated[int | None, Field(description="leading values kept, after scaling; null: all")]
+    include_prompt: bool = Field(description="false: the prompt's tokens do not count")
+    dimensions: int | None = Field(description="leading values kept, after scaling; null: all")
 
 
 class MultiVectorSummary(_Summary):
     """How a late-interaction model makes several vectors of a text."""
 
-    dimensions: Annotated[int, Field(description="of a vector")]
-    query_tokens: Annotated[int | None, Field(description="of the longest query; null: the model's own limit")]
-    document_tokens: Annotated[int | None, Field(description="of the longest document; null: the model's own limit")]
-    expanded_tokens: Annotated[int | None, Field(description="that short queries are filled up to; null: they are not")]
-    function: Annotated[str, Field(description="that compares a query with a document: maxsim or meanmaxsim")]
+    dimensions: int = Field(description="of a vector")
+    query_tokens: int | None = Field(description="of the longest query; null: the model's own limit")
+    document_tokens: int | None = Field(description="of the longest document; null: the model's own limit")
+    expanded_tokens: int | None = Field(description="that short queries are filled up to; null: they are not")
+    function: str = Field(description="that compares a query with a document: maxsim or meanmaxsim")
 
     @model_validator(mode="before")
     @classmethod
@@ -69,27 +69,19 @@ class RopeSummary(_Summary):
     theta: float
     rotary_dim: int
     head_dim: int | None
-    parameters: Annotated[dict[str, Any], Field(description="of the scaling, by the names of config.json")]
+    parameters: dict[str, Any] = Field(description="of the scaling, by the names of config.json")
     max_position_embeddings: int | None
-    layout: Annotated[str, Field(description="half pairs channels (i, i + r/2), interleaved (2i, 2i + 1)")]
-    sections: Annotated[list[int] | None, Field(description="pairs of each axis (M-RoPE)")]
-    axes: Annotated[str | None, Field(description="how the axes share the pairs (M-RoPE)")]
-    attention_factor: Annotated[float, Field(description="cos and sin are multiplied by it")]
-    softmax_scale: Annotated[float, Field(description="scores are multiplied by it besides; not in cos and sin")]
+    layout: str = Field(description="half pairs channels (i, i + r/2), interleaved (2i, 2i + 1)")
+    sections: list[int] | None = Field(description="pairs of each axis (M-RoPE)")
+    axes: str | None = Field(description="how the axes share the pairs (M-RoPE)")
+    attention_factor: float = Field(description="cos and sin are multiplied by it")
+    softmax_scale: float = Field(description="scores are multiplied by it besides; not in cos and sin")
     notes: list[str]
 
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, table: RopeTable) -> dict[str, Any]:
         return asdict(table.rope) | asdict(table) | {"parameters": dict(table.rope.parameters)}
-
-
-class AlibiSummary(_Summary):
-    """The bias behind `GET /models/{name}/alibi`."""
-
-    form: str
-    heads: int
-    max_bias: float
 
 
 class BucketSummary(_Summary):
@@ -101,42 +93,34 @@ class BucketSummary(_Summary):
     bidirectional: bool
 
 
-class MaskSummary(_Summary):
-    """The mask behind `GET /models/{name}/mask`."""
-
-    causal: bool
-    window: int | None
-    chunk: int | None
-
-
 class EncodingsSummary(_Summary):
     """The positional encodings of the attention."""
 
-    ropes: Annotated[dict[str, RopeSummary], Field(description="by layer type; all: one table for every layer")]
-    layers: Annotated[list[str | None], Field(description="the table of each layer; null: it does not rotate")]
-    alibi: AlibiSummary | None
+    ropes: dict[str, RopeSummary] = Field(description="by layer type; all: one table for every layer")
+    layers: list[str | None] = Field(description="the table of each layer; null: it does not rotate")
+    alibi: Alibi | None
     buckets: BucketSummary | None
-    masks: dict[str, MaskSummary]
-    refused: Annotated[dict[str, str], Field(description="why the checkpoint allows no table of a scheme")]
+    masks: dict[str, Mask]
+    refused: dict[str, str] = Field(description="why the checkpoint allows no table of a scheme")
 
 
 class HeadSummary(_Summary):
     """The output head behind `POST /models/{name}/logits`."""
 
-    width: Annotated[int, Field(description="of the hidden states it reads")]
+    width: int = Field(description="of the hidden states it reads")
     vocab_size: int
     matrix: str
-    tied: Annotated[bool, Field(description="the matrix is the input layer's table")]
+    tied: bool = Field(description="the matrix is the input layer's table")
 
 
 class ClassifierSummary(_Summary):
     """The classification head behind the output class_logits, or token_class_logits."""
 
-    labels: Annotated[list[str], Field(description="in the order of the logits")]
-    pooling: Annotated[str | None, Field(description="null: each token has logits; graph: an adopted graph pools")]
-    activation: Annotated[str, Field(description="what makes scores of logits: identity, sigmoid or softmax")]
-    problem_type: Annotated[str | None, Field(description="as config.json says; null: it does not")]
-    ranks: Annotated[bool, Field(description="it gives a text, or a pair of a query and a document, one score")]
+    labels: list[str] = Field(description="in the order of the logits")
+    pooling: str | None = Field(description="null: each token has logits; graph: an adopted graph pools")
+    activation: str = Field(description="what makes scores of logits: identity, sigmoid or softmax")
+    problem_type: str | None = Field(description="as config.json says; null: it does not")
+    ranks: bool = Field(description="it gives a text, or a pair of a query and a document, one score")
 
 
 class GraphSummary(_Summary):
@@ -146,71 +130,62 @@ class GraphSummary(_Summary):
     inputs: list[str]
     outputs: list[str]
     layout: str
-    one_by_one: Annotated[
-        bool, Field(description="a run takes one sequence, because another beside it would change its vectors")
-    ]
+    one_by_one: bool = Field(description="a run takes one sequence, because another beside it would change its vectors")
 
 
 class ImageSummary(_Summary):
     """The inputs of `POST /models/{name}/images`."""
 
-    feed: Annotated[str, Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")]
-    width: Annotated[int, Field(description="channels of a pixel, values of a flattened patch, bins of a frame")]
-    patch: Annotated[int, Field(description="side of a patch, in pixels")]
-    frames: Annotated[int | None, Field(description="of a spectrogram; null: it reads none")]
-    fixed: Annotated[list[int] | None, Field(description="the one height and width it takes; null: any")]
-    takes_grid: Annotated[bool, Field(description="flattened patches come with their rows and columns")]
-    reads_pictures: Annotated[bool, Field(description="JPEG, PNG and WebP; false: tensors alone")]
-    vector_width: Annotated[int, Field(description="width of image_embedding; 0: it gives none")]
-    normalize: Annotated[bool, Field(description="image_embedding has unit length unless the caller says otherwise")]
+    feed: str = Field(description="pixels [width, y, x], patches [rows, width] or features [width, frames]")
+    width: int = Field(description="channels of a pixel, values of a flattened patch, bins of a frame")
+    patch: int = Field(description="side of a patch, in pixels")
+    frames: int | None = Field(description="of a spectrogram; null: it reads none")
+    fixed: list[int] | None = Field(description="the one height and width it takes; null: any")
+    takes_grid: bool = Field(description="flattened patches come with their rows and columns")
+    reads_pictures: bool = Field(description="JPEG, PNG and WebP; false: tensors alone")
+    vector_width: int = Field(description="width of image_embedding; 0: it gives none")
+    normalize: bool = Field(description="image_embedding has unit length unless the caller says otherwise")
 
 
 class QuantizedSummary(_Summary):
-    """How the matrices of the encoder's blocks are stored, and what that changes."""
+    """How the matrices of the encoder's blocks are stored, and how that changes the vectors."""
 
     dtype: Literal["int8"]
-    min_cosine: Annotated[float, Field(description="least cosine to the float32 encoder, of any compared text")]
+    min_cosine: float = Field(description="least cosine to the float32 encoder, of any compared text")
     mean_cosine: float
-    texts: Annotated[int, Field(description="how many texts were compared, at export")]
+    texts: int = Field(description="how many texts were compared, at export")
 
 
 class VectorComparisonSummary(_Summary):
     """How close an adopted model's vectors are to those of its float32 weights."""
 
-    reference: Annotated[str, Field(description="the file of the float32 weights, beside the adopted one")]
-    min_cosine: Annotated[float, Field(description="least cosine to their vectors, of any compared text")]
+    reference: str = Field(description="the file of the float32 weights, beside the adopted one")
+    min_cosine: float = Field(description="least cosine to their vectors, of any compared text")
     mean_cosine: float
-    texts: Annotated[int, Field(description="how many texts were compared, at adoption")]
+    texts: int = Field(description="how many texts were compared, at adoption")
 
 
 class AdoptedSummary(_Summary):
     """The ONNX file that a model was adopted from."""
 
-    path: Annotated[str, Field(description="in the folder or repository that `source` names")]
+    path: str = Field(description="in the folder or repository that `source` names")
     comparison: VectorComparisonSummary | None
-    uncompared: Annotated[
-        str | None, Field(description="why there is no comparison; null: there is one, or the file is the float32 one")
-    ]
-
-
-class FileSummary(_Summary):
-    """Size and hash of one file."""
-
-    bytes: int
-    sha256: str
+    uncompared: str | None = Field(
+        description="why there is no comparison; null: there is one, or the file is the float32 one"
+    )
 
 
 class MemorySummary(_Summary):
-    """The weights that the answering worker has mapped; workers share these pages."""
+    """The weights that this worker has mapped; workers share these pages."""
 
-    mapped: Annotated[int, Field(description="bytes that are addressed")]
-    resident: Annotated[int, Field(description="bytes of them that it has touched and that are in memory")]
+    mapped: int = Field(description="bytes that are addressed")
+    resident: int = Field(description="bytes of them that it has touched and that are in memory")
 
 
 class CalibrationSummary(_Summary):
-    """The ranges that int8 and uint8 sentence vectors are made with."""
+    """The ranges that int8 and uint8 sentence vectors are quantized with."""
 
-    texts: Annotated[int, Field(description="whose vectors they are of")]
+    texts: int = Field(description="whose vectors they are of")
 
 
 class ClosenessSummary(_Summary):
@@ -228,102 +203,84 @@ class ModelSummary(_Summary):
     """An exported model."""
 
     name: str
-    default: Annotated[bool, Field(description="answers requests that name no model")]
+    default: bool = Field(description="answers requests that name no model")
     family: str
-    device: Annotated[str, Field(description="what it runs on")]
-    engine: Annotated[str, Field(description="what runs its encoder: onnx, openvino or reference")]
-    precision: Annotated[str, Field(description="of the encoder's matrix products")]
-    closeness: Annotated[
-        ClosenessSummary | None, Field(description="to the float32 encoder; null: it is float32 or better")
-    ]
-    hidden_size: Annotated[int, Field(description="width of token vectors")]
-    sentence_width: Annotated[int, Field(description="width of whole sentence vectors; `dimensions` goes up to it")]
-    default_width: Annotated[int, Field(description="width of sentence vectors where no `dimensions` are sent")]
+    device: str = Field(description="what it runs on")
+    engine: str = Field(description="what runs its encoder: onnx, openvino or reference")
+    precision: str = Field(description="of the encoder's matrix products")
+    closeness: ClosenessSummary | None = Field(description="to the float32 encoder; null: it is float32 or better")
+    hidden_size: int = Field(description="width of token vectors")
+    sentence_width: int = Field(description="width of whole sentence vectors; `dimensions` goes up to it")
+    default_width: int = Field(description="width of sentence vectors where no `dimensions` are sent")
     vocab_size: int
-    max_tokens: Annotated[
-        int | None, Field(description="longest input, special tokens included; null: no limit of its own")
-    ]
-    type_rows: Annotated[int, Field(description="rows of the segment table; 0: none")]
-    outputs: Annotated[list[str], Field(description="what `outputs` may name")]
-    default_output: Annotated[str, Field(description="what an answer holds when the caller names no outputs")]
-    reads_text: Annotated[bool, Field(description="false: it has no tokenizer, send ids")]
+    max_tokens: int | None = Field(description="longest input, special tokens included; null: no limit of its own")
+    type_rows: int = Field(description="rows of the segment table; 0: none")
+    outputs: list[str] = Field(description="what `outputs` may name")
+    default_output: str = Field(description="what an answer holds when the caller names no outputs")
+    reads_text: bool = Field(description="false: it has no tokenizer, send ids")
     pooling: PoolingSummary | None
-    modules: Annotated[
-        list[str], BeforeValidator(_step_names), Field(description="what makes the sentence vector of the pooled one")
-    ]
-    multi_vector: Annotated[MultiVectorSummary | None, Field(description="null: a text has no several vectors")]
-    similarity_function: Annotated[
-        str | None, Field(description="that the model's files name for its vectors; null: none")
-    ]
+    modules: Annotated[list[str], BeforeValidator(_step_names)] = Field(
+        description="what makes the sentence vector of the pooled one"
+    )
+    multi_vector: MultiVectorSummary | None = Field(description="null: a text has no several vectors")
+    similarity_function: str | None = Field(description="that the model's files name for its vectors; null: none")
     prompts: Annotated[list[str], BeforeValidator(list)]
     default_prompt: str | None
-    tasks: Annotated[list[str], Field(description="what `task` may name: the model has adapters of each")]
-    default_task: Annotated[str | None, Field(description="of requests that name none; null: no adapter is used")]
+    tasks: list[str] = Field(description="what `task` may name: the model has adapters of each")
+    default_task: str | None = Field(description="of requests that name none; null: no adapter is used")
     encodings: EncodingsSummary
-    positions: Annotated[list[str], Field(description="schemes of GET /models/{name}/{scheme} that it has")]
-    dtype: Annotated[str, Field(description="of the weights")]
+    positions: list[str] = Field(description="schemes of GET /models/{name}/{scheme} that it has")
+    dtype: str = Field(description="of the weights")
     parameters: int
-    bytes: Annotated[int, Field(description="of the weights")]
-    flops_per_token: Annotated[dict[str, int], Field(description="by graph; a multiply and an add count as two")]
-    flops_per_text: Annotated[int, Field(description="on top, once: of `modules`")]
-    flops_per_token_and_key: Annotated[
-        int, Field(description="on top, times the tokens of the sequence: attention scores")
-    ]
-    largest_difference: Annotated[
-        dict[str, float],
-        Field(
-            description="by output: ONNX Runtime against the float64 reference, at export; of an adopted graph, a "
-            "sequence alone against the same in a batch"
-        ),
-    ]
+    bytes: int = Field(description="of the weights")
+    flops_per_token: dict[str, int] = Field(description="by graph; a multiply and an add count as two")
+    flops_per_text: int = Field(description="on top, once: of `modules`")
+    flops_per_token_and_key: int = Field(description="on top, times the tokens of the sequence: attention scores")
+    largest_difference: dict[str, float] = Field(
+        description="by output: ONNX Runtime against the float64 reference, at export; of an adopted graph, a "
+        "sequence alone against the same in a batch"
+    )
     tolerance: float
-    adopted: Annotated[
-        AdoptedSummary | None, Field(description="null: it was exported, or adopted by an older version")
-    ]
-    quantized: Annotated[QuantizedSummary | None, Field(description="null: the encoder is float32, or there is none")]
-    calibration: Annotated[
-        CalibrationSummary | None, Field(description="null: it gives no int8 and uint8, see `inlay calibrate`")
-    ]
+    adopted: AdoptedSummary | None = Field(description="null: it was exported, or adopted by an older version")
+    quantized: QuantizedSummary | None = Field(description="null: the encoder is float32, or there is none")
+    calibration: CalibrationSummary | None = Field(
+        description="null: it gives no int8 and uint8, see `inlay calibrate`"
+    )
     graphs: dict[str, GraphSummary]
-    files: dict[str, FileSummary]
-    version: Annotated[str, Field(description="sha256 of the card, which holds those of all files")]
-    memory: Annotated[
-        MemorySummary | None, Field(description="null: the system does not say, or the model maps no file")
-    ]
+    files: dict[str, File]
+    version: str = Field(description="sha256 of the card, which holds those of all files")
+    memory: MemorySummary | None = Field(description="null: the system does not say, or the model maps no file")
     head: HeadSummary | None
     classifier: ClassifierSummary | None
-    no_classifier_reason: Annotated[
-        str | None, Field(description="why there is no classifier though config.json names one; null: it names none")
-    ]
-    prompt_embeds_output: Annotated[
-        str | None, Field(description="the output behind prompt_embeds and input_embeds; null: it has none")
-    ]
-    no_head_reason: Annotated[
-        str | None, Field(description="why there is no head; null: there is one, or an older export")
-    ]
-    no_blocks_reason: Annotated[
-        str | None,
-        Field(description="why the input layer alone was exported; null: the blocks were too, or an older export"),
-    ]
-    image: Annotated[ImageSummary | None, Field(description="of a model that reads images or spectrograms")]
+    no_classifier_reason: str | None = Field(
+        description="why there is no classifier though config.json names one; null: it names none"
+    )
+    prompt_embeds_output: str | None = Field(
+        description="the output behind prompt_embeds and input_embeds; null: it has none"
+    )
+    no_head_reason: str | None = Field(description="why there is no head; null: there is one, or an older export")
+    no_blocks_reason: str | None = Field(
+        description="why the input layer alone was exported; null: the blocks were too, or an older export"
+    )
+    image: ImageSummary | None = Field(description="of a model that reads images or spectrograms")
     source: str
     tool: str
 
 
 class ListedModel(BaseModel):
-    """A loaded model as infinity lists it; its client takes no other `owned_by`."""
+    """A loaded model as infinity lists it; its client accepts no other `owned_by`."""
 
     id: str
     object: Literal["model"] = "model"
-    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    created: int = Field(description="when it was exported, in seconds since 1970")
     owned_by: Literal["infinity"] = "infinity"
-    backend: Annotated[str, Field(description="the engine")]
-    capabilities: Annotated[list[str], Field(description="embed of texts, image_embed of pictures")]
-    stats: Annotated[dict[str, float], Field(description="what waits, in items, and as a share of what may")]
+    backend: str = Field(description="the engine")
+    capabilities: list[str] = Field(description="embed of texts, image_embed of pictures")
+    stats: dict[str, float] = Field(description="what waits, in items, and as a share of what may")
 
 
 class ModelList(BaseModel):
-    """Every loaded model; `object` and `data` are what clients of infinity and OpenAI read."""
+    """Every loaded model; clients of infinity and OpenAI read `object` and `data`."""
 
     object: Literal["list"] = "list"
     data: list[ListedModel]
@@ -331,7 +288,7 @@ class ModelList(BaseModel):
 
 
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> ModelSummary:
-    """Return the card of a loaded model, its device, and its share of `mappings`."""
+    """Return the description of a loaded model: its card, its device, and its share of `mappings`."""
     card, choice, mapped = model.card, model.choice, machine.mapped_of(model.mapped, mappings or {})
     facts = {name: getattr(card, name) for name in ModelSummary.model_fields if hasattr(card, name)}
     facts |= {
@@ -350,7 +307,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
 
 
 def default_flops_per_token(card: Card) -> int:
-    """Return the FLOPs of a token in the graph behind the default output."""
+    """Return the FLOPs per token of the graph behind the default output."""
     graph = card.graph_for(card.default_output, False) or card.graph_for("last_hidden_state", False)
     return card.flops_per_token.get(graph or "", 0)
 

@@ -1,4 +1,4 @@
-"""What models are and give, as protocols ask; and what operations need of one, for the OpenAPI document."""
+"""Answers what protocols ask about a model, and what operations need of a model, for the OpenAPI document."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ def reads_images(model: Model) -> bool:
 
 
 def kind_of(model: Model) -> str:
-    """Return what a model makes of a text: embedding, classifier or reranker, as text-embeddings-inference says."""
+    """Return text-embeddings-inference's word for a model: embedding, classifier or reranker."""
     classifier = model.card.classifier
     if classifier is None or not classifies(model.card):
         return "embedding"
@@ -25,12 +25,12 @@ def kind_of(model: Model) -> str:
 
 
 def labels_of(model: Model) -> tuple[str, ...]:
-    """Return the names of the labels that a model gives a text; none of a model that gives vectors."""
+    """Return the names of the labels that a model gives a text; none for a model of vectors."""
     return model.card.classifier.labels if model.card.classifier and classifies(model.card) else ()
 
 
 def compares_tokens(model: Model) -> bool:
-    """Return whether a model compares texts by the vectors of their tokens, since a text has no vector of its own."""
+    """Return whether a model compares texts by the vectors of their tokens, because it has none for a whole text."""
     return model.card.multi_vector is not None and POOLED not in model.card.outputs
 
 
@@ -40,12 +40,12 @@ def is_sparse(output: str) -> bool:
 
 
 def sparse_output(card: Card) -> str | None:
-    """Return the name of the output that holds a sparse vector per text; None: the model has none."""
+    """Return the name of the output that holds a sparse vector per text; None if the model has none."""
     return next(filter(is_sparse, card.outputs), None)
 
 
 def has_row_per_token(output: str) -> bool:
-    """Return whether an output that is not pooled has one row for each token that is read."""
+    """Return whether an output has one row for each token that was read."""
     return output != MULTI_VECTOR
 
 
@@ -69,9 +69,7 @@ HEAD = Need(
     is_met_by=lambda model: model.card.head is not None,
 )
 IMAGES = Need(
-    what="a model that reads images, such as a ViT, a CLIP or a SigLIP",
-    status=422,
-    is_met_by=_reads_pictures,
+    what="a model that reads images, such as a ViT, a CLIP or a SigLIP", status=422, is_met_by=_reads_pictures
 )
 IMAGES_OF_OPENAI = replace(IMAGES, status=400)
 TWO_TOWERS = Need(

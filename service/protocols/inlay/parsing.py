@@ -1,4 +1,4 @@
-"""Query strings, JSON bodies and safetensors bodies as typed parameters."""
+"""Parses query strings, JSON bodies and safetensors bodies into typed parameters."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def from_query(model: type[Model], request: Request) -> Model:
 
 
 async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what `read` makes of a JSON body and the arguments; a large body is read in a thread.
+    """Return `read` of a JSON body and the arguments; a large body is read in a thread.
 
     Raises:
         UnsupportedMedia: the body is not declared to be JSON.
@@ -64,21 +64,16 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
     return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
 
 
-def check_tensor_body(request: Request) -> Callable[[type[Model], bytes], Model]:
-    """Return the parser of a request's body, JSON or safetensors; raise UnsupportedMedia for other types."""
-    if request.media_type == SAFETENSORS:
-        return parse_safetensors
-    check_json(request.headers.get(b"content-type"))
-    return parse_json_fields
-
-
 async def from_body(model: type[Model], request: Request) -> Model:
-    """Return a JSON body as a model, or a safetensors body: tensors by name, other fields in its metadata.
+    """Return a JSON or safetensors body as a model; safetensors has tensors by name, and other fields as metadata.
 
     Raises:
         Malformed, BadRequest, UnsupportedMedia: the body is invalid.
     """
-    parse: Callable[[type[Model], bytes], Model] = check_tensor_body(request)
+    parse: Callable[[type[Model], bytes], Model] = parse_safetensors
+    if request.media_type != SAFETENSORS:
+        check_json(request.headers.get(b"content-type"))
+        parse = parse_json_fields
     return await inline_or_in_thread(len(request.body), parse, model, request.body)
 
 
@@ -88,11 +83,11 @@ def parse_safetensors(model: type[Model], body: bytes) -> Model:
 
 
 def parse_json_fields(model: type[Model], body: bytes) -> Model:
-    """Return a JSON body as a model; types are taken as they are: "5" is not a number.
+    """Return a JSON body as a model without converting types: "5" is not a number.
 
     Raises:
-        Malformed: it is not JSON.
-        BadRequest: it does not fit the model, or holds more lists, members or values than this server reads.
+        Malformed: the body is not JSON.
+        BadRequest: the body does not fit the model, or holds more lists, members or values than this server reads.
     """
     check_structure(body)
     try:

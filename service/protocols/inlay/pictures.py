@@ -1,4 +1,4 @@
-"""Pictures in JSON: the bytes of a file as a data URL or as bare base64. An address is never fetched."""
+"""Reads pictures in JSON: a file's bytes as a data URL or as bare base64. A URL is never fetched."""
 
 import pybase64
 

@@ -1,4 +1,4 @@
-"""Vectors as bytes, one behind the other, as vLLM's pooling sends them: `bytes` and `bytes_only`.
+"""Vectors as bytes, one after the other, as vLLM's pooling sends them: `bytes` and `bytes_only`.
 
 `bytes` describes them in the header `metadata`, which vLLM's decode_pooling_output reads; `bytes_only` does not.
 
@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import (
-    OCTETS,
-    Body,
-    Headers,
-    check_dense,
-    described,
-)
+from service.http.formats import OCTETS, check_dense, described
+from service.http.response import Response
 
 BYTES = "bytes"
 BYTES_ONLY = "bytes_only"
@@ -41,8 +36,8 @@ MAX_METADATA_BYTES = 65_000
 
 def answer(
     result: EmbedResult, encoding: str, embed_dtype: str, endianness: str = "native", id_: str | None = None
-) -> tuple[Headers, Body]:
-    """Return the headers and the body of the one output.
+) -> Response:
+    """Return the bytes of the one output.
 
     Raises:
         BadRequest: there are several outputs, a value does not fit the dtype, or the header would be too long.
@@ -57,16 +52,15 @@ def answer(
     output = result.outputs[0]
     check_dense(output, encoding)
     rows = narrowed(output.rows, embed_dtype)
-    body = raw(rows, endianness)
-    headers = described(OCTETS, rows.shape, embed_dtype, output.lengths, rows.nbytes)
+    headers = described(OCTETS, rows.shape, embed_dtype, output.lengths)
     if encoding == BYTES:
         metadata = _metadata(result, output, rows, embed_dtype, endianness, id_ or f"embd-{token_hex(16)}")
-        headers = (*headers[:2], (b"metadata", metadata))
-    return headers, [body]
+        headers = (*headers[:1], (b"metadata", metadata))
+    return Response((raw(rows, endianness),), headers)
 
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
-    """Return the rows in another dtype; raise BadRequest for a value beyond it."""
+    """Return the rows in another dtype; raise BadRequest for a value out of its range."""
     if embed_dtype not in DTYPES:
         raise ConflictingFields(
             f"is {embed_dtype}",
@@ -85,7 +79,7 @@ def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
 
 
 def raw(rows: NDArray[Any], endianness: str) -> memoryview:
-    """Return the bytes of C-contiguous rows; `native` is this server's order, little."""
+    """Return the bytes of C-contiguous rows; `native` means this server's order, which is little."""
     plain = rows.view(_PLAIN[rows.dtype.itemsize])
     if endianness not in ("native", sys.byteorder):
         plain = plain.byteswap()

@@ -7,6 +7,7 @@ from service.protocols.inlay import analysis, gradient, health, images, logits, 
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
+from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
 from service.protocols.inlay.tags import EMBED, TAGS
 
@@ -14,7 +15,7 @@ from service.protocols.inlay.tags import EMBED, TAGS
 def routes(context: ServiceContext) -> RouteGroup:
     """Return the routes of /embed, /models, /positions, the probes and the metrics; and the tags of all protocols."""
     rows = [_embed_route(context)]
-    for module in (health, models, positions, images, similarity, similar, gradient, analysis, logits):
+    for module in (health, models, descriptions, positions, images, similarity, similar, gradient, analysis, logits):
         rows += module.routes(context)
     return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=TAGS)
 

@@ -1,4 +1,4 @@
-"""Fields of inlay.v1's messages as the values that the HTTP routes validate, and tensors both ways."""
+"""Converts fields of inlay.v1's messages to the values that the HTTP routes validate, and tensors both ways."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ DTYPES = FLOATS | {pb.DTYPE_UNSPECIFIED: "float32"}
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """Return the fields of a message that were sent, by their names, but for the model's.
+    """Return the fields that were sent in a message by name, except the model's name.
 
     Raises:
         BadRequest: a tensor cannot be read, or there is no such dtype.
@@ -42,7 +42,7 @@ def _value(value: Any, path: FieldPath) -> Any:
 
 
 def float_dtype(number: int) -> str:
-    """Return the name of a floating-point DType; unset: float32."""
+    """Return the name of a floating-point DType; float32 if it is unset."""
     if number not in DTYPES:
         allowed = f"allowed: {', '.join(map(pb.DType.Name, DTYPES))}"
         raise UnknownValue(f"is {dtype_name(number)}", field=("dtype",), allowed=allowed)
@@ -58,10 +58,10 @@ def array_of(tensor: pb.Tensor, path: FieldPath) -> NDArray[Any]:
 
 
 def tensor_of(rows: NDArray[Any], dtype: str) -> pb.Tensor:
-    """Return values that are in a dtype as a tensor."""
+    """Return values of a dtype as a Tensor message."""
     return pb.Tensor(dtype=dtype.upper(), shape=rows.shape, data=np.ascontiguousarray(rows).tobytes())
 
 
 def dtype_name(number: int) -> str:
-    """Return a DType's name in the contract; the number if it has none."""
+    """Return a DType's name in the contract, its number if it has none."""
     return pb.DType.Name(number) if number in pb.DType.values() else str(number)

@@ -1,4 +1,4 @@
-"""Writes inlay.v1.EmbedResponse, byte for byte as protobuf does, copying the tensors once.
+"""Writes inlay.v1.EmbedResponse, byte for byte as protobuf does, but copies the tensors only once.
 
 Setting a `bytes` field and serializing copies a tensor three times; here only the tags and lengths around it are
 written by hand, everything else by protobuf. 64 sentence vectors take 5 µs and not 56, 4 MB of rows 0.1 ms and not
@@ -11,7 +11,7 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.requests import Chunks, EmbedResult
-from service.http.formats import KEPT_LENGTHS, NAMES, buffer
+from service.http.formats import KEPT_LENGTHS, buffer
 from service.protocols.inlay.prompt_embeds import PromptEmbeds
 
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 3, "int8": 8, "uint8": 9}  # enum DType, of tensors
@@ -39,7 +39,7 @@ def _parts(result: EmbedResult | PromptEmbeds) -> list[bytes | memoryview]:
         return _files(result)
     shapes = tuple(
         [
-            (name, NAMES[rows.dtype.type], rows.shape, rows.nbytes, lengths, indices is not None)
+            (name, rows.dtype.name, rows.shape, rows.nbytes, lengths, indices is not None)
             for name, rows, lengths, _, indices in result.outputs
         ]
     )
@@ -74,7 +74,7 @@ def _files(prompts: PromptEmbeds) -> list[bytes | memoryview]:
 
 @lru_cache(maxsize=1024)
 def _frames(model: str, tokens: int, outputs: tuple[Shape, ...]) -> tuple[bytes, ...]:
-    """Return the bytes before the first tensor, between two, and after the last; they depend on the shapes alone."""
+    """Return the bytes before the first tensor, between two, and after the last; they depend only on the shapes."""
     frames: list[bytes] = []
     head = pb.EmbedResponse(model=model).SerializeToString()
     for output in outputs:

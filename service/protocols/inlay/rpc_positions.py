@@ -8,13 +8,13 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
+from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
 from service.errors import ConflictingFields
 from service.http.validation_errors import validated
-from service.protocols.inlay.positions.model_schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
-from service.protocols.inlay.positions.rotation import dtype_of, rotate, rotate_by_model
+from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
+from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
 from service.protocols.inlay.rpc_fields import array_of, float_dtype, tensor_of
 from service.request_context import RequestContext
 
@@ -24,7 +24,7 @@ ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and g
 
 
 class Positions:
-    """Positions, Rotate, ListPresets and Rope."""
+    """Serves the methods Positions, Rotate, ListPresets and Rope."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class Positions:
     async def table(
         self, request: pb.PositionsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """Yield the facts and shapes of a table, then its bytes; raise InlayError where it cannot be made."""
+        """Yield the facts and shapes of a table, then its bytes; raise InlayError if it cannot be made."""
         scheme = find_scheme(request.scheme, of_model=bool(request.model))
         make_call = call_maker(self._context, scheme, request.model)
         parameters = validated(scheme.parameters, parameters_of(request), strict=True)
@@ -46,7 +46,7 @@ class Positions:
         """Yield the facts and shapes of a table, then its bytes, in chunks of about CHUNK_BYTES.
 
         Args:
-            dtype: of floats.
+            dtype: dtype of floats.
             output: one of the table's; None: all.
         """
         tables, form = self._context.tables, TableForm("", dtype, output)
@@ -71,25 +71,23 @@ class Positions:
                 offset += len(block)
 
     async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
-        """Return the tensors, turned; raise InlayError where they cannot be."""
+        """Return the rotated tensors; raise InlayError if they cannot be rotated."""
         values = parameters_of(request)
         if request.model:
             by_model = validated(ModelRotateParameters, values, strict=True)
             call = rotate_by_model(find_model(self._context, request.model), by_model)
-            dtype = dtype_of(call, by_model)
         else:
-            parameters = validated(RotateParameters, values, strict=True)
-            call = rotate(parameters)
-            dtype = dtype_of(call, parameters)
+            call = rotate(validated(RotateParameters, values, strict=True))
         table = await self._context.tables.run(call.table)
-        outputs = typed_outputs(table, dtype)
+        outputs = typed_outputs(table, call.dtype)
         self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
-        facts = json_facts(table, outputs, TableForm("", dtype))
-        tensors = {tensor.name: _tensor(tensor) for tensor in outputs}
+        facts = json_facts(table, outputs, TableForm("", call.dtype))
+        arrays = [each.rows(0, each.output.count).reshape(each.output.shape) for each in outputs]
+        tensors = {each.name: tensor_of(array, each.dtype) for each, array in zip(outputs, arrays, strict=True)}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
     async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
-        """Yield cos and sin of one model side by side; raise InlayError where it has none."""
+        """Yield cos and sin of one model side by side; raise InlayError if it has none."""
         values = {"start": request.start, "dtype": float_dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
         make_call = call_maker(self._context, find_scheme("rope", of_model=True), request.model)
@@ -116,7 +114,7 @@ class Positions:
 
 
 def parameters_of(request: Any) -> dict[str, Any]:
-    """Return the struct, the tensors and the dtype as one set of parameters."""
+    """Return the struct, the tensors and the dtype as one dict of parameters."""
     values = {name: _value(value) for name, value in request.parameters.fields.items()}
     tensors = {name: array_of(tensor, (name,)) for name, tensor in request.tensors.items()}
     beside = tensors | ({"dtype": float_dtype(request.dtype)} if request.dtype else {})
@@ -128,7 +126,7 @@ def parameters_of(request: Any) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """Return a google.protobuf.Value as JSON has it; its numbers are floats, so whole ones become integers."""
+    """Return a google.protobuf.Value as a JSON value; all its numbers are floats, so whole ones become integers."""
     kind = value.WhichOneof("kind")
     if kind == "struct_value":
         return {name: _value(member) for name, member in value.struct_value.fields.items()}
@@ -138,8 +136,3 @@ def _value(value: Any) -> Any:
         number = value.number_value
         return int(number) if number.is_integer() and abs(number) <= 2**53 else number
     return None if kind in (None, "null_value") else getattr(value, kind)
-
-
-def _tensor(output: TypedOutput) -> pb.Tensor:
-    rows = output.rows(0, output.output.count)
-    return pb.Tensor(dtype=output.dtype.upper(), shape=output.output.shape, data=rows.tobytes())

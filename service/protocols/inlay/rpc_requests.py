@@ -7,15 +7,7 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.limits import check_inputs
-from service.embedding.requests import (
-    Direction,
-    EmbedOptions,
-    EmbedRequest,
-    Ids,
-    Input,
-    Int64s,
-    Text,
-)
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, Ids, Input, Int64s, Text
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
@@ -37,6 +29,8 @@ POOLINGS = {
     pb.WEIGHTED_MEAN: "weightedmean",
 }
 
+OPTIONAL = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_active_dims")
+
 
 class Decoded(NamedTuple):
     """A decoded message.
@@ -52,7 +46,7 @@ class Decoded(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """What a message says beside its inputs."""
+    """The fields of a message except its inputs."""
 
     model: str | None
     options: EmbedOptions
@@ -61,7 +55,7 @@ class _Known(NamedTuple):
 
 
 def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
-    """Return the request in a message, which is cleared.
+    """Return the request in a message, and clear the message.
 
     Args:
         max_inputs: the limit, checked before any input is read.
@@ -81,7 +75,7 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
 
 @lru_cache(maxsize=256)
 def _known_options(message_without_inputs: bytes) -> _Known:
-    """Return what a message says beside its inputs; cached, because callers repeat their options."""
+    """Return the fields of a message except its inputs; cached, because callers repeat their options."""
     message = pb.EmbedRequest.FromString(message_without_inputs)
     if message.pooling not in POOLINGS:
         raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())
@@ -95,16 +89,11 @@ def _known_options(message_without_inputs: bytes) -> _Known:
         raise _not_one_of("input_type", repr(message.input_type[:40]), SPELLINGS)
     options = EmbedOptions(
         outputs=tuple(message.outputs),
-        truncate=message.truncate if message.HasField("truncate") else None,
         truncation_direction=SIDES[side],
-        normalize=message.normalize if message.HasField("normalize") else None,
-        dimensions=message.dimensions if message.HasField("dimensions") else None,
         pooling=POOLINGS[message.pooling],
         dtype=DTYPE_OF[message.dtype],
-        prompt_name=message.prompt_name if message.HasField("prompt_name") else None,
-        task=message.task if message.HasField("task") else None,
         input_type=SPELLINGS[message.input_type] if message.HasField("input_type") else None,
-        max_active_dims=message.max_active_dims if message.HasField("max_active_dims") else None,
+        **{name: getattr(message, name) for name in OPTIONAL if message.HasField(name)},
     )
     dtype_sent = message.dtype != pb.DTYPE_UNSPECIFIED
     return _Known(message.model or None, options, ENCODINGS[message.encoding], dtype_sent)

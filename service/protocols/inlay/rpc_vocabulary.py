@@ -1,6 +1,6 @@
 """The methods Logits, Similar and Analysis of inlay.v1.Embedder, with the parameters of the HTTP routes."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,43 +11,44 @@ from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.outputs import logits
+from service.embedding.position_tables import TableCall
 from service.embedding.word_table import word_table
 from service.http.validation_errors import validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay.analysis import AnalysisQuery, analysed
 from service.protocols.inlay.logits import LogitsParameters, logits_call
 from service.protocols.inlay.rpc_fields import fields_of, tensor_of
-from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.similar import SimilarParameters, search
 from service.request_context import RequestContext
 
 NAMES = {"token_id": "token"}  # of fields that HTTP calls otherwise
 Fields = TypeVar("Fields", bound=BaseModel)
+TableChunks = Callable[[TableCall, str, str | None, RequestContext], AsyncGenerator[pb.PositionsChunk, None]]
 
 
 class Vocabulary:
-    """Computes on the word table and the output head of a model.
+    """Serves Logits, Similar and Analysis, which read the word table and the output head of a model.
 
     Args:
-        positions: sends tables.
+        table_chunks: (call, dtype, output, context of the request) -> a table as messages.
     """
 
-    def __init__(self, context: ServiceContext, positions: Positions) -> None:
-        self._context, self._positions = context, positions
+    def __init__(self, context: ServiceContext, table_chunks: TableChunks) -> None:
+        self._context, self._table_chunks = context, table_chunks
 
     async def logits(
         self, request: pb.LogitsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """Yield logits, or the tokens of the largest, as Positions does a table."""
+        """Yield logits, or the tokens of the largest, in the messages of a table."""
         model = self._model(request.model)
         logits.head_of(model)
         parameters = await _read(LogitsParameters, request)
         call = await logits_call(self._context, model, parameters, call_context)
-        async for chunk in self._positions.chunks(call, parameters.dtype, parameters.output, call_context):
+        async for chunk in self._table_chunks(call, parameters.dtype, parameters.output, call_context):
             yield chunk
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
-        """Return the tokens that are nearest, best first."""
+        """Return the most similar tokens, best first."""
         table = word_table(self._model(request.model))
         found = await search(self._context, table, await _read(SimilarParameters, request))
         return pb.SimilarResponse(

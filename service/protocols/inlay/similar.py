@@ -1,4 +1,4 @@
-"""POST /models/{name}/similar: the tokens whose rows are nearest to a token, a text, a vector or an analogy's vector.
+"""POST /models/{name}/similar: the tokens whose rows are nearest to a token, a text, a vector or an analogy.
 
 It searches the word table as it is stored: before any scaling, projection or norm of the input layer.
 """
@@ -18,20 +18,11 @@ from service.embedding.table_computations import TableComputations
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
+from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
 from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import (
-    TENSOR,
-    Parameters,
-    Tensor,
-    described,
-    one_of,
-    read_tensor,
-    switch,
-    whole,
-)
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -61,7 +52,7 @@ Item = Annotated[
 
 
 class SimilarParameters(Parameters):
-    """The token, text, vector or analogy (positive, negative) to which similar tokens are searched."""
+    """The token, text, vector or analogy (positive, negative) to find similar tokens for."""
 
     token: int | str | None = described("an id, or the text of one token", None)
     text: str | None = described("a text: the mean of its tokens' rows, special tokens left out", None)
@@ -79,7 +70,7 @@ class SimilarParameters(Parameters):
 
 
 async def search(context: ServiceContext, table: WordTable, parameters: SimilarParameters) -> dict[str, Any]:
-    """Return the tokens that are nearest, best first, and what was searched.
+    """Return the nearest tokens, best first, and what they were compared with.
 
     Raises:
         BadRequest: the parameters do not go together, or name what the table does not have.
@@ -126,7 +117,7 @@ def _check(parameters: SimilarParameters) -> None:
 
 
 def _query(table: WordTable, parameters: SimilarParameters) -> tuple[Vector, list[int]]:
-    """Return the vector to search near, and the ids of the tokens that were sent."""
+    """Return the vector to search with, and the ids of the tokens that were sent."""
     ids: list[int] = []
     if parameters.vector is not None:
         return parameters.vector.astype(np.float64), ids

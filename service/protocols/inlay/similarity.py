@@ -1,4 +1,4 @@
-"""POST /models/{name}/similarity: vectors of texts and images to a dual encoder's logits and probabilities."""
+"""POST /models/{name}/similarity: a dual encoder's logits and probabilities for vectors of texts and images."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ from models.vision.similarity import Similarity, compared
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall
 from service.errors import NotFound, TooLarge, WrongShape
+from service.http.parameter_types import Tensor, TypedArrayOptions, described
 from service.http.response import Response
 from service.http.routes import Request, Route
 from service.protocols.inlay import needs
-from service.protocols.inlay.parameter_types import Tensor, TypedArrayOptions, described
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_form, table_response, tensor_route
 from service.protocols.inlay.tags import EMBED

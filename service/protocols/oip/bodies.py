@@ -1,4 +1,4 @@
-"""Bodies of POST .../infer: JSON, with raw tensors behind it where the binary tensor extension puts them.
+"""Bodies of POST .../infer: JSON, followed by raw tensors as in the binary tensor extension.
 
 Inference-Header-Content-Length counts the JSON's bytes; raw tensors follow in the order of the list, without
 gaps. Content types are not checked.
@@ -12,20 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
-from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS
+from service.http.formats import OCTETS, array_response
+from service.http.json_arrays import INLINE_VALUES, JsonPieces, dumps
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.oip import messages
 from service.protocols.oip.messages import (
     DATATYPES,
+    JSON_TYPES,
     SHOWN_CHARACTERS,
     Answer,
     Inference,
     InferParameters,
     InputTensor,
     OutputForm,
+    input_error,
 )
 from service.protocols.oip.metadata import VERSION
 
@@ -33,13 +35,12 @@ MAX_LISTED = 1 << 20  # messages.elements of one tensor in JSON
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
-_JSON_TYPE = (b"content-type", JSON.encode())
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
 STRICT = ConfigDict(strict=True)
 
 
 class TensorDescription(BaseModel):
-    """A tensor without its data."""
+    """The name, datatype and shape of a tensor."""
 
     model_config = STRICT
     name: str = Field(description="a string")
@@ -58,7 +59,7 @@ class TensorParameters(BaseModel):
 
 
 class InferInput(TensorDescription):
-    """A tensor of a request: with data, or with raw bytes behind the JSON."""
+    """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
     data: Any = Field(None, description="flat or nested as the shape says; BYTES as strings; FP16 and BF16 never")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
@@ -143,7 +144,7 @@ def _inference(body: bytes, header: bytes | None) -> Inference:
 
 
 async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
-    """Return an answer as JSON, with raw tensors behind it.
+    """Return an answer as JSON, followed by raw tensors.
 
     Args:
         reserve: keeps memory for bytes of the response.
@@ -152,17 +153,18 @@ async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
         BadRequest: JSON does not carry an output.
     """
     document, raws, values = _document(answer)
-    head = json_arrays.dumps(document, values)
     if not raws:
-        return formats.response((_JSON_TYPE,), head if isinstance(head, json_arrays.JsonPieces) else (head,))
-    if isinstance(head, json_arrays.JsonPieces):  # its length stands before it
-        reserve(JSON_BYTES * values)
-        head = await in_thread(b"".join, head)
+        return array_response(document, values)
+    if values > INLINE_VALUES:
+        reserve(JSON_BYTES * values)  # it has to be whole, since its length stands before it
+        head = await in_thread(b"".join, JsonPieces(document))
+    else:
+        head = dumps(document)
     return Response((head, *raws), (_BINARY_TYPE,), lines=b"%b: %d\r\n" % (JSON_BYTES_HEADER, len(head)))
 
 
 def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
-    """Return the JSON of an answer, the raw tensors behind it, and the number of values in its lists."""
+    """Return the JSON of an answer, the raw tensors that follow it, and the number of values in its lists."""
     binary, default = dict(answer.inference.outputs), answer.inference.parameters.binary_data_output
     entries, raws, values = [], list[memoryview](), 0
     for tensor in answer.outputs:
@@ -186,7 +188,7 @@ def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
 
 
 def _json_bytes(header: bytes | None, size: int) -> int:
-    """Return the length of a body's JSON: what the header says, else all of it."""
+    """Return the length of a body's JSON: what the header says, by default the whole body."""
     if header is None:
         return size
     text = header.strip()
@@ -198,19 +200,19 @@ def _json_bytes(header: bytes | None, size: int) -> int:
 
 
 def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memoryview]:
-    """Return an input, and the raw bytes that are left behind it."""
+    """Return an input, and the raw bytes that follow its own."""
     entry = validated(InferInput, sent, ("inputs", index))
-    name, field = entry.name, messages.input_field(entry.name)
+    name = entry.name
     messages.datatype_of(name, entry.datatype)
     size = _parameters(entry.parameters, "inputs", name).binary_data_size
     if ("data" in sent) is (size is not None):
         received = "has data and binary_data_size" if "data" in sent else "has neither data nor binary_data_size"
-        raise ConflictingFields(received, field=field, remedy="send exactly one")
+        raise input_error(ConflictingFields, name, received, remedy="send exactly one")
     if size is None:
         return messages.from_values(name, entry.datatype, entry.shape, _listed(entry)), rest
     if size > len(rest):
         allowed = f"{len(rest)} bytes are left behind the JSON"
-        raise WrongShape(f"has binary_data_size {size}", field=field, allowed=allowed)
+        raise input_error(WrongShape, name, f"has binary_data_size {size}", allowed)
     return messages.from_raw(name, entry.datatype, entry.shape, rest[:size]), rest[size:]
 
 
@@ -229,18 +231,17 @@ def _parameters(sent: Any, kind: str, name: str) -> TensorParameters:
 
 def _listed(tensor: InferInput) -> list[Any]:
     """Return the values of a JSON list, flat or nested as its shape says."""
-    field, values, kind = messages.input_field(tensor.name), tensor.data, DATATYPES[tensor.datatype].json
-    messages.elements(tensor.name, tensor.shape)  # checks the shape
+    name, values, kind = tensor.name, tensor.data, DATATYPES[tensor.datatype].json
+    messages.elements(name, tensor.shape)  # checks the shape
     if not isinstance(values, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
-        raise WrongType(f"has data {quoted(values)}", field=field, allowed=allowed)
+        raise input_error(WrongType, name, f"has data {quoted(values)}", allowed)
     for depth, size in enumerate(tensor.shape[1:] if values and type(values[0]) is list else (), 1):
         if {len(item) if type(item) is list else -1 for item in values} - {size}:
             received = f"has a list in data that is not {size} long at depth {depth}"
-            raise WrongShape(received, field=field, allowed=f'"shape" is {tensor.shape}')
+            raise input_error(WrongShape, name, received, f'"shape" is {tensor.shape}')
         values = list(chain.from_iterable(values))
     if not set(map(type, values)) <= {kind}:
         index, odd = next((index, value) for index, value in enumerate(values) if type(value) is not kind)
-        received, allowed = f"holds {quoted(odd)} as element {index}", f"allowed: {messages.JSON_TYPES[kind]}"
-        raise WrongType(received, field=field, allowed=allowed)
+        raise input_error(WrongType, name, f"holds {quoted(odd)} as element {index}", f"allowed: {JSON_TYPES[kind]}")
     return list[Any](values)

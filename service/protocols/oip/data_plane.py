@@ -1,9 +1,10 @@
 """The protocol's operations, shared by REST and gRPC: inference, metadata, statistics, the model repository."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Literal
 
 from service.context import ServiceContext
 from service.embedding.model import Model
@@ -12,12 +13,17 @@ from service.protocols.oip import metadata
 from service.protocols.oip.infer import outputs_of, padded_bytes, request_of
 from service.protocols.oip.messages import SHOWN_CHARACTERS, Answer, Inference
 from service.protocols.oip.metadata import VERSION
-from service.request_context import RequestContext, StageTimes
+from service.request_context import RequestContext
 from service.scheduling import deadlines
 
 DURATIONS = "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"
-DEPENDENTS = "unload_dependents"  # no model here has any
-EXPORTED = "models are served as they were exported to the store"
+STAGES = "queue", "compute_input", "compute_infer"  # of DURATIONS: waiting, tokenisation, the engine
+Verb = Literal["load", "unload"]
+CHANGES: dict[Verb, tuple[str, set[str], str]] = {
+    "load": ("a load", set(), "models are served as they were exported to the store"),
+    "unload": ("an unload", {"unload_dependents"}, ""),  # no model here has any
+}
+"""How errors call each change of the repository, the parameters it takes, and what it is about others."""
 
 
 class DataPlane:
@@ -31,12 +37,11 @@ class DataPlane:
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
-        self._statistics: dict[str, Statistics] = {}
+        self._statistics = defaultdict[str, dict[str, Any]](_no_statistics)
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
-        """Return the answer to a request, which is counted in the model's statistics."""
+        """Return the answer to a request, and count the request in the model's statistics."""
         card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
-        statistics = self._statistics_of(card.name)
         try:
             allowed = [tensor["name"] for tensor in metadata.input_tensors(card)]
             request, places = request_of(card, inference, settings, allowed)
@@ -47,13 +52,14 @@ class DataPlane:
             self.context.budget.reserve(padded_bytes(result, places, settings.max_answer_bytes), call)
             outputs = outputs_of(card, inference, result, places)
         except Exception:
-            statistics.add("fail", perf_counter() - started)
+            self._count(card.name, 0, fail=perf_counter() - started)
             raise
-        statistics.answered(len(request.inputs), perf_counter() - started, result.times)
+        stages = dict(zip(STAGES, (result.times.queue, result.times.tokenization, result.times.inference), strict=True))
+        self._count(card.name, len(request.inputs), success=perf_counter() - started, **stages)
         return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
-        """Return a loaded model; raise NotFound where there is none, or none of that version."""
+        """Return a loaded model; raise NotFound if there is none, or none of that version."""
         model = self.context.registry.get(name)
         if version not in ("", VERSION):
             shown = version[:SHOWN_CHARACTERS]
@@ -61,37 +67,38 @@ class DataPlane:
         return model
 
     async def why_not_ready(self) -> InlayError | None:
-        """Return the error that new requests would get; None: they are served."""
+        """Return the error that new requests would get; None if they are served."""
         try:
             await self.context.check_ready()
         except InlayError as error:
             return error.without_frames()
         return None
 
-    def server(self, *_: str) -> dict[str, Any]:
-        """Return the server's metadata."""
-        return metadata.server(self.context.version, self.context.settings)
-
-    def metadata(self, name: str, version: str) -> dict[str, Any]:
-        """Return a model's metadata."""
-        return metadata.model_metadata(self.model(name, version))
-
-    def config(self, name: str, version: str) -> dict[str, Any]:
-        """Return a model's configuration in Triton's format."""
-        return metadata.model_config(self.model(name, version))
-
-    def statistics(self, name: str = "", version: str = "") -> list[dict[str, Any]]:
-        """Return Triton's `model_stats` of one model, or of all that are loaded."""
+    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+        """Return Triton's statistics of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
-        return [{"name": model, "version": VERSION} | self._statistics_of(model).document() for model in names]
+        return [{"name": model, "version": VERSION} | self._statistics[model] for model in names]
 
-    def _statistics_of(self, model: str) -> "Statistics":
-        return self._statistics.setdefault(model, Statistics())
+    def _count(self, model: str, sequences: int, **seconds: float) -> None:
+        """Count a request in a model's statistics, on the event loop's thread.
+
+        Args:
+            sequences: that were answered; 0: the request failed.
+            seconds: by names of DURATIONS.
+        """
+        statistics = self._statistics[model]
+        if sequences:
+            statistics["last_inference"] = int(time() * 1000)
+            statistics["inference_count"] += sequences
+            statistics["execution_count"] += 1
+        for name, duration in seconds.items():
+            statistics["inference_stats"][name]["count"] += 1
+            statistics["inference_stats"][name]["ns"] += int(duration * 1e9)
 
     # ---- the model repository: names of the store's folders, and nothing else that could reach a file
 
     async def index(self, only_ready: bool, repository: str = "") -> list[dict[str, str]]:
-        """Return every model of the store by name, or the loaded ones alone."""
+        """Return every model of the store by name, or only the loaded ones."""
         _check_repository(repository)
         states = await asyncio.to_thread(self.context.registry.states)
         return [
@@ -105,63 +112,27 @@ class DataPlane:
             if state.ready or not only_ready
         ]
 
-    async def load(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
-        """Serve the store's present version of a model.
+    async def change(self, verb: Verb, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
+        """Serve the store's present version of a model, or stop serving it.
 
         Raises:
             Unsupported: the operator has not allowed it, or parameters came.
         """
-        self._check_change("a load", parameters, repository, EXPORTED)
-        await self.context.registry.load(name)
-
-    async def unload(self, name: str, parameters: Mapping[str, Any], repository: str = "") -> None:
-        """Stop serving a model.
-
-        Raises:
-            Unsupported: the operator has not allowed it, or parameters came.
-        """
-        self._check_change("an unload", parameters.keys() - {DEPENDENTS}, repository)
-        await self.context.registry.unload(name)
-
-    def _check_change(self, change: str, parameters: Iterable[str], repository: str, allowed: str = "") -> None:
+        change, known, allowed = CHANGES[verb]
         _check_repository(repository)
         if self.context.settings.model_control != "explicit":
             remedy = "the operator switches it on with INLAY_MODEL_CONTROL=explicit"
             raise Unsupported("loading and unloading is off", remedy=remedy)
-        if name := min(parameters, default=None):
-            received = f"parameter {name[:SHOWN_CHARACTERS]!r} of {change} is not supported"
+        if unknown := min(parameters.keys() - known, default=None):
+            received = f"parameter {unknown[:SHOWN_CHARACTERS]!r} of {change} is not supported"
             raise Unsupported(received, allowed=allowed, remedy="leave it out")
+        await (self.context.registry.load if verb == "load" else self.context.registry.unload)(name)
 
 
-class Statistics:
-    """What one model answered over this protocol since the process began, counted on the event loop's thread alone."""
-
-    def __init__(self) -> None:
-        self._sequences = self._last_ms = 0
-        self._durations = {name: {"count": 0, "ns": 0} for name in DURATIONS}
-
-    def add(self, duration: str, seconds: float) -> None:
-        """Count one of DURATIONS."""
-        self._durations[duration]["count"] += 1
-        self._durations[duration]["ns"] += int(seconds * 1e9)
-
-    def answered(self, sequences: int, seconds: float, times: StageTimes) -> None:
-        """Count a request that was answered."""
-        self._sequences += sequences
-        self._last_ms = int(time() * 1000)
-        self.add("success", seconds)
-        self.add("queue", times.queue)
-        self.add("compute_input", times.tokenization)
-        self.add("compute_infer", times.inference)
-
-    def document(self) -> dict[str, Any]:
-        """Return what Triton's `model_stats` say of a model: inference_count is sequences, execution_count requests."""
-        return {
-            "last_inference": self._last_ms,
-            "inference_count": self._sequences,
-            "execution_count": self._durations["success"]["count"],
-            "inference_stats": self._durations,
-        }
+def _no_statistics() -> dict[str, Any]:
+    """Return Triton's `model_stats` of no requests: inference_count is of sequences, execution_count of requests."""
+    counts = {"last_inference": 0, "inference_count": 0, "execution_count": 0}
+    return {**counts, "inference_stats": {name: {"count": 0, "ns": 0} for name in DURATIONS}}
 
 
 def _check_repository(name: str) -> None:

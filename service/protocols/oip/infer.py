@@ -4,8 +4,7 @@ A request may hold
     input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
     attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
-    text_pair        beside it, the second text of each pair, for models with labels
-    query, documents BYTES [1] and [B] instead: pairs of one query with each document
+    text_pair        beside it, the second text of each pair, for models with labels; one text goes with each of many
 Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
 padded with zeros on the right. `scores` [B, labels] of models with labels are their activated `class_logits`.
 `lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
@@ -26,19 +25,18 @@ from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, In
 from service.embedding.scores import ACTIVATIONS
 from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
 from service.protocols.inlay.needs import has_row_per_token, is_sparse
-from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_field
+from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_error
 from service.protocols.oip.padding import Places, placed, places_of, right_padded
 from service.settings import Settings
 
 Tensors = Mapping[str, InputTensor]
 BESIDE = ("token_type_ids", "position_ids")
-PAIRS = {"query": "documents", "text": "text_pair"}  # the second texts of pairs, by the first ones
 
 
 def request_of(
     card: Card, inference: Inference, settings: Settings, allowed: Collection[str]
 ) -> tuple[EmbedRequest, Places | None]:
-    """Return the core's request, and the places of its sequences in the caller's tensors; None: they are texts.
+    """Return the core's request, and the places of its sequences in the caller's tensors, None for texts.
 
     Args:
         allowed: the names of the tensors that the model takes.
@@ -72,7 +70,7 @@ def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Pl
 
 
 def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
-    """Return the bytes of the token rows of a result with their padding.
+    """Return the bytes of a result's token rows with their padding.
 
     Raises:
         TooLarge: padding makes them larger than this server sends.
@@ -92,12 +90,12 @@ def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
 
 
 def _places(output: Output, places: Places | None) -> Places | None:
-    """Return the places of an output's rows in the caller's tensors; None: it has no row for each of their tokens."""
+    """Return the places of an output's rows in the caller's tensors; None if it has no row for each token."""
     return places if has_row_per_token(output.name) else None
 
 
 def _tensors(output: Output, places: Places | None, left: bool) -> list[OutputTensor]:
-    """Return the tensors that an output is sent as where a request names none.
+    """Return the tensors to send of an output if the request names none.
 
     Args:
         left: whether truncation cut off the beginning.
@@ -133,14 +131,12 @@ def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]
         raise ConflictingFields("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
     if unknown := [name for name in tensors if name not in allowed]:
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
-    for first, second in PAIRS.items():
-        if others := tensors.keys() - {first, second} if first in tensors else ():
-            received = f"came with {', '.join(sorted(others))}"
-            raise ConflictingFields(received, field=input_field(first), remedy="send texts or token ids, not both")
-    for name, other in (("query", "documents"), ("documents", "query"), ("text_pair", "text")):
-        if name in tensors and other not in tensors:
-            raise MissingField(f'"{other}" is missing', allowed=f'"{name}" came', remedy="send both")
-    if not tensors.keys() & {"text", "input_ids", "query"}:
+    if others := tensors.keys() - {"text", "text_pair"} if "text" in tensors else ():
+        received = f"came with {', '.join(sorted(others))}"
+        raise input_error(ConflictingFields, "text", received, remedy="send texts or token ids, not both")
+    if "text_pair" in tensors and "text" not in tensors:
+        raise MissingField('"text" is missing', allowed='"text_pair" came', remedy="send both")
+    if not tensors.keys() & {"text", "input_ids"}:
         required = '"input_ids" or "text"' if "text" in allowed else '"input_ids"'
         received = ", ".join(map(repr, tensors)) or "no inputs"
         raise MissingField(f"{required} is missing", allowed=f"{received} came")
@@ -149,83 +145,78 @@ def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]
 
 def _texts(tensors: Tensors) -> list[Input]:
     """Return each text, with its own pair, or one text with each pair."""
-    first, second = next(pair for pair in PAIRS.items() if pair[0] in tensors)
-    texts = _strings(tensors[first])
-    if second not in tensors:
+    texts = _strings(tensors["text"])
+    if "text_pair" not in tensors:
         return [Text(text) for text in texts]
-    others = _strings(tensors[second])
+    others = _strings(tensors["text_pair"])
     if len(texts) not in (1, len(others)):
-        raise _shape_error(tensors[second], f"[{len(texts)}], as many as the texts, or one text with any number")
+        allowed = f"allowed: [{len(texts)}], as many as the texts, or one text with any number"
+        raise _wrong_shape(tensors["text_pair"], allowed)
     texts = texts * len(others) if len(texts) == 1 else texts
     return [Text(text, other) for text, other in zip(texts, others, strict=True)]
 
 
 def _strings(tensor: InputTensor) -> list[str]:
     if not isinstance(tensor.values, list):
-        raise _datatype_error(tensor, "BYTES")
+        raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: BYTES")
     if len(tensor.shape) not in (1, 2) or tensor.shape[1:] not in ((), (1,)):
-        raise _shape_error(tensor, "[B] or [B, 1]")
+        raise _wrong_shape(tensor, "allowed: [B] or [B, 1]")
     return tensor.values
 
 
 def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[Input], Places]:
-    """Return each sequence's ids and what goes with them, padding left out, and their places in the tensors."""
+    """Return each sequence's ids and extra inputs, without padding, and their places in the tensors."""
     ids = tensors["input_ids"]
     shape, values = ids.shape, _integers(ids, ids.shape)
     if not len(values):
-        remedy = "send one token id at least"
-        raise EmptyRequest(f"has shape {list(shape)}", field=input_field(ids.name), remedy=remedy)
+        raise EmptyRequest(f"has shape {list(shape)}", field=("inputs", ids.name), remedy="send one token id at least")
     if len(values) > settings.max_request_tokens:
         allowed = f"this server takes {settings.max_request_tokens} a request"
-        raise TooLarge(f"has {len(values)} elements", field=input_field(ids.name), allowed=allowed)
+        raise input_error(TooLarge, ids.name, f"has {len(values)} elements", allowed)
     mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
     places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
     check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
     sent = mask if card.mask_from == "pad_count" or places.holes else None
-    types, positions = [
-        _integers(tensors[name], shape) if name in tensors else None for name in ("token_type_ids", "position_ids")
-    ]
+    types, positions = [_integers(tensors[name], shape) if name in tensors else None for name in BESIDE]
     extras = {extra.name: _extra(extra, tensors[extra.name], shape) for extra in card.extras if extra.name in tensors}
-    if sent is types is positions is None and not extras:
-        return _ids_alone(values, places), places
+    if sent is types is positions is None and not (extras or places.padded) and len(shape) == 2:
+        return [Ids(row) for row in values.reshape(shape)], places  # half the time of slicing
     return [
         Ids(
             values[cut],
-            None if sent is None else sent[cut],
-            None if types is None else types[cut],
-            None if positions is None else positions[cut],
+            _part(sent, cut),
+            _part(types, cut),
+            _part(positions, cut),
             {name: column[cut] for name, column in extras.items()} or None,
         )
         for cut in places.slices
     ], places
 
 
-def _ids_alone(values: Int64s, places: Places) -> list[Input]:
-    if len(places.shape) == 2 and not places.padded:
-        return [Ids(row) for row in values.reshape(places.shape)]  # half the time of slicing
-    return [Ids(values[cut]) for cut in places.slices]
+def _part(column: Int64s | None, cut: slice) -> Int64s | None:
+    return None if column is None else column[cut]
 
 
 def _mask(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
     mask = _integers(tensor, shape)
     if (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
-        raise OutOfRange(f"holds {odd}", field=input_field(tensor.name), allowed="allowed: 0 and 1")
+        raise input_error(OutOfRange, tensor.name, f"holds {odd}", "allowed: 0 and 1")
     return mask
 
 
 def _sent_lengths(tensor: InputTensor | None) -> Int64s | None:
     if tensor is not None and len(tensor.shape) != 1:
-        raise _shape_error(tensor, "[B]")
+        raise _wrong_shape(tensor, "allowed: [B]")
     return None if tensor is None else _integers(tensor, tensor.shape)
 
 
 def _integers(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
-    """Return the numbers of a tensor, flat; raise BadRequest if it is of another shape, or of texts."""
+    """Return the numbers of a tensor, flat; raise BadRequest for another shape, or for texts."""
     if isinstance(tensor.values, list):
-        raise _datatype_error(tensor, "integers")
+        raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: integers")
     if tensor.shape != shape:
-        raise _shape_error(tensor, f"that of input_ids, {list(shape)}")
+        raise _wrong_shape(tensor, f"allowed: that of input_ids, {list(shape)}")
     return tensor.values
 
 
@@ -235,9 +226,5 @@ def _extra(extra: Extra, tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
     return _integers(tensor, (*shape, extra.columns)).reshape(-1, extra.columns)
 
 
-def _shape_error(tensor: InputTensor, allowed: str) -> BadRequest:
-    return BadRequest(f"has shape {list(tensor.shape)}", field=input_field(tensor.name), allowed=f"allowed: {allowed}")
-
-
-def _datatype_error(tensor: InputTensor, allowed: str) -> BadRequest:
-    return BadRequest(f"has datatype {tensor.datatype}", field=input_field(tensor.name), allowed=f"allowed: {allowed}")
+def _wrong_shape(tensor: InputTensor, allowed: str) -> BadRequest:
+    return input_error(BadRequest, tensor.name, f"has shape {list(tensor.shape)}", allowed)

@@ -1,4 +1,4 @@
-"""What a request for inference and its answer hold over REST and gRPC alike, and how tensors are read and written.
+"""Inference requests and answers as REST and gRPC share them, and how tensors are read and written.
 
 Every input of a model is whole numbers or texts, so a tensor becomes an int64 array or a list of texts at once.
 """
@@ -17,7 +17,7 @@ from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import DTYPES, Direction, EmbedOptions, InputType, Int64s
 from service.embedding.tokenize.prompts import SPELLINGS
-from service.errors import FieldPath, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
+from service.errors import BadRequest, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
 
 TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
@@ -33,7 +33,7 @@ class Datatype(NamedTuple):
     """How the elements of an input are stored and sent.
 
     Args:
-        dtype: of raw bytes; empty: texts, 4 bytes of length before each.
+        dtype: dtype of raw bytes; empty: texts, each after its length in 4 bytes.
         contents: the field of InferTensorContents that carries it.
         json: the type of an element in JSON.
     """
@@ -99,7 +99,7 @@ class OutputTensor(NamedTuple):
 
 
 def _one_of(names: Mapping[str, str]) -> BeforeValidator:
-    """Return a validator that reads one of these names as its value; null stays."""
+    """Return a validator that turns one of these names into its value; null stays."""
 
     def read(value: Any) -> str | None:
         if value is None:
@@ -151,18 +151,18 @@ def parameters_of(sent: Any) -> InferParameters:
 
 
 class OutputForm(NamedTuple):
-    """A requested output, and whether it leaves as raw bytes."""
+    """A requested output, and whether it is sent as raw bytes."""
 
     name: str
     binary: bool = True
 
 
 class Inference(NamedTuple):
-    """A request for inference.
+    """An inference request.
 
     Args:
         outputs: empty: the model's default output.
-        id: which the answer repeats; None: there is none.
+        id: id that the answer repeats; None: there is none.
     """
 
     inputs: Sequence[InputTensor]
@@ -172,11 +172,11 @@ class Inference(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request for inference.
+    """The answer to an inference request.
 
     Args:
         model: the name of the model that computed it.
-        outputs: in the order of the request.
+        outputs: the tensors, in the order of the request.
         truncated: numbers of the sequences that were cut.
     """
 
@@ -186,13 +186,13 @@ class Answer(NamedTuple):
     truncated: tuple[int, ...]
 
 
-def input_field(name: str) -> FieldPath:
-    """Return the path of an input, for errors."""
-    return ("inputs", name[:SHOWN_CHARACTERS])
+def input_error(kind: type[BadRequest], name: str, received: str, allowed: str = "", remedy: str = "") -> BadRequest:
+    """Return an error that names an input."""
+    return kind(received, field=("inputs", name[:SHOWN_CHARACTERS]), allowed=allowed, remedy=remedy)
 
 
 def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None:
-    """Raise Unsupported where the parameters of a tensor ask for what this server does not do.
+    """Raise Unsupported if the parameters of a tensor ask for a feature that this server lacks.
 
     Args:
         kind: "inputs" or "outputs".
@@ -203,7 +203,7 @@ def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None
 
 
 def check_count(kind: str, tensors: Sized) -> None:
-    """Raise TooLarge for more inputs or outputs than one request has."""
+    """Raise TooLarge if a request has too many inputs or outputs."""
     if len(tensors) > MAX_TENSORS:
         raise TooLarge(f"holds {len(tensors)} tensors", field=(kind,), allowed=f"this server reads {MAX_TENSORS}")
 
@@ -211,46 +211,44 @@ def check_count(kind: str, tensors: Sized) -> None:
 def datatype_of(name: str, datatype: str) -> Datatype:
     """Return how the elements of an input are stored and sent; raise WrongType if no input has this datatype."""
     if datatype not in DATATYPES:
-        received, allowed = f"has datatype {datatype[:SHOWN_CHARACTERS]!r}", f"allowed: {', '.join(DATATYPES)}"
-        raise WrongType(received, field=input_field(name), allowed=allowed)
+        received = f"has datatype {datatype[:SHOWN_CHARACTERS]!r}"
+        raise input_error(WrongType, name, received, f"allowed: {', '.join(DATATYPES)}")
     return DATATYPES[datatype]
 
 
 def elements(name: str, shape: Sequence[Any]) -> int:
     """Return the number of elements of a shape; raise WrongShape if the shape is invalid."""
     if len(shape) > MAX_DIMENSIONS:
-        allowed = f"allowed: up to {MAX_DIMENSIONS}"
-        raise WrongShape(f"has {len(shape)} dimensions", field=input_field(name), allowed=allowed)
+        raise input_error(WrongShape, name, f"has {len(shape)} dimensions", f"allowed: up to {MAX_DIMENSIONS}")
     if any([type(size) is not int or size < 0 for size in shape]):
         received = f"has shape {str(list(shape))[:SHOWN_CHARACTERS]}"
-        raise WrongShape(received, field=input_field(name), allowed="allowed: whole numbers from 0")
+        raise input_error(WrongShape, name, received, "allowed: whole numbers from 0")
     return math.prod(shape)
 
 
 def from_values(name: str, datatype: str, shape: Sequence[Any], values: list[Any]) -> InputTensor:
-    """Return the tensor of a list of numbers, or of texts or their bytes for BYTES.
+    """Return the tensor of a list of numbers or, for BYTES, of texts or their bytes.
 
     Raises:
         WrongShape: the shape takes another number of values.
         OutOfRange: a number is outside the datatype.
         WrongType: a text is not UTF-8.
     """
-    field, count = input_field(name), elements(name, shape)
+    count, dtype = elements(name, shape), DATATYPES[datatype].dtype
     if len(values) != count:
-        raise WrongShape(f"has {len(values)} elements", field=field, allowed=f"shape {list(shape)} takes {count}")
-    if datatype == BYTES:
-        texts = [value if isinstance(value, str) else _text(name, index, value) for index, value in enumerate(values)]
-        return InputTensor(name, datatype, tuple(shape), texts)
-    dtype = np.dtype(DATATYPES[datatype].dtype)
+        raise input_error(WrongShape, name, f"has {len(values)} elements", f"shape {list(shape)} takes {count}")
+    if not dtype:
+        return InputTensor(name, datatype, tuple(shape), [_text(name, *each) for each in enumerate(values)])
     try:
         return _numbers(name, datatype, shape, np.array(values, dtype))
     except OverflowError:
-        allowed = f"it goes from {np.iinfo(dtype).min} to {np.iinfo(dtype).max}"
-        raise OutOfRange(f"holds a number outside {datatype}", field=field, allowed=allowed) from None
+        ends = np.iinfo(dtype)
+        allowed = f"it goes from {ends.min} to {ends.max}"
+        raise input_error(OutOfRange, name, f"holds a number outside {datatype}", allowed) from None
 
 
 def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> InputTensor:
-    """Return the tensor of raw bytes; INT64 shares their memory where that is aligned.
+    """Return the tensor of raw bytes; INT64 shares their memory if that is aligned.
 
     Args:
         raw: little-endian elements; for BYTES, 4 bytes of length before each.
@@ -263,34 +261,34 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> InputT
     count, size = elements(name, shape), np.dtype(code).itemsize
     if len(raw) != count * size:
         takes = f"{datatype} {list(shape)} takes {count} x {size} = {count * size}"
-        raise WrongShape(f"has {len(raw)} bytes", field=input_field(name), allowed=takes)
+        raise input_error(WrongShape, name, f"has {len(raw)} bytes", takes)
     array = np.frombuffer(raw, code)
     return _numbers(name, datatype, shape, array if array.flags.aligned else array.copy())  # as engines need it
 
 
 def _numbers(name: str, datatype: str, shape: Sequence[int], array: NDArray[Any]) -> InputTensor:
     if datatype == "UINT64" and array.max(initial=0) >= 1 << 63:
-        raise OutOfRange(f"holds {array.max()}", field=input_field(name), allowed="allowed: below 2**63")
+        raise input_error(OutOfRange, name, f"holds {array.max()}", "allowed: below 2**63")
     return InputTensor(name, datatype, tuple(shape), array.astype(np.int64, copy=False))
 
 
-def _text(name: str, index: int, raw: bytes) -> str:
+def _text(name: str, index: int, text: str | bytes) -> str:
     try:
-        return raw.decode()
+        return text if isinstance(text, str) else text.decode()
     except UnicodeDecodeError as error:
         received = f"is not UTF-8: {error.reason} at byte {error.start}"
-        raise WrongType(received, field=(*input_field(name), index)) from None
+        raise WrongType(received, field=("inputs", name[:SHOWN_CHARACTERS], index)) from None
 
 
 def _strings(name: str, raw: memoryview) -> list[bytes]:
-    strings, at, field = list[bytes](), 0, input_field(name)
+    strings, at = list[bytes](), 0
     while at < len(raw):
         size = int.from_bytes(raw[at : at + 4], "little")
         at += 4 + size
         if at > len(raw):
             allowed = "each element is 4 bytes of length, then its bytes"
-            raise WrongShape(f"ends inside element {len(strings)}", field=field, allowed=allowed)
+            raise input_error(WrongShape, name, f"ends inside element {len(strings)}", allowed)
         strings.append(bytes(raw[at - size : at]))
         if len(strings) > MAX_STRINGS:
-            raise TooLarge(f"has more than {MAX_STRINGS} elements", field=field, allowed=f"BYTES: up to {MAX_STRINGS}")
+            raise input_error(TooLarge, name, f"has more than {MAX_STRINGS} elements", f"BYTES: up to {MAX_STRINGS}")
     return strings

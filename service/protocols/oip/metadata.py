@@ -12,13 +12,12 @@ from service.settings import Settings
 NAME = "inlay"
 VERSION = "1"  # of every model
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
-ONE_TEXT, PAIRS = {"text": [-1]}, {"text_pair": [-1], "query": [1], "documents": [-1]}
 TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 Tensors = list[dict[str, Any]]
 
 
-def server(version: str, settings: Settings) -> dict[str, Any]:
-    """Return the server's metadata, with the extensions that are on."""
+def server_metadata(version: str, settings: Settings) -> dict[str, Any]:
+    """Return the server's metadata, with its extensions."""
     repository = ["model_repository"] if settings.model_control == "explicit" else []
     return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}
 
@@ -49,7 +48,7 @@ def model_config(model: Model) -> dict[str, Any]:
 
 def input_tensors(card: Card) -> Tensors:
     """Return name, datatype and shape of each tensor of texts or token ids that a model takes."""
-    texts = (ONE_TEXT | PAIRS if reads_pairs(card) else ONE_TEXT) if card.tokenizer else {}
+    texts = {"text": [-1]} | ({"text_pair": [-1]} if reads_pairs(card) else {}) if card.tokenizer else {}
     tokens = {name: [-1, -1] for name in TOKENS}
     for extra in card.extras:
         if extra.sent:
@@ -58,7 +57,7 @@ def input_tensors(card: Card) -> Tensors:
 
 
 def _output_tensors(model: Model) -> Tensors:
-    """Return name, datatype and shape of each tensor that a model gives, in FP32 unless the request says otherwise."""
+    """Return name, datatype and shape of each tensor that a model returns, in FP32 by default."""
     tensors, card = [], model.card
     for name in card.outputs:
         (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1

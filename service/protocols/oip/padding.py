@@ -1,4 +1,4 @@
-"""Where sequences lie in a client's tensors: padding is left out on the way in and put back on the way out.
+"""Removes the padding of a client's tensors on the way in and restores it on the way out.
 
 A padded row gives what its unpadded tokens give: tokens masked at either end never reach the model. A mask with holes
 goes to the model as it is, from its first to its last token.
@@ -21,7 +21,7 @@ class Places(NamedTuple):
     """The places of each sequence's tokens: from `starts` up to `stops` in the flat tensor.
 
     Args:
-        shape: of the client's tensor, [B, T] or [N].
+        shape: shape of the client's tensor, [B, T] or [N].
         padded: whether something is left out.
         holes: whether a sequence has masked tokens between its own.
     """

@@ -1,11 +1,12 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference, model repository."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.embedding.model import Model
 from service.errors import InlayError
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response, json_response
@@ -15,8 +16,9 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay.tags import OIP, OIP_REPOSITORY
 from service.protocols.oip import bodies
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
-from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import OipError, render_error
+from service.protocols.oip.metadata import model_config, model_metadata, server_metadata
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
@@ -33,13 +35,13 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 class IndexRequest(BaseModel):
-    """Which models are listed."""
+    """Which models to list."""
 
     model_config = STRICT
     ready: bool = Field(False, description="true or false; true: the loaded ones alone")
 
 
-class MoveRequest(BaseModel):
+class ChangeRequest(BaseModel):
     """The body of a request to load or unload a model."""
 
     model_config = STRICT
@@ -59,57 +61,61 @@ METADATA = _object(name=TEXT, versions=TEXTS, platform=TEXT, inputs=TENSORS, out
 STATISTICS = _object(model_stats={"type": "array", "items": {"type": "object"}})
 STATE = {"enum": ["READY", "UNAVAILABLE"]}
 INDEX = {"type": "array", "items": _object(name=TEXT, version=TEXT, state=STATE, reason=TEXT)}
-LOADED, UNLOADED = _object(name=TEXT, load=BOOLEAN), _object(name=TEXT, unload=BOOLEAN)
 
 
 def routes(plane: DataPlane) -> RouteGroup:
-    """Return everything under /v2."""
-    rows = (*_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
+    """Return the routes under /v2."""
+    rows = (*_probe_routes(plane), *_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
     return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON))
 
 
-def _metadata_routes(plane: DataPlane) -> list[Route]:
+def _probe_routes(plane: DataPlane) -> list[Route]:
     async def live(request: Request) -> Response:
         return json_response({"live": True})
 
     async def ready(request: Request) -> Response:
         return _probed(await plane.why_not_ready(), {"ready": True})
 
+    probe = partial(_rows, verb="GET", tag=OIP, admitted=False, probe=True, needs_key=False)
+    return [
+        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
+        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
+    ]
+
+
+def _metadata_routes(plane: DataPlane) -> list[Route]:
+    async def server(request: Request) -> Response:
+        return json_response(server_metadata(plane.context.version, plane.context.settings))
+
+    def of_model(document: Callable[[Model], dict[str, Any]]) -> Handler:
+        async def handler(request: Request) -> Response:
+            return json_response(document(plane.model(*_named(request))))
+
+        return handler
+
     async def model_ready(request: Request) -> Response:
         document = {"name": plane.model(*_named(request)).card.name, "ready": True}
         return _probed(await plane.why_not_ready(), document)
 
     async def statistics(request: Request) -> Response:
-        further: dict[str, Any] = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
-        return json_response({"model_stats": [entry | further for entry in plane.statistics(*_named(request))]})
+        unknown: dict[str, Any] = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
+        return json_response({"model_stats": [entry | unknown for entry in plane.statistics(*_named(request))]})
 
     about_server, about_model = "What this server is and which extensions it has", "The tensors a model takes and gives"
     about_statistics, about_config = "What was answered over this protocol, by model", "The same in Triton's words"
-    get = partial(_rows, verb="GET", tag=OIP, admitted=False)
-    probe = partial(get, probe=True, needs_key=False)
+    get, stats = partial(_rows, verb="GET", tag=OIP, admitted=False), (f"{PREFIX}/models/stats", *_both("/stats"))
     return [
-        *get("oip_server", _json_of(plane.server), about_server, SERVER, PREFIX),
-        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
-        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
-        *get("oip_statistics", statistics, about_statistics, STATISTICS, f"{PREFIX}/models/stats", *_both("/stats")),
-        *get("oip_model", _json_of(plane.metadata), about_model, METADATA, *_both("")),
+        *get("oip_server", server, about_server, SERVER, PREFIX),
+        *get("oip_statistics", statistics, about_statistics, STATISTICS, *stats),
+        *get("oip_model", of_model(model_metadata), about_model, METADATA, *_both("")),
         *get("oip_model_ready", model_ready, "The model answers", MODEL_READY, *_both("/ready")),
-        *get("oip_config", _json_of(plane.config), about_config, {"type": "object"}, *_both("/config")),
+        *get("oip_config", of_model(model_config), about_config, {"type": "object"}, *_both("/config")),
     ]
 
 
 def _probed(error: InlayError | None, document: dict[str, Any]) -> Response:
     """Return a probe's response; a negative one is not counted as an error."""
     return render_error(error) if error else json_response(document)
-
-
-def _json_of(document: Callable[[str, str], dict[str, Any]]) -> Handler:
-    """Return a handler that answers with a document of the model and version that a path names."""
-
-    async def handler(request: Request) -> Response:
-        return json_response(document(*_named(request)))
-
-    return handler
 
 
 def _infer_routes(plane: DataPlane) -> list[Route]:
@@ -129,24 +135,23 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
     async def index(request: Request) -> Response:
         return json_response(await plane.index((await _optional(IndexRequest, request)).ready))
 
-    def exchange(verb: str, change: Callable[[str, dict[str, Any]], Awaitable[None]]) -> Handler:
+    def change(verb: Verb, about: str) -> list[Route]:
         async def handler(request: Request) -> Response:
             name = request.parameters["name"]
-            await change(name, (await _optional(MoveRequest, request)).parameters or {})
+            await plane.change(verb, name, (await _optional(ChangeRequest, request)).parameters or {})
             return json_response({"name": name, verb: True})
 
-        return handler
+        body = RequestBody(model=ChangeRequest, examples={"empty": {}}, required=False)
+        answer, path = _object(name=TEXT, **{verb: BOOLEAN}), f"{REPOSITORY}/models/{{name}}/{verb}"
+        return rows(f"oip_{verb}", handler, about, answer, path, body=body, need=CONTROL)
 
     about_index = "Every model of the store, and whether it is loaded"
-    about_load, about_unload = "Serve the store's present version of a model", "Stop serving a model"
     which = RequestBody(model=IndexRequest, examples={"ready": {"ready": True}}, required=False)
-    move = RequestBody(model=MoveRequest, examples={"empty": {}}, required=False)
     rows = partial(_rows, verb="POST", tag=OIP_REPOSITORY, management=True)
-    moves, model = partial(rows, body=move, need=CONTROL), f"{REPOSITORY}/models/{{name}}"
     return [
         *rows("oip_index", index, about_index, INDEX, f"{REPOSITORY}/index", body=which, admitted=False),
-        *moves("oip_load", exchange("load", plane.load), about_load, LOADED, f"{model}/load"),
-        *moves("oip_unload", exchange("unload", plane.unload), about_unload, UNLOADED, f"{model}/unload"),
+        *change("load", "Serve the store's present version of a model"),
+        *change("unload", "Stop serving a model"),
     ]
 
 
@@ -169,12 +174,12 @@ def _rows(
 
 
 def _both(path: str) -> tuple[str, str]:
-    """Return the path of a model, and the same path of a version of it."""
+    """Return the path of a model, and that of one of its versions."""
     return f"{MODEL}{path}", f"{MODEL}/versions/{{version}}{path}"
 
 
 def _named(request: Request) -> tuple[str, str]:
-    """Return the name and version in a path, empty where it has none."""
+    """Return the model's name and version in a path; empty if the path has none."""
     return request.parameters.get("name", ""), request.parameters.get("version", "")
 
 

@@ -9,10 +9,10 @@ from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequi
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip import messages
-from service.protocols.oip.data_plane import DataPlane
+from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import grpc_status, message_of
 from service.protocols.oip.messages import Answer, Inference, InputTensor, OutputForm
-from service.protocols.oip.metadata import VERSION
+from service.protocols.oip.metadata import VERSION, model_config, model_metadata, server_metadata
 from service.request_context import RequestContext
 
 UNSUPPORTED = (
@@ -83,9 +83,9 @@ def _descriptions(plane: DataPlane) -> list[Method]:
         _method("ServerLive", lambda request: {"live": True}, probe=True),
         _method("ServerReady", ready, probe=True),
         _method("ModelReady", model_ready, probe=True),
-        _method("ServerMetadata", lambda request: plane.server()),
-        _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
-        _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
+        _method("ServerMetadata", lambda request: server_metadata(plane.context.version, plane.context.settings)),
+        _method("ModelMetadata", lambda request: model_metadata(plane.model(request.name, request.version))),
+        _method("ModelConfig", lambda request: {"config": model_config(plane.model(request.name, request.version))}),
         _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
         *[unsupported(name) for name in UNSUPPORTED],
     ]
@@ -95,26 +95,19 @@ def _repository(plane: DataPlane) -> list[Method]:
     async def index(request: Any) -> Document:
         return {"models": await plane.index(request.ready, request.repository_name)}
 
-    async def load(request: Any) -> Document:
-        return {"model_name": await _exchange(plane.load, request), "isLoaded": True}
+    def change(verb: Verb) -> Method:
+        async def handler(request: Any) -> Document:
+            name = request.model_name or request.repository_name  # KServe's clients send the first, Triton's the second
+            if not name:
+                remedy = "send the name of one folder of the store"
+                raise ModelRequired("is empty", field=("model_name",), remedy=remedy)
+            repository = request.repository_name if request.model_name else ""
+            await plane.change(verb, name, values_of(request.parameters), repository)
+            return {"model_name": name, f"is{verb.title()}ed": True}
 
-    async def unload(request: Any) -> Document:
-        return {"model_name": await _exchange(plane.unload, request), "isUnloaded": True}
+        return _method(f"RepositoryModel{verb.title()}", handler, management=True, admitted=True)
 
-    return [
-        _method("RepositoryIndex", index, management=True),
-        _method("RepositoryModelLoad", load, management=True, admitted=True),
-        _method("RepositoryModelUnload", unload, management=True, admitted=True),
-    ]
-
-
-async def _exchange(change: Callable[[str, Document, str], Awaitable[None]], request: Any) -> str:
-    """Load or unload the model of a request and return its name; KServe's clients send it as `model_name`."""
-    name: str = request.model_name or request.repository_name  # Triton's clients send the model as the repository
-    if not name:
-        raise ModelRequired("is empty", field=("model_name",), remedy="send the name of one folder of the store")
-    await change(name, values_of(request.parameters), request.repository_name if request.model_name else "")
-    return name
+    return [_method("RepositoryIndex", index, management=True), change("load"), change("unload")]
 
 
 # ---- requests for inference, and answers as protobuf would write them, byte for byte
@@ -149,17 +142,17 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
     if raw is not None:
         if tensor.HasField("contents"):
             received, remedy = "has contents beside raw_input_contents", "send every tensor raw, or every one typed"
-            raise ConflictingFields(received, field=messages.input_field(name), remedy=remedy)
+            raise messages.input_error(ConflictingFields, name, received, remedy=remedy)
         return messages.from_raw(name, datatype, shape, raw)
     field = messages.datatype_of(name, datatype).contents
     if sent not in ([], [field]):
         received = f"has datatype {datatype} and {', '.join(sent)}"
-        raise ConflictingFields(received, field=messages.input_field(name), remedy=f"send {field} alone")
+        raise messages.input_error(ConflictingFields, name, received, remedy=f"send {field} alone")
     return messages.from_values(name, datatype, shape, list(getattr(tensor.contents, field)))
 
 
 def values_of(parameters: Mapping[str, Any]) -> Document:
-    """Return a map of parameters as JSON has it; those that are not set are left out."""
+    """Return a map of parameters as JSON values, without those that are not set."""
     chosen = {name: (parameter, parameter.WhichOneof("parameter_choice")) for name, parameter in parameters.items()}
     return {name: getattr(parameter, choice) for name, (parameter, choice) in chosen.items() if choice}
 
@@ -189,7 +182,7 @@ def _parts(answer: Answer) -> list[bytes | memoryview]:
 
 
 def stream_response(answer: Answer | bytes) -> bytes:
-    """Return a serialized ModelStreamInferResponse that holds `infer_response`, or that of an error as it is."""
+    """Return a serialized ModelStreamInferResponse that holds `infer_response`; an error's is returned as it is."""
     if isinstance(answer, bytes):
         return answer
     parts = _parts(answer)
@@ -197,6 +190,6 @@ def stream_response(answer: Answer | bytes) -> bytes:
 
 
 def _stream_error(request: pb.ModelInferRequest | None, error: InlayError) -> bytes:
-    """Return the answer to a request that failed: its message and, where it could be read, the request's id."""
+    """Return the answer to a failed request: its message and, if it could be read, the request's id."""
     named = pb.ModelInferResponse(id="" if request is None else request.id)
     return serialize(pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=named))

@@ -1,7 +1,5 @@
 """Errors as OpenAI's nested error object, with the field names of its requests."""
 
-from typing import Annotated
-
 from pydantic import BaseModel, Field
 
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
@@ -29,12 +27,12 @@ INVALID_REQUEST = "invalid_request_error"
 
 
 class OpenAIFault(BaseModel):
-    """What OpenAI's clients raise as APIStatusError."""
+    """The error object that OpenAI's clients raise as APIStatusError."""
 
-    message: Annotated[str, Field(description="What came, what is allowed, what to do.")]
-    type: Annotated[str, Field(examples=[INVALID_REQUEST, *sorted(set(TYPES.values()))])]
-    param: Annotated[str | None, Field(description="the field to blame")]
-    code: Annotated[str, Field(json_schema_extra={"enum": sorted({CODES.get(code, code) for code in STATUSES})})]
+    message: str = Field(description="What came, what is allowed, what to do.")
+    type: str = Field(examples=[INVALID_REQUEST, *sorted(set(TYPES.values()))])
+    param: str | None = Field(description="the field to blame")
+    code: str = Field(json_schema_extra={"enum": [*sorted({CODES.get(code, code) for code in STATUSES})]})
 
 
 class OpenAIError(BaseModel):
@@ -57,7 +55,7 @@ def render_error(error: InlayError) -> Response:
 
 
 def _param(error: InlayError) -> str | None:
-    """Return the field of the body to blame."""
+    """Return the field of the body that the error is about."""
     if not error.field:
         return DEFAULT_PARAMS.get(error.code)
     name = str(error.field[0])

@@ -19,12 +19,12 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
-from service.http import formats, json_arrays
-from service.http.formats import JSON, OCTETS, Body, Headers, count_values, json_body
+from service.http.formats import JSON, OCTETS, array_response, count_values
+from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, pooled_bytes
+from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
@@ -42,13 +42,13 @@ VECTOR_BYTES = {"type": "string", "format": "binary", "description": "vectors in
 
 
 class Shape(NamedTuple):
-    """How the responses of a path look.
+    """The shape of a path's responses.
 
     Args:
         id_prefix: the beginning of the response's id.
         object: the `object` of an entry.
         field: the entry's field that holds the vector.
-        any_rows: it may answer with a vector for each token.
+        any_rows: whether the path may answer with a vector for each token.
     """
 
     id_prefix: str
@@ -132,15 +132,15 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = await embedder.embed(_for_model(decoded, model, shape), request.context)
         response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
         values = count_values(result)
-        headers, parts = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
+        response = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
-        return formats.response(headers, parts, b"openai-processing-ms: %d\r\n" % milliseconds)
+        return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 
 
 def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
-    """Return the request with the output that the path answers with.
+    """Return the request with the output that the path returns.
 
     Raises:
         WrongModelKind, BadRequest: the model cannot serve it.
@@ -171,7 +171,7 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
 
 
 def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
-    """Return the request for images, with the output that the path answers with; errors as `_for_model`."""
+    """Return the request for images, with the output that the path returns; raises as `_for_model`."""
     card, request, rows = model.card, decoded.request, decoded.form.rows
     options = request.options
     reads_images(card)
@@ -208,7 +208,7 @@ def _check_options(decoded: Decoded, model: Model) -> None:
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
-    """Raise OutOfRange for ids of a larger vocabulary; ids of another one that also exist here cannot be told apart."""
+    """Raise OutOfRange for ids outside the vocabulary; ids of another vocabulary within it are not noticed."""
     for index, sequence in enumerate(request.inputs):
         if isinstance(sequence, Ids) and len(sequence.ids) and (largest := int(sequence.ids.max())) >= vocab_size:
             raise OutOfRange(
@@ -221,7 +221,7 @@ def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
 
 
 def _shaped(output: Output, decoded: Decoded) -> Output:
-    """Return an output with its rows as the body asks for them."""
+    """Return an output with one vector per text after late chunking, and with normalized rows for token_embed."""
     if decoded.form.late_chunking:  # the spans of the joined texts were inputs of their own
         return output._replace(lengths=(1,) * len(output.rows), pooled=True)
     if decoded.form.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them
@@ -229,8 +229,8 @@ def _shaped(output: Output, decoded: Decoded) -> Output:
     return output
 
 
-def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> tuple[Headers, Body]:
-    """Return the headers and the body of a response."""
+def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> Response:
+    """Return a result in the form that a request asks for."""
     form, output = decoded.form, _shaped(result.outputs[0], decoded)
     if form.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
         result = result._replace(outputs=(output,))
@@ -246,17 +246,17 @@ def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: st
         "created": int(time()),
         "model": result.model,
         "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
-        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+        "usage": vllm_fields.usage(result.tokens),
     }
     if result.truncated:
         document["truncated"] = result.truncated
-    return json_body(document, output.rows.size)
+    return array_response(document, output.rows.size)
 
 
-def _base64(output: Output, embed_dtype: str, endianness: str) -> list[json_arrays.Base64]:
+def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Encoded]:
     """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
     integers = output.rows.dtype.kind in "iu"
     rows = output.rows if integers else pooled_bytes.narrowed(output.rows, embed_dtype)
     size, data = rows.dtype.itemsize * rows.shape[1], pooled_bytes.raw(rows, endianness)
     ends = [size * end for end in accumulate(output.lengths)]
-    return [json_arrays.Base64(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    return [base64_text(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

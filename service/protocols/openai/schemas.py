@@ -1,4 +1,4 @@
-"""Bodies and responses of OpenAI's routes as pydantic models, and how a body becomes an EmbedRequest.
+"""Bodies and responses of OpenAI's routes, and how a body becomes an EmbedRequest.
 
 The fields are OpenAI's, vLLM's and infinity's, and those by which Jina, Voyage and NVIDIA NIM name types of vectors and
 uses of texts; an unknown one is an error, because it is a typing mistake.
@@ -50,103 +50,82 @@ EXAMPLES: dict[str, dict[str, Any]] = {
 
 
 class EmbeddingsBody(BaseModel):
-    """What to embed, and the form of the response: OpenAI's fields, vLLM's and infinity's."""
+    """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
     model: vllm_fields.ModelName = None
-    encoding_format: Annotated[
-        Literal["float", "base64", "bytes", "bytes_only"],
-        Field(description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"),
-    ] = "float"
-    dimensions: Annotated[
-        int | None, Field(ge=0, description="an integer from 1: leading values kept, then normalised")
-    ] = None
-    user: Annotated[str | None, Field(description="a text; not used")] = None
-    embed_dtype: Annotated[
-        Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"],
-        Field(description="of base64 and bytes: float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2"),
-    ] = "float32"
-    endianness: Annotated[
-        Literal["native", "little", "big"], Field(description="of base64 and bytes: native (here: little), little, big")
-    ] = "native"
-    truncate_prompt_tokens: Annotated[
-        int | None,
-        Field(ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"),
-    ] = None
-    truncation_side: Annotated[
-        Literal["left", "right"] | None, Field(description="right keeps the beginning, left the end")
-    ] = None
-    normalize: Annotated[bool | None, Field(description="true scales vectors to unit length, false does not")] = None
-    use_activation: Annotated[bool | None, Field(description="as normalize: vLLM's newer name for it")] = None
-    add_special_tokens: Annotated[bool, Field(description="false: a text's bare pieces")] = True
-    priority: Annotated[Literal[0], Field(description="0: requests are answered as they come")] = 0
-    padding: Annotated[Literal["do_not_pad"] | None, Field(description="do_not_pad: nothing is padded here")] = None
-    cache_salt: Annotated[str | None, Field(description="a text; not used: no prompt is cached")] = None
+    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = Field(
+        "float", description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"
+    )
+    dimensions: int | None = Field(None, ge=0, description="an integer from 1: leading values kept, then normalised")
+    user: str | None = Field(None, description="a text; not used")
+    embed_dtype: Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"] = Field(
+        "float32", description="of base64 and bytes: float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2"
+    )
+    endianness: Literal["native", "little", "big"] = Field(
+        "native", description="of base64 and bytes: native (here: little), little, big"
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="right keeps the beginning, left the end"
+    )
+    normalize: bool | None = Field(None, description="true scales vectors to unit length, false does not")
+    use_activation: bool | None = Field(None, description="as normalize: vLLM's newer name for it")
+    add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
+    priority: Literal[0] = Field(0, description="0: requests are answered as they come")
+    padding: Literal["do_not_pad"] | None = Field(None, description="do_not_pad: nothing is padded here")
+    cache_salt: str | None = Field(None, description="a text; not used: no prompt is cached")
     request_id: vllm_fields.RequestId = None
-    modality: Annotated[
-        Literal["text", "image"] | None,
-        Field(description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"),
-    ] = None
-    task: Annotated[
-        str | None, Field(description="one of the model's tasks, whose adapters and prompt are used (Jina's field)")
-    ] = None
-    late_chunking: Annotated[
-        bool | None,
-        Field(description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"),
-    ] = None
-    normalized: Annotated[bool | None, Field(description="as normalize: Jina's name for it")] = None
-    input_type: Annotated[INPUT_TYPES | None, Field(description=INPUT_TYPE_ABOUT)] = None
-    output_dtype: Annotated[
-        Literal["float", "int8", "uint8", "binary", "ubinary"] | None,
-        Field(
-            description="float, int8 or uint8 (of a model that was calibrated), binary or ubinary (signs, eight to a "
-            "byte): integers, or their bytes in base64 (Voyage's field)"
-        ),
-    ] = None
-    embedding_type: Annotated[
-        JinaType | None, Field(description="as output_dtype; base64 is as encoding_format (Jina's field)")
-    ] = None
-    encoding_type: Annotated[
-        JinaType | None, Field(description="as embedding_type: what llama-index's client of Jina sends")
-    ] = None
-    output_dimension: Annotated[
-        int | None, Field(ge=1, description="an integer from 1: as dimensions (Voyage's field)")
-    ] = None
-    truncation: Annotated[
-        bool | None, Field(description="true cuts to what the model reads, false refuses (Voyage's field)")
-    ] = None
-    truncate: Annotated[
-        bool | Literal["NONE", "START", "END"] | None,
-        Field(
-            description="what is cut off a text that is too long: START, END, or NONE, which refuses (NIM's field); "
-            "true cuts its end, false refuses (Jina's field)"
-        ),
-    ] = None
+    modality: Literal["text", "image"] | None = Field(
+        None, description="text, or image: data URLs as input. Where it is sent, 0 dimensions are all"
+    )
+    task: str | None = Field(
+        None, description="one of the model's tasks, whose adapters and prompt are used (Jina's field)"
+    )
+    late_chunking: bool | None = Field(
+        None, description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"
+    )
+    normalized: bool | None = Field(None, description="as normalize: Jina's name for it")
+    input_type: INPUT_TYPES | None = Field(None, description=INPUT_TYPE_ABOUT)
+    output_dtype: Literal["float", "int8", "uint8", "binary", "ubinary"] | None = Field(
+        None,
+        description="float, int8 or uint8 (of a model that was calibrated), binary or ubinary (signs, eight to a "
+        "byte): integers, or their bytes in base64 (Voyage's field)",
+    )
+    embedding_type: JinaType | None = Field(
+        None, description="as output_dtype; base64 is as encoding_format (Jina's field)"
+    )
+    encoding_type: JinaType | None = Field(
+        None, description="as embedding_type: what llama-index's client of Jina sends"
+    )
+    output_dimension: int | None = Field(None, ge=1, description="an integer from 1: as dimensions (Voyage's field)")
+    truncation: bool | None = Field(
+        None, description="true cuts to what the model reads, false refuses (Voyage's field)"
+    )
+    truncate: bool | Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="what is cut off a text that is too long: START, END, or NONE, which refuses (NIM's field); "
+        "true cuts its end, false refuses (Jina's field)",
+    )
 
 
 class PoolingBody(EmbeddingsBody):
-    """The same, and which rows to return."""
+    """A body of /embeddings, and which rows to return."""
 
-    task: Annotated[
-        Literal["embed", "token_embed"] | None,
-        Field(description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"),
-    ] = None
-    output: Annotated[
-        str | None, Field(description="the name of one of the model's outputs, as it is; left out: as task says")
-    ] = None
-
-
-class OpenAIUsage(BaseModel):
-    """The tokens that were read, special ones included."""
-
-    prompt_tokens: int
-    total_tokens: int
+    task: Literal["embed", "token_embed"] | None = Field(
+        None, description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"
+    )
+    output: str | None = Field(
+        None, description="the name of one of the model's outputs, as it is; left out: as task says"
+    )
 
 
 class EmbeddingEntry(BaseModel):
-    """The vector of one input; of /embeddings."""
+    """The vector of one input of /embeddings."""
 
     object: Literal["embedding"]
     index: int
@@ -154,7 +133,7 @@ class EmbeddingEntry(BaseModel):
 
 
 class PoolingEntry(BaseModel):
-    """The vector of one input, or those of its tokens; of /pooling."""
+    """The vector of one input of /pooling, or those of its tokens."""
 
     object: Literal["pooling"]
     index: int
@@ -166,10 +145,10 @@ class _List(BaseModel):
     object: Literal["list"]
     created: int
     model: str
-    usage: OpenAIUsage
-    truncated: Annotated[
-        list[int] | None, Field(description="numbers of the inputs that were cut, from 0; absent: none was cut")
-    ] = None
+    usage: vllm_fields.Usage
+    truncated: list[int] | None = Field(
+        None, description="numbers of the inputs that were cut, from 0; absent: none was cut"
+    )
 
 
 class EmbeddingList(_List):
@@ -189,10 +168,10 @@ class OpenAIModel(BaseModel):
 
     id: str
     object: Literal["model"] = "model"
-    created: Annotated[int, Field(description="when it was exported, in seconds since 1970")]
+    created: int = Field(description="when it was exported, in seconds since 1970")
     owned_by: Literal["inlay"] = "inlay"
-    max_model_len: Annotated[int | None, Field(description="longest text, in tokens")]
-    root: Annotated[str, Field(description="what it was exported from")]
+    max_model_len: int | None = Field(description="longest text, in tokens")
+    root: str = Field(description="what it was exported from")
     parent: None = None
 
 
@@ -208,8 +187,8 @@ class AnswerForm(NamedTuple):
 
     Args:
         encoding: `encoding_format`, or Jina's word for it.
-        embed_dtype: of base64 and bytes.
-        endianness: of base64 and bytes.
+        embed_dtype: dtype of values in base64 and bytes.
+        endianness: byte order of values in base64 and bytes.
         rows: embed or token_embed, where the body of /pooling says which rows to return.
         images: whether the inputs are images.
         late_chunking: whether all texts are read as one.
@@ -224,11 +203,11 @@ class AnswerForm(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """A body.
+    """A body, decoded.
 
     Args:
-        request: what to compute; of images without its inputs.
-        form: of the response.
+        request: the request; for images it has no inputs yet.
+        form: form of the response.
         caller_id: the caller's own id of the request.
         pictures: the images to embed; empty: `request` has texts or token ids.
     """
@@ -247,7 +226,7 @@ class Decoder:
         self._cached_options = lru_cache(maxsize=256)(self._options)
 
     def __call__(self, body: bytes) -> Decoded:
-        """Return what a body holds.
+        """Return the decoded body.
 
         Raises:
             BadRequest: the body is not JSON, or a field cannot be read.
@@ -267,7 +246,7 @@ class Decoder:
         return Decoded(late_chunked(request) if form.late_chunking else request, form, request_id, [])
 
     def _options(self, rest: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
-        """Return the model's name, the options and the form of the response in a body's other fields."""
+        """Return the model's name, the options and the form of the response that a body's other fields set."""
         fields = validated(self._model, {"input": None} | orjson.loads(rest))
         pooling = fields if isinstance(fields, PoolingBody) else None
         _check_numbers(fields)
@@ -291,7 +270,7 @@ class Decoder:
             special_tokens=fields.add_special_tokens,
             input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
         )
-        return None if fields.model == vllm_fields.NOT_SPECIFIED else fields.model, options, form
+        return vllm_fields.named(fields.model), options, form
 
 
 def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:
@@ -306,7 +285,7 @@ def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:
 
 
 def late_chunked(request: EmbedRequest) -> EmbedRequest:
-    """Return the request for the vector of each text when all are read as one.
+    """Return the request for the vectors of texts that are read as one document.
 
     The first vector counts the tokens before its text too and the last those behind, as in Jina's own code (tests/
     test_api.py of jina-ai/late-chunking, which compares it with the API).
@@ -328,7 +307,7 @@ def late_chunked(request: EmbedRequest) -> EmbedRequest:
 
 
 def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
-    """Return how texts are cut, by vLLM's fields, Voyage's or NIM's."""
+    """Return how texts are cut, by the fields of vLLM, Voyage or NIM."""
     sent = [name for name in ("truncate_prompt_tokens", "truncation", "truncate") if getattr(fields, name) is not None]
     if len(sent) > 1:
         raise ConflictingFields(f"is sent, and so is {sent[0]}", field=(sent[1],), remedy="send one of them")
@@ -339,7 +318,7 @@ def _cut(fields: EmbeddingsBody) -> vllm_fields.Cut:
 
 
 def _precision(fields: EmbeddingsBody) -> str:
-    """Return the dtype of the vectors; raise ConflictingFields for fields that contradict one another."""
+    """Return the dtype of the vectors; raise ConflictingFields if fields contradict each other."""
     _check_same(fields, "embedding_type", "encoding_type")
     jina: str | None = fields.embedding_type or fields.encoding_type
     voyage, jina = fields.output_dtype, None if jina == "base64" else jina
@@ -356,28 +335,28 @@ def _precision(fields: EmbeddingsBody) -> str:
 
 
 def _check_numbers(fields: EmbeddingsBody) -> None:
-    """Raise OutOfRange for 0 dimensions, unless infinity's client sends them for all, and for a text of 0 tokens."""
+    """Raise OutOfRange for 0 dimensions, except with infinity's `modality`, and for 0 tokens of a text."""
     for name in ("truncate_prompt_tokens",) if fields.modality else ("dimensions", "truncate_prompt_tokens"):
         if getattr(fields, name) == 0:
             raise OutOfRange("is 0", field=(name,), allowed=f"allowed: {type(fields).model_fields[name].description}")
 
 
 def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
-    """Raise ConflictingFields where two fields of one meaning are sent and differ."""
+    """Raise ConflictingFields if two fields of one meaning differ."""
     values = [value for value in (getattr(fields, one), getattr(fields, other)) if value]
     if len(set(values)) > 1:
         raise ConflictingFields(f"is {values[1]}, and {one} {values[0]}", field=(other,), remedy="send one")
 
 
 def _check_late_chunking(fields: PoolingBody) -> None:
-    """Raise ConflictingFields for a field that asks for something else than vectors of texts."""
+    """Raise ConflictingFields for a field that late chunking does not support."""
     for name in ("task", "output"):
         if getattr(fields, name) not in (None, "embed"):
             raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
 
 
 def _check_image_fields(fields: EmbeddingsBody) -> None:
-    """Raise ConflictingFields for a field that says how texts are read, or what only their vectors have."""
+    """Raise ConflictingFields for a field that applies only to texts."""
     for name in TEXT_FIELDS:
         if name in fields.model_fields_set and getattr(fields, name) is not None:
             raise ConflictingFields("is of texts, and modality is image", field=(name,), remedy="leave it out")

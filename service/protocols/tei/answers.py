@@ -1,4 +1,4 @@
-"""Answers of text-embeddings-inference that may have very many entries: tokens, sparse vectors, vectors of tokens.
+"""Streams answers of text-embeddings-inference with very many entries: tokens, sparse vectors, token vectors.
 
 They are written in pieces, because a writer keeps the GIL for all that it is given at once.
 """
@@ -15,8 +15,9 @@ from proto import tei_pb2 as pb
 from service.embedding.requests import EmbedResult
 from service.embedding.tokenize.packing import split
 from service.embedding.tokenize.tokenizer import Token
-from service.http.formats import Body, Headers, buffer, count_values, json_body
+from service.http.formats import array_response, buffer, count_values
 from service.http.json_arrays import Encoded
+from service.http.response import Response
 
 VALUES_PIECE = 8192  # values of sparse vectors whose JSON is made at a time: two milliseconds
 TOKENS_PIECE = 2048  # tokens written at a time: one millisecond of JSON, five of messages
@@ -33,12 +34,12 @@ SPARSE_SCHEMA: dict[str, Any] = {
 }
 
 
-def sparse_json(result: EmbedResult) -> tuple[Headers, Body]:
-    """Return the headers and the JSON of a result's sparse vectors, a list of {"index", "value"} for each input."""
+def sparse_json(result: EmbedResult) -> Response:
+    """Return the JSON of a result's sparse vectors, a list of {"index", "value"} for each input."""
     (output,) = result.outputs
     assert output.indices is not None
     vectors = zip(split(output.indices, output.lengths), split(output.rows[:, 0], output.lengths), strict=True)
-    return json_body([Encoded(partial(_entries, *vector)) for vector in vectors], count_values(result))
+    return array_response([Encoded(partial(_entries, *vector)) for vector in vectors], count_values(result))
 
 
 def _entries(indices: NDArray[np.int32], values: NDArray[np.float32]) -> Iterator[bytes]:
@@ -54,7 +55,7 @@ def _entries(indices: NDArray[np.int32], values: NDArray[np.float32]) -> Iterato
 
 
 def sparse_message(result: EmbedResult) -> pb.EmbedSparseResponse:
-    """Return the sparse vector of a result's one text."""
+    """Return the sparse vector of a result with one text."""
     (output,) = result.outputs
     assert output.indices is not None
     message = pb.EmbedSparseResponse()
@@ -70,7 +71,7 @@ def tokens_json(texts: Sequence[Sequence[Token]]) -> bytes:
 
 
 def tokens_message(texts: Sequence[Sequence[Token]]) -> bytes:
-    """Return the wire bytes of the EncodeResponse of one text; those of several pieces make one message."""
+    """Return the wire bytes of the EncodeResponse of one text; the pieces together are one message."""
     (tokens,) = texts
     return b"".join([_encode_response(piece).SerializeToString() for piece in _pieces(tokens)])
 

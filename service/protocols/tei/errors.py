@@ -1,4 +1,4 @@
-"""The gRPC statuses of text-embeddings-inference. Over HTTP its errors are those of /embed (inlay/embed_answers.py)."""
+"""The gRPC statuses of text-embeddings-inference. Its HTTP errors are those of /embed (inlay/embed_answers.py)."""
 
 from service.errors import InlayError, Unauthorized
 from service.http.problem_details import error_type

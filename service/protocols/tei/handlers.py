@@ -1,4 +1,4 @@
-"""The handlers behind text-embeddings-inference's REST routes."""
+"""The handlers of text-embeddings-inference's REST routes."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -12,24 +12,23 @@ from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import ranking
 from service.embedding.pooling import normalize
-from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
-from service.http import formats
-from service.http.formats import FORMATS, count_values, negotiate
+from service.http.formats import count_values, encoder
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, timing_headers
-from service.protocols.inlay.embed import EmbedHandler
+from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
 from service.protocols.tei.operations import (
     Operations,
     pooled_output,
+    reading_of,
     sparse_output,
     token_output,
 )
@@ -65,7 +64,7 @@ class Handlers:
         return await self._embed(request)
 
     def _handler(self, body: bytes) -> Callable[[Request], Awaitable[Response]]:
-        """Return the handler that a body is for."""
+        """Return the handler of a body."""
         data = parse_json(body)
         if type(data) is not dict:
             return self._embed
@@ -83,50 +82,42 @@ class Handlers:
 
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
-        encode = FORMATS[negotiate(request.headers.get(b"accept"))]
+        encode = encoder(request.headers.get(b"accept"))
         body, inputs = await read_json(request, self._vectors_body, schemas.AllVectorsBody)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options_of(body), token_output, request.context)
         if body.normalize_tokens:
             result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
-        headers, parts = await inline_or_in_thread(count_values(result), encode, bare, False)
-        return formats.response(headers, parts, self._timing(request, result))
+        response = await inline_or_in_thread(count_values(result), encode, bare, False)
+        return self._timed(request, response, result)
 
     async def embed_sparse(self, request: Request) -> Response:
-        """Return the values of each input's sparse vector that are not 0."""
+        """Return the non-zero values of each input's sparse vector."""
         body, inputs = await read_json(request, self._vectors_body, schemas.SparseBody)
         self._operations.check_batch(len(inputs), "inputs")
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         model = self._registry.get(body.model)
         result = await self._operations.embed(model, inputs, options, sparse_output, request.context)
-        headers, parts = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
-        return formats.response(headers, parts, self._timing(request, result))
+        response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
+        return self._timed(request, response, result)
 
     async def similarity(self, request: Request) -> Response:
-        """Return the score of a text with each of the others."""
-        body = await read_json(request, _similarity_body)
-        texts, model = body.inputs, self._registry.get(body.model)
+        """Return the similarity of a text to each of the others."""
+        body, texts, parameters = await read_json(request, schemas.similarity_body)
+        model, options = self._registry.get(body.model), options_of(parameters)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
-        options = options_of(body.parameters or schemas.ComparisonParameters())
         scores: NDArray[Any]
         if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
-                self._embedder,
-                model,
-                texts.source_sentence,
-                texts.sentences,
-                request.context,
-                options.truncate,
-                options.truncation_direction,
-                options.prompt_name,
+                self._embedder, model, texts.source_sentence, texts.sentences, request.context, options
             )
         else:
             inputs = [Text(texts.source_sentence), *map(Text, texts.sentences)]
             options = options._replace(normalize=True)
             result = await self._operations.embed(model, inputs, options, pooled_output, request.context)
             scores = _cosines(result)
-        return self._timed(request, scores.astype(np.float32), result)
+        return self._timed(request, json_response(scores.astype(np.float32)), result)
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
@@ -154,12 +145,15 @@ class Handlers:
         labelled = await self._operations.label(
             self._registry.get(body.model), [Text(*row) for row in rows], options_of(body), activation, request.context
         )
-        predictions = await inline_or_in_thread(labelled.scores.size, _predictions, labelled, parameters.top_k)
+        predictions = await inline_or_in_thread(
+            labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
+        )
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
-        return self._timed(request, predictions if nested else predictions[0], labelled.result)
+        document = predictions if nested else predictions[0]
+        return self._timed(request, json_response(document), labelled.result)
 
     async def rerank(self, request: Request) -> Response:
-        """Return the texts' numbers and scores, the best first; a body with `documents` is another protocol's."""
+        """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
         data = await read_json(request, parse_json)
         if type(data) is dict and "texts" not in data:
             if "documents" in data:
@@ -167,37 +161,29 @@ class Handlers:
             raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
         request.render_error = render_ranking_problem
         body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
-        ranks = await self._operations.rank(
-            self._registry.get(body.model), body.query, body.texts, options_of(body), body.raw_scores, request.context
-        )
+        model, reading = self._registry.get(body.model), reading_of(options_of(body), body.raw_scores)
+        ranks = await self._operations.rank(model, body.query, body.texts, reading, request.context)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return self._timed(request, best, ranks.result)
+        return self._timed(request, json_response(best), ranks.result)
 
     async def info(self, request: Request) -> Response:
-        """Return what is served, and its limits."""
+        """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
         return json_response(self._operations.info(self._registry.get(query.model)).model_dump())
 
-    def _timing(self, request: Request, result: EmbedResult) -> bytes:
-        return timing_headers.lines(result, self._registry, request.arrived)
-
-    def _timed(self, request: Request, document: Any, result: EmbedResult) -> Response:
-        return json_response(document)._replace(lines=self._timing(request, result))
+    def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
+        return response._replace(lines=timing_lines(result, self._registry, request.arrived))
 
 
 def _is_marked(body: bytes) -> bool:
-    """Return whether a body may be of another operation than /embed."""
+    """Return whether a body may be for another operation than /embed."""
     return any([mark in body for mark in MARKS])
 
 
 def _body_of(body: bytes, model: type[Body]) -> Body:
     return validated(model, parse_json(body))
-
-
-def _similarity_body(body: bytes) -> schemas.SimilarityBody:
-    return schemas.similarity_body(parse_json(body))
 
 
 def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
@@ -212,14 +198,6 @@ def _normalized(result: EmbedResult) -> EmbedResult:
 
 
 def _cosines(result: EmbedResult) -> NDArray[np.float64]:
-    """Return the products of the first unit vector with the others, [n - 1]."""
+    """Return the cosines of the first vector with the others, [n - 1]."""
     source, *_ = rows = result.outputs[0].rows.astype(np.float64)
     return np.asarray(rows[1:] @ source)
-
-
-def _predictions(labelled: Labelled, top_k: int | None) -> list[list[dict[str, Any]]]:
-    """Return the best `top_k` labels of each text; None: all."""
-    return [
-        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
-        for index in range(len(labelled.scores))
-    ]

@@ -1,10 +1,10 @@
-"""Operations of text-embeddings-inference that its REST and gRPC share, and what they make of a model.
+"""Operations that text-embeddings-inference's REST and gRPC share.
 
 Both read their requests into EmbedOptions, which say how texts are cut and which prompt they get.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -17,10 +17,10 @@ from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
-from service.embedding.ranking import Labelled, Ranks
+from service.embedding.ranking import Labelled, Ranks, Reading, Scorer
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import Token, Tokenizer
+from service.embedding.tokenize.tokenizer import Token, Tokenizer, sized
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.inlay import needs
@@ -36,18 +36,18 @@ POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: i
 class Info(BaseModel):
     """What is served, and its limits."""
 
-    model_id: Annotated[str, Field(description="the Hub id it was made from, else its name here")]
-    model_sha: Annotated[str | None, Field(description="the Hub's revision, which is not kept here")] = None
+    model_id: str = Field(description="the Hub id it was made from, else its name here")
+    model_sha: str | None = Field(default=None, description="the Hub's revision, which is not kept here")
     model_dtype: str
     served_model_name: str
     model_type: dict[str, dict[str, Any]]
-    max_concurrent_requests: Annotated[int, Field(description="of this process")]
-    max_input_length: Annotated[int, Field(description="in tokens, special ones included")]
-    max_batch_tokens: Annotated[int, Field(description="tokens that run together; a longer single input runs alone")]
+    max_concurrent_requests: int = Field(description="of this process")
+    max_input_length: int = Field(description="in tokens, special ones included")
+    max_batch_tokens: int = Field(description="tokens that run together; a longer single input runs alone")
     max_batch_requests: int | None = None
-    max_client_batch_size: Annotated[int, Field(description="inputs of one request")]
+    max_client_batch_size: int = Field(description="inputs of one request")
     auto_truncate: bool
-    tokenization_workers: Annotated[int, Field(description="threads that tokenise one request's texts")]
+    tokenization_workers: int = Field(description="threads that tokenise one request's texts")
     version: str
     sha: str | None = None
     docker_label: str | None = None
@@ -58,10 +58,14 @@ class Operations:
 
     Its methods raise WrongModelKind where a model does not do what they are for, and the errors of
     EmbeddingPipeline.embed.
+
+    Attributes:
+        scorer: scores pairs of texts.
     """
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._embedder, self._settings = context, context.embedder, context.settings
+        self.scorer = Scorer(context.embedder, context.budget, context.settings)
 
     async def embed(
         self,
@@ -71,17 +75,16 @@ class Operations:
         output_of: Callable[[Card], str],
         call: RequestContext,
     ) -> EmbedResult:
-        """Return the one output of a model that `output_of` names."""
+        """Return the one output that `output_of` names for a model."""
         options = options._replace(outputs=(output_of(model.card),))
         return await self._embedder.embed(EmbedRequest(inputs, model.card.name, options), call)
 
     async def rank(
-        self, model: Model, query: str, texts: Sequence[str], options: EmbedOptions, raw: bool, call: RequestContext
+        self, model: Model, query: str, texts: Sequence[str], reading: Reading, call: RequestContext
     ) -> Ranks:
-        """Return the scores of texts with a query: logits where they are `raw`, else their sigmoids."""
+        """Return the scores of texts with a query."""
         self.check_batch(len(texts), "texts")
-        truncate, side = options.truncate, options.truncation_direction
-        return await ranking.rank(self._embedder, model, query, texts, call, truncate, side, raw_or_sigmoid(raw))
+        return await self.scorer.score(model, [(query, text) for text in texts], call, reading)
 
     async def label(
         self,
@@ -92,8 +95,7 @@ class Operations:
         call: RequestContext,
     ) -> Labelled:
         """Return the scores of the labels of texts, or of pairs of texts; `activation` None: the model's own."""
-        truncate, side = options.truncate, options.truncation_direction
-        return await ranking.classify(self._embedder, model, texts, call, truncate, side, activation)
+        return await ranking.classify(self._embedder, model, texts, call, options, activation)
 
     async def tokenize(
         self,
@@ -115,13 +117,14 @@ class Operations:
         characters = sum(map(len, texts))
         with self._context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
             texts = [prompt + text for text in texts]
-            return await tokenizer.tokens(texts, special_tokens, settings.max_request_tokens, written)
+            most = settings.max_request_tokens
+            return await sized(sum(map(len, texts)), lambda: written(tokenizer.tokens(texts, special_tokens, most)))
 
     async def decode(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
         tokenizer = _tokenizer(model)
         self.check_batch(len(sequences), "ids")
-        return await tokenizer.decode(sequences, skip_special_tokens)
+        return await sized(sum(map(len, sequences)), tokenizer.decode, sequences, skip_special_tokens)
 
     def info(self, model: Model) -> Info:
         """Return the document of /info about this server and a model."""
@@ -142,7 +145,7 @@ class Operations:
         )
 
     def check_batch(self, size: int, name: str, *, besides: int = 0) -> None:
-        """Raise EmptyRequest or TooLarge for a list of no items, or of more than are left with `besides` others."""
+        """Raise EmptyRequest for an empty list, TooLarge for one that with `besides` others exceeds the limit."""
         most = self._settings.max_inputs - besides
         if not size:
             raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
@@ -150,9 +153,9 @@ class Operations:
             raise TooManyInputs(f"batch size {size} > maximum allowed batch size {most}", remedy=f"send fewer {name}")
 
 
-def raw_or_sigmoid(raw: bool) -> ScoreActivation:
-    """Return what is made of the logits of a ranking."""
-    return "identity" if raw else "sigmoid"
+def reading_of(options: EmbedOptions, raw: bool) -> Reading:
+    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
+    return Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
 
 
 def _tokenizer(model: Model) -> Tokenizer:
@@ -196,7 +199,7 @@ def token_output(card: Card) -> str:
     """Return the name of the output that holds one vector per token: the encoder's, else the input layer's.
 
     Raises:
-        WrongModelKind: there is neither.
+        WrongModelKind: the model has neither.
     """
     for name in (HIDDEN, INPUT_LAYER):
         if name in card.outputs:

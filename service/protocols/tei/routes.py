@@ -1,4 +1,4 @@
-"""text-embeddings-inference's REST routes; POST /embed, whose fields are a superset of TEI's, is in protocols/inlay.
+"""text-embeddings-inference's REST routes; POST /embed, which accepts its fields too, is in protocols/inlay.
 
 Errors are problem documents, which hold TEI's `error` and `error_type` too.
 """
@@ -14,14 +14,15 @@ from service.http.formats import JSON
 from service.http.openapi import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import Answer, Example, Handler, RequestBody, Route, RouteGroup, Schema
-from service.protocols.inlay import needs, timing_headers
+from service.protocols.inlay import needs
+from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
 from service.protocols.inlay.tags import TEI
 from service.protocols.tei import answers, operations, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 HELLO = ["hello world"]
-HEADERS = timing_headers.HEADERS | truncation.HEADERS
+HEADERS = TIMING_HEADERS | truncation.HEADERS
 COMPARED = {"source_sentence": "a text", "sentences": ["another", "a third"]}
 RANKED = {"query": "a text", "texts": ["another", "a third"]}
 EITHER = {
@@ -99,13 +100,13 @@ def _info_route(handlers: Handlers) -> Route:
 
 
 def _post(path: str, handler: Handler, summary: str, body: RequestBody, answer: Answer, **others: Any) -> Route:
-    """Return a row; `others` are further fields of Route."""
+    """Return a Route of POST; `others` are its further fields."""
     name, answers = f"tei_{path[1:] or 'root'}", {200: answer, 401: UNAUTHORIZED, 424: WRONG_KIND}
     return Route("POST", path, handler, name, summary, TEI, body=body, answers=answers, **others)
 
 
 def _in_every_format(schema: Schema) -> Answer:
-    """Return the answer of a route with the formats of /embed, its JSON as in `schema`."""
+    """Return the answer of a route with the formats of /embed; its JSON follows `schema`."""
     return Answer(content={**VECTORS_ANSWER.content, JSON: schema}, headers=VECTORS_ANSWER.headers)
 
 

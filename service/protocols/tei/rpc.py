@@ -16,19 +16,20 @@ from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
 from service.embedding.model import Model
-from service.embedding.ranking import Reading, Scorer, classifies, ranks_pairs
+from service.embedding.ranking import classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
 from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.http.formats import count_values
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, timing_headers
+from service.protocols.inlay import needs
+from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.operations import (
     Operations,
     pooled_output,
-    raw_or_sigmoid,
+    reading_of,
     sparse_output,
     token_output,
 )
@@ -44,11 +45,11 @@ PredictRequest = pb.PredictRequest | pb.PredictPairRequest
 
 
 class Timed(NamedTuple):
-    """An answer whose metadata says what it took.
+    """An answer whose metadata holds timings.
 
     Args:
         message: without its metadata.
-        result: of the core.
+        result: result of the core.
         seconds: since the request was taken up.
         entries: wire bytes of the message's first field, which are written apart from it.
     """
@@ -60,7 +61,7 @@ class Timed(NamedTuple):
 
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
-    """Return the services of tei.v1; health checks report NOT_SERVING for those that no model here supports."""
+    """Return the services of tei.v1; health checks report NOT_SERVING for those that no loaded model supports."""
     registry = context.registry
 
     def serves(*kinds: str) -> Callable[[], bool]:
@@ -123,7 +124,7 @@ def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[...,
 
 
 def _with_streams(*methods: Method) -> list[Method]:
-    """Return unary methods, and for each the one that answers a stream of its requests."""
+    """Return unary methods, each with its method that answers a stream of requests."""
     streams = [
         replace(method, name=f"{method.name}Stream", kind="bidirectional", initial_metadata=None) for method in methods
     ]
@@ -131,11 +132,10 @@ def _with_streams(*methods: Method) -> list[Method]:
 
 
 class Handlers:
-    """Handlers of tei.v1, each for one request of the default model."""
+    """Handlers of tei.v1; each serves the default model."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context, self._operations = context, Operations(context)
-        self._scorer = Scorer(context.embedder, context.budget, context.settings)
 
     def _model(self) -> Model:
         registry = self._context.registry
@@ -148,7 +148,7 @@ class Handlers:
         return registry.default
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
-        """Return the same as /info."""
+        """Return the answer of /info."""
         info = self._operations.info(self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
         (kind,) = info.model_type
@@ -188,7 +188,7 @@ class Handlers:
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
-        return timing_headers.metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
+        return timing_metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
 
     async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
         """Return the tokens of a text, as wire bytes."""
@@ -220,12 +220,12 @@ class Handlers:
     async def rerank(self, request: pb.RerankRequest, call: RequestContext) -> Timed:
         """Return the texts' numbers and scores, the best first."""
         started, model, texts = perf_counter(), self._ranking_model(), list(request.texts)
-        options, raw = _options(request), request.raw_scores
-        ranks = await self._operations.rank(model, request.query, texts, options, raw, call)
+        reading = reading_of(_options(request), request.raw_scores)
+        ranks = await self._operations.rank(model, request.query, texts, reading, call)
         return _ranked(ranks, texts if request.return_text else None, started)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
-        """Return the same of the pairs of a stream; the first message says whether scores are raw and texts returned.
+        """Rank the pairs of a stream; the first message says whether to return raw scores and texts.
 
         Each pair is cut as its own message says.
         """
@@ -238,14 +238,13 @@ class Handlers:
             if characters > settings.max_request_characters:
                 raise limits.too_many_characters(characters, settings.max_request_characters)
         self._operations.check_batch(len(read), "texts")
-        activation = raw_or_sigmoid(read[0].raw_scores)
         pairs = [(request.query, request.text) for request in read]
-        readings = [Reading(each.truncate, _direction(each.truncation_direction), activation) for each in read]
-        ranks = await self._scorer.score_each(model, pairs, call, readings)
+        readings = [reading_of(_options(request), read[0].raw_scores) for request in read]
+        ranks = await self._operations.scorer.score_each(model, pairs, call, readings)
         return _ranked(ranks, [request.text for request in read] if read[0].return_text else None, started)
 
     def _ranking_model(self) -> Model:
-        """Return the default model; raise WrongModelKind before a stream is read if it does not rank."""
+        """Return the default model; raise WrongModelKind if it does not rank, before a stream is read."""
         model = self._model()
         if not ranks_pairs(model.card):
             raise ranking.not_a_ranker(model.card)
@@ -261,7 +260,7 @@ def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None, started: float) -
 
 
 def timed_response(answer: Timed) -> bytes:
-    """Return a serialized message with its metadata, which stands behind its entries."""
+    """Return a serialized message with its metadata, which follows its entries."""
     result, times = answer.result, answer.result.times
     metadata = pb.Metadata(
         compute_chars=result.characters,
@@ -288,7 +287,7 @@ def _direction(number: int) -> Direction:
     return DIRECTIONS[number]
 
 
-def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest) -> EmbedOptions:
+def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest | pb.RerankStreamRequest) -> EmbedOptions:
     """Return how the texts of a message are cut."""
     return EmbedOptions(truncate=request.truncate, truncation_direction=_direction(request.truncation_direction))
 

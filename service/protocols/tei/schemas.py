@@ -1,15 +1,15 @@
-"""Bodies and responses of text-embeddings-inference's routes as pydantic models.
+"""Bodies and responses of text-embeddings-inference's routes.
 
 Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
-from service.http.validation_errors import quoted, validated, validation_error
+from service.http.validation_errors import parse_json, quoted, validated
 from service.protocols.inlay.inputs import INPUTS
 
 MAX_ID = 2**32 - 1
@@ -28,7 +28,7 @@ OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 class StrictBody(BaseModel):
-    """A body that takes the fields of its model alone, without converting values."""
+    """A body that accepts only the fields of its model, without converting values."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -41,33 +41,32 @@ class TokenVectorsBody(StrictBody):
     truncate: Truncate = None
     truncation_direction: Side = "Right"
     prompt_name: PromptName = None
-    normalize: Annotated[bool | None, Field(description="true or false; not used: tei-client sends it")] = None
+    normalize: bool | None = Field(None, description="true or false; not used: tei-client sends it")
 
 
 class AllVectorsBody(TokenVectorsBody):
-    """What to embed token by token, and whether the vectors are scaled."""
+    """What to embed token by token, and whether to normalize the vectors."""
 
-    normalize_tokens: Annotated[
-        bool | None, Field(description="true scales the vector of each token to unit length; left out: false")
-    ] = None
+    normalize_tokens: bool | None = Field(
+        None, description="true scales the vector of each token to unit length; left out: false"
+    )
 
 
 class SparseBody(TokenVectorsBody):
     """What to embed as sparse vectors."""
 
-    input_type: Annotated[
-        Literal["query", "document"] | None,
-        Field(description="query or document, where the model reads them in different ways"),
-    ] = None
-    max_active_dims: Annotated[
-        int | None, Field(gt=0, description="an integer from 1: the largest values kept of each vector")
-    ] = None
+    input_type: Literal["query", "document"] | None = Field(
+        None, description="query or document, where the model reads them in different ways"
+    )
+    max_active_dims: int | None = Field(
+        None, gt=0, description="an integer from 1: the largest values kept of each vector"
+    )
 
 
 class ComparedTexts(StrictBody):
-    """A text and those it is compared with."""
+    """A text, and the texts to compare it with."""
 
-    source_sentence: Annotated[str, Field(description="a text")]
+    source_sentence: str = Field(description="a text")
     sentences: Texts
 
 
@@ -80,20 +79,22 @@ class ComparisonParameters(StrictBody):
 
 
 class SimilarityBody(StrictBody):
-    """A text, those it is compared with, and how they are read."""
+    """A text, the texts to compare it with, and how they are read."""
 
-    inputs: Annotated[ComparedTexts, Field(description="an object with source_sentence and sentences")]
-    parameters: Annotated[
-        ComparisonParameters | None, Field(description="an object with truncate, truncation_direction and prompt_name")
-    ] = None
+    inputs: Annotated[dict[str, Any], WithJsonSchema(ComparedTexts.model_json_schema())] = Field(
+        description="an object with source_sentence and sentences"
+    )
+    parameters: Annotated[dict[str, Any] | None, WithJsonSchema(ComparisonParameters.model_json_schema())] = Field(
+        None, description="an object with truncate, truncation_direction and prompt_name"
+    )
     model: ModelName = None
 
 
 class TokenizeBody(StrictBody):
     """Texts, and whether to add the model's special tokens."""
 
-    inputs: Annotated[str | Texts, Field(description="a text or a list of texts")]
-    add_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
+    inputs: str | Texts = Field(description="a text or a list of texts")
+    add_special_tokens: bool = Field(True, description="true or false; left out: true")
     prompt_name: PromptName = None
     model: ModelName = None
 
@@ -102,45 +103,43 @@ class DecodeBody(StrictBody):
     """Token ids, and whether to leave special tokens out of their text."""
 
     ids: Annotated[Any, WithJsonSchema({"anyOf": [ID_LIST, {"type": "array", "items": ID_LIST}]})]
-    skip_special_tokens: Annotated[bool, Field(description="true or false; left out: true")] = True
+    skip_special_tokens: bool = Field(True, description="true or false; left out: true")
     model: ModelName = None
 
 
 class PredictParameters(StrictBody):
-    """What huggingface_hub sends beside a text, as Hugging Face's Inference API has it."""
+    """The parameters that huggingface_hub sends with a text, as in Hugging Face's Inference API."""
 
-    function_to_apply: Annotated[
-        Literal["sigmoid", "softmax", "none"] | None, Field(description="sigmoid, softmax or none")
-    ] = None
-    top_k: Annotated[int | None, Field(ge=1, description="an integer from 1: so many labels, the best")] = None
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(
+        default=None, description="sigmoid, softmax or none"
+    )
+    top_k: int | None = Field(default=None, ge=1, description="an integer from 1: so many labels, the best")
 
 
 class PredictBody(StrictBody):
-    """What a classifier reads."""
+    """Texts or pairs to classify."""
 
-    inputs: Annotated[
-        str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)],
-        Field(description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'),
-    ]
+    inputs: str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)] = Field(
+        description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'
+    )
     truncate: Truncate = None
     truncation_direction: Side = "Right"
     raw_scores: RawScores = False
-    parameters: Annotated[
-        PredictParameters | None,
-        Field(description="an object with function_to_apply and top_k; with it a single text has a list of one"),
-    ] = None
+    parameters: PredictParameters | None = Field(
+        None, description="an object with function_to_apply and top_k; with it a single text has a list of one"
+    )
     model: ModelName = None
 
 
 class RerankBody(StrictBody):
-    """What a re-ranker reads."""
+    """A query and texts to rank."""
 
-    query: Annotated[str, Field(description="a text")]
+    query: str = Field(description="a text")
     texts: Texts
     truncate: Truncate = None
     truncation_direction: Side = "Right"
     raw_scores: RawScores = False
-    return_text: Annotated[bool, Field(description="true repeats each text in the response")] = False
+    return_text: bool = Field(False, description="true repeats each text in the response")
     model: ModelName = None
 
 
@@ -154,9 +153,9 @@ class Prediction(BaseModel):
 class Rank(BaseModel):
     """One text of a ranking."""
 
-    index: Annotated[int, Field(description="its number among the texts, from 0")]
+    index: int = Field(description="its number among the texts, from 0")
     score: float
-    text: Annotated[str | None, Field(description="with return_text")] = None
+    text: str | None = Field(None, description="with return_text")
 
 
 class InfoQuery(StrictBody):
@@ -171,28 +170,19 @@ class TextToken(BaseModel):
     id: int
     text: str
     special: bool
-    start: Annotated[int | None, Field(description="in UTF-8 bytes; null: a special token")]
+    start: int | None = Field(description="in UTF-8 bytes; null: a special token")
     stop: int | None
 
 
-def similarity_body(data: Any) -> SimilarityBody:
-    """Return a JSON value as a SimilarityBody; an error names the field inside `inputs` or `parameters`.
-
-    Raises:
-        BadRequest: the first fault.
-    """
-    try:
-        return SimilarityBody.model_validate(data)
-    except ValidationError as error:
-        parts: dict[str, type[BaseModel]] = {"inputs": ComparedTexts, "parameters": ComparisonParameters}
-        for name, model in parts.items():
-            if type(data) is dict and type(data.get(name)) is dict:
-                validated(model, data[name], (name,))
-        raise validation_error(error, SimilarityBody) from None
+def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, ComparisonParameters]:
+    """Return a body of /similarity and its members; raise BadRequest for the first fault."""
+    body = validated(SimilarityBody, parse_json(sent))
+    texts = validated(ComparedTexts, body.inputs, ("inputs",))
+    return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
 
 def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | RerankBody) -> EmbedOptions:
-    """Return how the texts of a body are cut, and the prompt that they get."""
+    """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,
         truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
@@ -201,7 +191,7 @@ def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | Rer
 
 
 def id_lists(ids: Any) -> list[list[int]]:
-    """Return one list of ids, or several, as several.
+    """Return one list of ids as a list of lists; several as they are.
 
     Raises:
         BadRequest: a value is not an id or a list of ids.

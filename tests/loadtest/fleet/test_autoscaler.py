@@ -51,7 +51,7 @@ def followed(rule: Rule, start_seconds: int = 15) -> Trace:
     return follow(rule, lambda second: 4.0 if second < 600 else 20.0, 3600, 5000.0, LINEAR, start_seconds)
 
 
-def test_cpu_rule_recovers_from_a_step_and_settles_above_the_need() -> None:
+def test_cpu_rule_recovers_from_a_step_and_settles_above_need() -> None:
     figures = summary(followed(BUSY), 600)
     assert 0 < figures["recovered_seconds"] < 120
     assert 1.2 < figures["replicas_over_needed"] < 2.2

@@ -89,7 +89,7 @@ def test_replica_of_two_cores_runs_two_batches_at_a_time() -> None:
     assert ended == [1.0, 1.0]
 
 
-def test_replica_that_serves_as_many_as_it_may_says_when_to_come_back() -> None:
+def test_full_replica_says_when_to_come_back() -> None:
     clock = Clock()
     one = replica(clock, [], [])
     waits = [one.offer(call(clock, 1)) for _ in range(1100)]

@@ -12,9 +12,7 @@ from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
 from models.errors import BadCheckpoint
-from service.embedding.ranking import rank
 from service.embedding.requests import Ids
-from service.request_context import RequestContext
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json
 from tests.models.artifacts.test_adoption import CONFIG, TABLE, WIDTH, folder_of
@@ -81,8 +79,7 @@ async def test_logits_of_tokens_are_the_graphs(tmp_path: Path) -> None:
 
 async def test_a_graph_of_one_label_ranks(tmp_path: Path) -> None:
     adopted(tmp_path, graph(1), SEQUENCE)
-    service = Service(tmp_path / "store")
-    ranks = await rank(service.pipeline, service.registry.get(None), "a", ["b", "c d"], RequestContext())
+    ranks = await Service(tmp_path / "store").rank("a", ["b", "c d"])
     score = 1 / (1 + np.exp(-float((TABLE[2] @ head(1))[0])))  # of [CLS]
     np.testing.assert_allclose(ranks.scores, score, rtol=1e-6, atol=1e-6)
 

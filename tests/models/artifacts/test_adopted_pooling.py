@@ -63,7 +63,7 @@ def exclude_prompt(folder: Path, prompts: dict[str, str]) -> None:
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts})
 
 
-async def test_excluded_prompt_is_not_pooled_where_the_graph_gives_tokens(tmp_path: Path) -> None:
+async def test_excluded_prompt_is_not_pooled_if_graph_returns_tokens(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "x", model(pooled=True))
     write_sentence_files(folder, "mean", normalize=False)
     exclude_prompt(folder, {"query": "hello "})

@@ -53,7 +53,7 @@ def test_a_decoder_in_int8_is_close_and_keeps_its_bits(family: str, tmp_path: Pa
         assert rows([text])[0].tobytes() == together.tobytes(), len(text)
 
 
-def test_an_embedder_of_the_last_token_is_measured_by_its_vectors(tmp_path: Path) -> None:
+def test_last_token_embedder_is_measured_by_its_vectors(tmp_path: Path) -> None:
     card = export(write_embedder(tmp_path / "x"), tmp_path / "out", int8=Int8Options(min_cosine=0.9))
     assert card.pooling is not None
     assert card.pooling.mode == "lasttoken"

@@ -109,7 +109,7 @@ def test_a_template_that_carries_no_pair_is_the_reason(template: str | None, tmp
     assert "does not carry a query and a document" in (card.no_classifier_reason or "")
 
 
-def test_a_bare_checkpoint_ranks_by_the_option_and_qwen3s_template(tmp_path: Path) -> None:
+def test_bare_checkpoint_ranks_by_option_and_qwen3s_template(tmp_path: Path) -> None:
     folder = write_reranker(tmp_path / "x", None)
     assert exported(folder).classifier is None
     card = exported(folder, reranker="yes,no")

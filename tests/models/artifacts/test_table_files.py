@@ -7,12 +7,12 @@ import pytest
 from safetensors import safe_open
 
 from models.artifacts.table_files import FORMATS, write
+from models.checkpoints.hub import Progress
 from models.errors import BadEncoding
 from models.positions import alibi
 from models.positions.rope.frequencies import Rope
 from models.positions.rope.table import tabulate
 from models.positions.table import Table
-from models.progress import Progress
 
 
 def test_a_stop_leaves_no_half_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from models.checkpoints import pickled
 from models.checkpoints.pickled import read_pickled
 from models.errors import BadCheckpoint
-from service.protocols.inlay.torch_file import torch_file
+from service.protocols.inlay.prompt_embeds import torch_file
 from tests.torch_files import (
     ORDERED,
     STORAGES,

@@ -31,7 +31,7 @@ from models.recipes.positional_encodings import EVERY_LAYER, Alibi, Buckets, Enc
 from models.recipes.typed_json import from_json
 from service.cli.main import main
 from service.errors import NotFound
-from service.protocols.inlay.positions.model_schemes import CardAndWeights, available, check_has
+from service.protocols.inlay.positions.schemes import CardAndWeights, available, check_has
 from tests.golden_cases import case, write_checkpoint, write_folder
 from tests.sweeps import sampled
 

@@ -21,10 +21,10 @@ from models.artifacts import weights
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.verification import verify
+from models.checkpoints.hub import Progress
 from models.checkpoints.safetensors import CHUNK_BYTES
 from models.errors import BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
-from models.progress import Progress
 from models.tables import quantization
 from models.tables.quantization import Kind
 from service.cli.main import main

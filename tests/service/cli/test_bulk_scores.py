@@ -10,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.ranking import rank
 from service.embedding.requests import Text
-from service.request_context import RequestContext
 from tests.classifier_models import write_classifier
 from tests.embed_requests import embed_request
 from tests.reranker_models import IDS, write_reranker
@@ -58,7 +56,7 @@ def test_scores_of_pairs_are_those_of_the_service(name: str, store: Path, inlay:
     service = Service(store)
     for row in KNOWN:
         query, document = str(QUERIES[row]), str(DOCUMENTS[row])
-        ranks = asyncio.run(rank(service.pipeline, service.registry.get(name), query, [document], RequestContext()))
+        ranks = asyncio.run(service.rank(query, [document], name))
         np.testing.assert_array_equal(got[row], ranks.scores.astype(np.float32))
 
 

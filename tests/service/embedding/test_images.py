@@ -74,7 +74,7 @@ async def test_vectors_over_the_limit_are_refused_before_the_run(
         await limited(catalog, max_bytes=1000).embed(ImagesRequest([image(catalog)] * 2), RequestContext())
 
 
-async def test_pixels_and_vectors_are_reserved_until_the_answer_has_left(catalog: ModelRegistry) -> None:
+async def test_pixels_and_vectors_are_reserved_until_answer_is_sent(catalog: ModelRegistry) -> None:
     context = RequestContext()
     await limited(catalog).embed(ImagesRequest([image(catalog)] * 2), context)
     assert len(context.reservations or ()) == 3

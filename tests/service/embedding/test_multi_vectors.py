@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.export import export
 from service.embedding.outputs.multi_vector import MultiVector
-from service.embedding.ranking import rank
 from service.embedding.requests import EmbedOptions, EmbedResult, Ids, Text
 from service.embedding.scores import maxsim
 from service.errors import EngineFailure, InlayError, TooLarge, TooLong
 from service.registry.warmup import warm_up
-from service.request_context import RequestContext
 from tests.embed_requests import embed_request
 from tests.late_interaction import (
     DOCUMENT_MARKER,
@@ -193,10 +191,9 @@ async def test_vectors_count_for_the_limit_of_an_answer(store: Path) -> None:
 async def test_ranking_is_maxsim_of_query_and_documents(service: Service) -> None:
     (query,) = await vectors(service, ["hello world"], input_type="query")
     documents = await vectors(service, TEXTS, input_type="document")
-    model = service.registry.get("colbert")
-    ranks = await rank(service.pipeline, model, "hello world", TEXTS, RequestContext(), True)
+    ranks = await service.rank("hello world", TEXTS, "colbert", truncate=True)
     assert np.array_equal(ranks.scores, maxsim(query, documents))
-    alone = await rank(service.pipeline, model, "hello world", TEXTS[2:3], RequestContext(), True)
+    alone = await service.rank("hello world", TEXTS[2:3], "colbert", truncate=True)
     assert alone.scores[0] == ranks.scores[2]
     assert ranks.result.tokens > alone.result.tokens > 12
 

@@ -96,7 +96,7 @@ async def test_options_that_change_nothing_are_not_refused(fields, service):
     np.testing.assert_array_equal(await rows(service, dtype="int8", **fields), await rows(service, dtype="int8"))
 
 
-async def test_leading_values_of_vectors_that_are_not_scaled_have_their_ranges(service):
+async def test_leading_values_of_unscaled_vectors_keep_their_ranges(service):
     short = await rows(service, model="raw", dtype="int8", dimensions=16)
     np.testing.assert_array_equal(short, (await rows(service, model="raw", dtype="int8"))[:, :16])
     with pytest.raises(ConflictingFields, match="as it gives them"):

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.ranking import rank
 from service.embedding.requests import Ids, Text
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.errors import ConflictingFields, TooLong
-from service.request_context import RequestContext
 from tests.classifier_models import tensors
 from tests.embed_requests import embed_request
 from tests.reranker_models import IDS, write_reranker
@@ -41,8 +39,7 @@ def read(query: str, document: str, told: str = "a b") -> list[int]:
 
 
 async def scores(service: Service, query: str, documents: list[str], **fields: Any) -> Any:
-    own = service.registry.get(None)
-    return (await rank(service.pipeline, own, query, documents, RequestContext(), True, **fields)).scores
+    return (await service.rank(query, documents, truncate=True, **fields)).scores
 
 
 async def expected(service: Service, checkpoint: Path, pairs: list[list[int]]) -> Any:
@@ -86,9 +83,8 @@ async def test_rejects_a_cut_at_the_left(service: Service) -> None:
 
 
 async def test_rejects_a_long_pair_where_nothing_may_be_cut(service: Service) -> None:
-    own = service.registry.get(None)
     with pytest.raises(TooLong):
-        await rank(service.pipeline, own, "h", DOCUMENTS, RequestContext(), False)
+        await service.rank("h", DOCUMENTS, truncate=False)
 
 
 def test_the_ending_is_what_the_tokenizer_makes_of_it_there(service: Service) -> None:

@@ -47,7 +47,7 @@ def test_an_input_type_brings_the_prompt_of_its_use(prompts, input_type, expecte
     assert prompt_of(card(prompts), None, None, input_type) == expected
 
 
-def test_an_input_type_without_a_prompt_keeps_the_default_one_away():
+def test_input_type_without_prompt_suppresses_default_prompt():
     model = card({"sts": "s: "}, default="sts")
     assert prompt_of(model, None) == "s: "
     assert prompt_of(model, None, None, "query") == ""

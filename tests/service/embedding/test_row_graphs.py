@@ -11,8 +11,7 @@ from models.artifacts.export import export
 from models.recipes.graph_names import ONE_ROW
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.requests import EmbedOptions, Ids
-from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import Work
+from service.embedding.tokenize.packing import Work, pack
 from service.registry.loading import run_of
 from service.runtime.onnx import OnnxEngine
 from tests.embed_requests import embed_request
@@ -51,7 +50,7 @@ async def vectors(service: Service, inputs: list[Ids], name: str, *outputs: str)
 
 
 @pytest.mark.parametrize("name", MODELS)
-async def test_the_row_is_that_of_the_whole_encoder_and_has_the_same_bits_in_any_batch(name: str, store: Path) -> None:
+async def test_one_row_equals_whole_encoder_bitwise_in_any_batch(name: str, store: Path) -> None:
     service = Service(store, models=(name,))
     model = service.registry.get(name)
     assert model.card.row_graphs is not None
@@ -65,10 +64,10 @@ async def test_the_row_is_that_of_the_whole_encoder_and_has_the_same_bits_in_any
     np.testing.assert_allclose(together, pooled, rtol=0, atol=2e-5)
 
 
-def test_works_for_one_row_and_for_all_rows_share_a_batch_but_no_run(store: Path) -> None:
+def test_one_row_and_all_rows_share_a_batch_but_no_run(store: Path) -> None:
     model = Service(store, models=("bert",)).registry.get("bert")
     run = run_of(model.engine, model.card, "encoder", 4096)
-    packed = [validation.pack(model.card, [sequence]) for sequence in sequences()[:4]]
+    packed = [pack(model.card, [sequence]) for sequence in sequences()[:4]]
     outputs = (ONE_ROW,), (HIDDEN,), (HIDDEN,), (ONE_ROW,)
     works = [Work(own, names) for own, names in zip(packed, outputs, strict=True)]
     for work, rows in zip(works, run(works), strict=True):

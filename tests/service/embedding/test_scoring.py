@@ -12,8 +12,9 @@ import pytest
 
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
-from service.embedding.ranking import Reading, Scorer, rank
+from service.embedding.ranking import Reading, Scorer
 from service.embedding.requests import Cut, Text
+from service.embedding.tokenize.tokenizer import sized
 from service.errors import DeadlineExceeded, EngineFailure, TooManyCharacters, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within
@@ -91,7 +92,7 @@ TEXTS = [spelled(number) + " e" * (number * 7 % 10) for number in range(1000)]
 async def test_pairs_of_like_length_fill_batches(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     model = service.registry.get(RANKER)
     engine = Counted(model, monkeypatch, lambda run: None)
-    ranks = await rank(service.pipeline, model, "a b", TEXTS, of("one"))
+    ranks = await service.rank("a b", TEXTS, RANKER, context=of("one"))
     assert len(ranks.scores) == sum(map(len, engine.runs)) == 1000
     assert len(engine.runs) <= 2 * ranks.result.tokens / BATCH_TOKENS  # an engine may split a batch once
     assert np.mean([max(run) - min(run) for run in engine.runs]) < 1.5  # of lengths from 8 to 17
@@ -101,7 +102,7 @@ async def test_another_callers_text_waits_for_a_few_batches(service: Service, mo
     """It comes while the second batch of a thousand pairs runs."""
     model = service.registry.get(RANKER)
     holding = Holding(model, monkeypatch)
-    ranking = asyncio.ensure_future(rank(service.pipeline, model, "a b", TEXTS, of("one")))
+    ranking = asyncio.ensure_future(service.rank("a b", TEXTS, RANKER, context=of("one")))
     await holding.held.wait()
     waiting = queued(model)
     other = asyncio.ensure_future(service.pipeline.embed(embed_request([Text("c d e")], RANKER), of("other")))
@@ -132,7 +133,7 @@ async def test_a_deadline_cancels_the_rest(service: Service, monkeypatch: pytest
     holding = Holding(model, monkeypatch)
     with pytest.raises(DeadlineExceeded):
         async with within(perf_counter() + 0.3):
-            await rank(service.pipeline, model, "a b", TEXTS, of("one"))
+            await service.rank("a b", TEXTS, RANKER, context=of("one"))
     assert holding.held.is_set()
     await nothing_is_left(service, holding)
 
@@ -149,7 +150,7 @@ async def test_many_pairs_are_tokenized_off_the_event_loop(service: Service) -> 
     model = service.registry.get(RANKER)
     assert model.tokenizer is not None
     turns, texts = 0, {number: Text("a b", "c d " * 5) for number in range(500)}
-    encoding = asyncio.ensure_future(model.tokenizer.encode(texts, Cut()))
+    encoding = asyncio.ensure_future(sized(10_000, model.tokenizer.encode, texts, Cut()))
     while not encoding.done():
         turns += 1
         await asyncio.sleep(0)
@@ -178,4 +179,4 @@ async def test_logits_that_are_not_finite_fail_their_request(service: Service, m
         if graph == "classifier" else run(graph, *rest),
     )  # fmt: skip
     with pytest.raises(EngineFailure, match="class_logits that are not finite"):
-        await rank(service.pipeline, model, "a", ["b"], of("one"))
+        await service.rank("a", ["b"], RANKER, context=of("one"))

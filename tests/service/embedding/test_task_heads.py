@@ -12,12 +12,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from service.embedding.outputs.plan import planner
-from service.embedding.ranking import rank
 from service.embedding.requests import Ids, Text
-from service.errors import ConflictingFields, StartError, TooLarge, WrongModelKind
+from service.errors import StartError, TooLarge, WrongModelKind
 from service.protocols.inlay.models import summary
 from service.registry.warmup import warm_up
-from service.request_context import RequestContext
 from tests.classifier_models import linear, write_classifier
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
@@ -92,24 +90,17 @@ async def test_logits_do_not_depend_on_other_texts(model_type: str, labels: int,
 async def test_ranks_are_sigmoids_of_the_logits_best_first(tmp_path: Path) -> None:
     service = served(tmp_path)
     logits = np.concatenate(await output(service, "class_logits", texts(*TEXTS)))[:, 0].astype(np.float64)
-    own = service.registry.get(None)
-    ranks = await rank(service.pipeline, own, "a c e", TEXTS, RequestContext())
+    ranks = await service.rank("a c e", TEXTS)
     np.testing.assert_allclose(ranks.scores, 1 / (1 + np.exp(-logits)), rtol=1e-12, atol=1e-12)
     assert [number for number, _ in ranks.best_first()] == np.argsort(-logits, kind="stable").tolist()
-    raw = await rank(service.pipeline, own, "a c e", TEXTS, RequestContext(), activation="identity")
+    raw = await service.rank("a c e", TEXTS, activation="identity")
     np.testing.assert_array_equal(raw.scores, logits)
 
 
 async def test_rejects_ranking_without_one_score(tmp_path: Path) -> None:
     service = served(tmp_path, "bert", 2)
     with pytest.raises(WrongModelKind, match="not a re-ranker"):
-        await rank(service.pipeline, service.registry.get(None), "a", ["b"], RequestContext())
-
-
-async def test_rejects_an_instruction_that_the_model_does_not_read(tmp_path: Path) -> None:
-    service = served(tmp_path)
-    with pytest.raises(ConflictingFields, match="reads a query and a document alone"):
-        await rank(service.pipeline, service.registry.get(None), "a", ["b"], RequestContext(), instruction="x")
+        await service.rank("a", ["b"])
 
 
 async def test_memory_of_rows_that_a_head_reads_is_counted(tmp_path: Path) -> None:

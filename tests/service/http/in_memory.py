@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 from service.http.client_pace import ConnectionSettings
 from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
-from service.http.pipeline import Limits, Pipeline
+from service.http.pipeline import Pipeline
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response
 from service.http.router import Router
@@ -152,7 +152,8 @@ class Ours:
             AdmissionController(1000),
             Metrics(),
             SimpleNamespace(draining=False, stopping=False),
-            Limits(MIB, "asked"),
+            MIB,
+            "asked",
         )
         self._config = SimpleNamespace(
             loaded_app=SimpleNamespace(

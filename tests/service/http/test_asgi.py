@@ -14,7 +14,7 @@ import pytest
 from service.http import asgi
 from service.http.client_pace import ConnectionSettings
 from service.http.intake import Intake
-from service.http.pipeline import Limits, Pipeline
+from service.http.pipeline import Pipeline
 from service.http.problem_details import render_problem
 from service.http.response import Response, bytes_response
 from service.http.router import Router
@@ -113,7 +113,7 @@ class Host:
         lifecycle = SimpleNamespace(stopping=False)
         self.intake = Intake(1 << 20, receiving_bytes)
         self.app: Any = SimpleNamespace(
-            pipeline=Pipeline(router, self.admission, self.metrics, lifecycle, Limits(1 << 20, "asked")),
+            pipeline=Pipeline(router, self.admission, self.metrics, lifecycle, 1 << 20, "asked"),
             connections=ConnectionSettings(client_seconds, 60.0),
             intake=self.intake,
         )

@@ -1,12 +1,12 @@
 """How a client's pace is judged, by a clock that the tests set."""
 
-from service.http.client_pace import CLIENT_BYTES_PER_SECOND, ClientPace
+from service.http.client_pace import CLIENT_BYTES_PER_SECOND, ClientPace, ConnectionSettings
 
 SECONDS = 10.0
 
 
 def pace() -> ClientPace:
-    return ClientPace(client_seconds=SECONDS, idle_seconds=60.0)
+    return ClientPace(ConnectionSettings(client_seconds=SECONDS, idle_seconds=60.0))
 
 
 def held_up(client: ClientPace, *checks: tuple[object, int]) -> list[bool]:
@@ -14,7 +14,7 @@ def held_up(client: ClientPace, *checks: tuple[object, int]) -> list[bool]:
     return [client.is_held_up(transfer, size, index * SECONDS / 2) for index, (transfer, size) in enumerate(checks)]
 
 
-def test_client_that_stands_still_is_held_up_after_client_seconds() -> None:
+def test_silent_client_is_held_up_after_client_seconds() -> None:
     assert held_up(pace(), (1, 100), (1, 100), (1, 100)) == [False, False, True]
 
 

@@ -26,6 +26,7 @@ from service.http.negotiation import Choice, choose
 from service.http.response import Headers, Response
 from service.http.routes import Head, Request
 from tests.served import Served, serving
+from tests.service.http.toy_server import route
 
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.decompress,
@@ -49,45 +50,42 @@ def raw(served: Served, verb: str, path: str, accept: str | None, **more: Any) -
         response.close()
 
 
-# header, coding of a document, of vectors in JSON, of tensors in bytes
-HEADERS: list[tuple[str | None, str | None, str | None, str | None]] = [
-    (None, None, None, None),
-    ("", None, None, None),
-    ("identity", None, None, None),
-    ("gzip", "gzip", "gzip", "gzip"),
-    ("x-gzip", "gzip", "gzip", "gzip"),
-    ("GZIP", "gzip", "gzip", "gzip"),
-    ("deflate", "deflate", "deflate", "deflate"),
-    ("gzip, identity", "gzip", "gzip", "gzip"),
-    ("gzip, deflate", "gzip", None, None),
-    ("gzip,deflate,*;q=0", "gzip", "gzip", "gzip"),
-    ("deflate, gzip;q=1.0, *;q=0.5", "gzip", None, None),
-    ("gzip;q=1, deflate;q=0.5", "gzip", "gzip", "gzip"),
-    ("gzip;q=0.5, deflate", "deflate", "deflate", "deflate"),
-    ("gzip, deflate, br", "gzip", "gzip", None),
-    ("gzip, deflate, br, zstd", "zstd", "zstd", None),
-    ("gzip, deflate, identity;q=0", "gzip", "gzip", "gzip"),
-    ("gzip;q=0.5, identity", None, None, None),
-    ("gzip;q=0", None, None, None),
-    ("br", None, None, None),
-    ("gzip;q=nonsense", None, None, None),
-    ("gzip;q=2", None, None, None),
-    ("*", "zstd", None, None),
-    ("*;q=0.5, zstd;q=0", "gzip", None, None),
-    ("br, *;q=0.1", "zstd", "zstd", "zstd"),
+# header, coding of a document, of numbers
+HEADERS: list[tuple[str | None, str | None, str | None]] = [
+    (None, None, None),
+    ("", None, None),
+    ("identity", None, None),
+    ("gzip", "gzip", "gzip"),
+    ("x-gzip", "gzip", "gzip"),
+    ("GZIP", "gzip", "gzip"),
+    ("deflate", "deflate", "deflate"),
+    ("gzip, identity", "gzip", "gzip"),
+    ("gzip, deflate", "gzip", None),
+    ("gzip,deflate,*;q=0", "gzip", "gzip"),
+    ("deflate, gzip;q=1.0, *;q=0.5", "gzip", None),
+    ("gzip;q=1, deflate;q=0.5", "gzip", "gzip"),
+    ("gzip;q=0.5, deflate", "deflate", "deflate"),
+    ("gzip, deflate, br", "gzip", None),
+    ("gzip, deflate, br, zstd", "zstd", None),
+    ("gzip, deflate, identity;q=0", "gzip", "gzip"),
+    ("gzip;q=0.5, identity", None, None),
+    ("gzip;q=0", None, None),
+    ("br", None, None),
+    ("gzip;q=nonsense", None, None),
+    ("gzip;q=2", None, None),
+    ("*", "zstd", None),
+    ("*;q=0.5, zstd;q=0", "gzip", None),
+    ("br, *;q=0.1", "zstd", "zstd"),
 ]
 
 
-@pytest.mark.parametrize(("accept", "document", "vectors", "tensors"), HEADERS)
-def test_header_chooses_a_coding(
-    accept: str | None, document: str | None, vectors: str | None, tensors: str | None
-) -> None:
+@pytest.mark.parametrize(("accept", "document", "numbers"), HEADERS)
+def test_header_chooses_a_coding(accept: str | None, document: str | None, numbers: str | None) -> None:
     sent = accept.encode() if accept is not None else None
     assert choose(sent).coding == document
-    assert choose(sent, "asked", "vectors").coding == vectors
-    assert choose(sent, "asked", "tensors").coding == tensors
-    assert choose(sent, "always", "tensors").coding == document
-    assert identity_refused(accept) or choose(sent, "never", "document").coding is None
+    assert choose(sent, "asked", numbers=True).coding == numbers
+    assert choose(sent, "always", numbers=True).coding == document
+    assert identity_refused(accept) or choose(sent, "never").coding is None
 
 
 def identity_refused(accept: str | None) -> bool:
@@ -111,9 +109,9 @@ def test_chosen_coding_is_the_most_preferred_one(qualities: dict[str, float]) ->
     others = qualities.get("*", 0)
     of = {name: qualities.get(name, others) for name in CODINGS}
     plain = qualities.get("identity", others if "*" in qualities else 0.0001)
-    for kind in ("document", "vectors", "tensors"):
+    for numbers in (False, True):
         try:
-            choice = choose(header, "asked", kind)  # type: ignore[arg-type]
+            choice = choose(header, "asked", numbers=numbers)
         except NotAcceptable:
             assert max(of.values()) == plain == 0
             continue
@@ -146,7 +144,7 @@ def test_vectors_are_compressed_on_explicit_choice(served: Served, coding: str, 
 
 
 def test_default_headers_of_clients_compress_no_vectors(served: Served) -> None:
-    for habit in ("gzip, deflate", None):
+    for habit in ("gzip, deflate", "gzip, deflate, br, zstd", None):
         answer, body = raw(served, "POST", "/embed", habit, json=BODY)
         assert "content-encoding" not in answer.headers
         assert orjson.loads(body)["outputs"]
@@ -248,12 +246,11 @@ def test_large_table_is_compressed_while_it_is_made(served: Served, coding: str)
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed: not shown with it")
 @pytest.mark.parametrize("more", [["--compressed"], ["--compressed", "--http1.0"]])
-def test_curl_reads_compressed_vectors(served: Served, more: list[str]) -> None:
-    url = "http://{}:{}/embed".format(*served.address)
-    json = ["-H", "content-type: application/json", "-d", orjson.dumps(BODY).decode()]
+def test_curl_reads_compressed_documents(served: Served, more: list[str]) -> None:
+    url = "http://{}:{}/models".format(*served.address)
     head = ["-s", "-w", "%{size_download}"]
-    plain = subprocess.run(["curl", *head, *json, url], capture_output=True, check=True).stdout
-    packed = subprocess.run(["curl", *head, *more, *json, url], capture_output=True, check=True).stdout
+    plain = subprocess.run(["curl", *head, url], capture_output=True, check=True).stdout
+    packed = subprocess.run(["curl", *head, *more, url], capture_output=True, check=True).stdout
     (document, _, size), (unpacked, _, fewer) = plain.rpartition(b"}"), packed.rpartition(b"}")
     assert unpacked == document
     assert int(fewer) < int(size)
@@ -272,10 +269,15 @@ def test_setting_overrides_the_header(policy: tuple[str, Served]) -> None:
         assert answer.headers.get("content-encoding") == {"always": "gzip", "never": None}[name]
 
 
+async def nothing(request: Request) -> Response:
+    return Response()
+
+
 async def through(response: Response, accept: bytes = b"gzip", verb: str = "GET") -> Response:
     """Return a response after compression."""
-    head = Head(verb, b"/", {b"accept-encoding": accept})
-    return await compressed(response, Request(head), "asked", vectors=False)
+    head = Head(verb, b"/", {})
+    head.route, head.codings = route("/", nothing), (choose(accept), choose(accept, numbers=True))
+    return await compressed(response, head)
 
 
 PLAIN = (b"content-type", b"text/plain")

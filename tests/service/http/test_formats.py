@@ -14,7 +14,7 @@ from safetensors.numpy import load
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import NotAcceptable
-from service.http.formats import FORMATS, JSON, NPY, OCTETS, negotiate
+from service.http.formats import FORMATS, JSON, NPY, OCTETS, encoder
 from service.http.tensors import SAFETENSORS
 
 NUMPY: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
@@ -54,8 +54,8 @@ def result(*outputs: Output, picked: bool = True) -> EmbedResult:
 
 
 def encoded(media_type: str, answer: EmbedResult, *, in_base64: bool = False) -> tuple[dict[str, str], bytes]:
-    headers, body = FORMATS[media_type](answer, in_base64)
-    return {name.decode(): value.decode() for name, value in headers}, b"".join(body)
+    response = FORMATS[media_type](answer, in_base64)
+    return {name.decode(): value.decode() for name, value in response.headers}, b"".join(response.body)
 
 
 def parts(output: Output) -> list[NDArray[Any]]:
@@ -64,13 +64,13 @@ def parts(output: Output) -> list[NDArray[Any]]:
 
 @pytest.mark.parametrize(("accept", "chosen"), ACCEPTS)
 def test_accept_chooses_the_format(accept: bytes | None, chosen: str) -> None:
-    assert negotiate(accept) == chosen
+    assert encoder(accept) is FORMATS[chosen]
 
 
 @pytest.mark.parametrize("accept", REFUSED)
 def test_rejected_accept_lists_the_available_formats(accept: bytes) -> None:
     with pytest.raises(NotAcceptable, match=r"application/json.*safetensors"):
-        negotiate(accept)
+        encoder(accept)
 
 
 @pytest.mark.parametrize("dtype", NUMPY)
@@ -164,7 +164,7 @@ def test_pooled_vectors_in_base64_are_strings_as_in_openai() -> None:
 @pytest.mark.parametrize("media_type", [OCTETS, SAFETENSORS])
 def test_tensors_are_not_copied(media_type: str) -> None:
     output = per_token()
-    _, body = FORMATS[media_type](result(output), False)
+    body = FORMATS[media_type](result(output), False).body
     assert np.shares_memory(np.frombuffer(body[-1], np.float32), output.rows)
 
 

@@ -18,7 +18,7 @@ from service.http.cors import Cors
 from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.negotiation import Policy
-from service.http.pipeline import Limits, Pipeline
+from service.http.pipeline import Pipeline
 from service.http.problem_details import render_problem
 from service.http.response import Response
 from service.http.router import Router
@@ -89,9 +89,7 @@ async def running(
     metrics, admission = Metrics(), AdmissionController(max_requests)
     lifecycle, intake = SimpleNamespace(draining=False, stopping=False), Intake(max_body_bytes, receiving_bytes)
     router = Router([RouteGroup(routes, render_problem)])
-    pipeline = Pipeline(
-        router, admission, metrics, lifecycle, Limits(max_body_bytes, compression), keys, access_log, cors
-    )
+    pipeline = Pipeline(router, admission, metrics, lifecycle, max_body_bytes, compression, keys, access_log, cors)
     heads = HeadMemory()
 
     class App:

@@ -164,7 +164,7 @@ def test_similarity_of_texts_is_maxsim(served: Served) -> None:
     )
 
 
-def test_similarity_of_a_model_with_sentence_vectors_is_their_cosine(served: Served) -> None:
+def test_similarity_of_sentence_vectors_is_their_cosine(served: Served) -> None:
     body = {"inputs": {"source_sentence": "hello", "sentences": ["hello", "a b"]}, "model": "bge"}
     scores = post(served, "/similarity", body).json()
     assert scores[0] == pytest.approx(1)

@@ -19,7 +19,7 @@ from service.http.openapi_examples import PLACEHOLDER
 from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
-from service.protocols.inlay import timing_headers
+from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_body import EXAMPLES, read
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
 from tests.openapi_requests import expanded, operations
@@ -178,7 +178,7 @@ def test_every_example_can_be_read(document: dict[str, Any]) -> None:
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *timing_headers.HEADERS, *truncation.HEADERS}
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, *truncation.HEADERS}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert set(rope["responses"]["200"]["content"]) == set(TABLE_FORMATS)
     names = {each["name"] for each in rope["parameters"]}
@@ -207,7 +207,7 @@ def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def test_timing_headers_are_described(document: dict[str, Any], served: Served) -> None:
     headers = document["paths"]["/embed"]["post"]["responses"]["200"]["headers"]
     sent = served.post({"inputs": "hello world"}).headers
-    for name in timing_headers.HEADERS:
+    for name in TIMING_HEADERS:
         assert ("milliseconds" in headers[name]["description"]) is name.endswith("-time"), name
     assert sent["x-compute-type"] in headers["x-compute-type"]["description"].replace(",", "").split()
 

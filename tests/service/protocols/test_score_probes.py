@@ -75,7 +75,7 @@ class Wire:
 
 
 def tensors(texts: list[str]) -> dict[str, Any]:
-    return {"inputs": [strings("query", ["a b"]), strings("documents", texts)]}
+    return {"inputs": [strings("text", ["a b"]), strings("text_pair", texts)]}
 
 
 def pairs(texts: list[str]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ RPCS: dict[str, tuple[Any, Any]] = {
     "PredictPair": (PredictStub, tei.PredictPairRequest(inputs=["a b", "c"])),
     "ModelInfer": (GRPCInferenceServiceStub, oip.ModelInferRequest(model_name=RANKER)),
 }
-for name in ("query", "documents"):
+for name in ("text", "text_pair"):
     message = RPCS["ModelInfer"][1].inputs.add(name=name, datatype="BYTES", shape=[1])
     message.contents.bytes_contents.append(b"a b")
 

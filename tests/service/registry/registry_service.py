@@ -1,13 +1,17 @@
 """A registry and the embedding pipeline over it, without a server, and the models of its store."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from models.artifacts.export import export
 from service.embedding.pipeline import EmbeddingPipeline
+from service.embedding.ranking import Ranks, Reading, Scorer
 from service.embedding.requests import Text
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
+from service.request_context import RequestContext
+from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
@@ -25,6 +29,13 @@ class Service:
         settings = Settings(store=store, device="cpu", **{"threads": 1, **changes})
         self.registry = open_registry(settings, Metrics())
         self.pipeline = EmbeddingPipeline(self.registry, settings)
+
+    async def rank(self, query: str, texts: Sequence[str], name: str | None = None, **fields: Any) -> Ranks:
+        """Return the scores of texts with a query; `fields` are those of Reading, and a `context`."""
+        context = fields.pop("context", None) or RequestContext()
+        scorer = Scorer(self.pipeline, MemoryBudget(1 << 30), Settings())
+        pairs = [(query, text) for text in texts]
+        return await scorer.score(self.registry.get(name), pairs, context, Reading(**fields))
 
     async def vector(self, name: str | None = "a") -> bytes:
         """Return the embedding of a text."""

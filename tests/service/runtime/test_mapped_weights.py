@@ -34,9 +34,7 @@ def test_one_token_has_the_same_bits_by_mapped_weights(
     np.testing.assert_array_equal(alone, rows([1, 7])[:1])
 
 
-def test_few_rows_of_an_expert_have_the_same_bits_by_mapped_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_rows_of_an_expert_keep_their_bits_when_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Experts get one row, or two, of a short text, and more where others are batched beside it."""
     card = export(write_whole(tmp_path / "x", "qwen3_moe", **SIZES, **EXPERTS), tmp_path / "out", encoder=True)
     monkeypatch.setattr(onnx, "MAX_PACKED", 0)

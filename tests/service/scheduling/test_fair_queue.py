@@ -70,7 +70,7 @@ async def test_single_texts_do_not_starve_a_large_request() -> None:
     assert sum(name.startswith("bulk") for name in served) >= 10  # of its 30, against two new callers a batch
 
 
-async def test_one_request_does_not_wait_for_a_hundred_of_another_caller() -> None:
+async def test_one_request_does_not_wait_for_another_callers_hundred() -> None:
     queue = queue_of(10_000)
     for number in range(100):
         add(queue, f"bulk{number}-", [10] * 5, of="bulk")
@@ -107,7 +107,7 @@ async def test_caller_of_long_texts_gains_nothing_by_coming_back() -> None:
     assert max(served.values()) - min(served.values()) <= 200
 
 
-async def test_caller_that_reserved_long_ago_gets_no_more_than_its_share() -> None:
+async def test_early_reservation_gets_no_more_than_its_share() -> None:
     queue, served = queue_of(100_000), Counter[str]()
     add(queue, "b", [10] * 1000, of="b")
     queue.reserve(500, "a")

@@ -1,1 +1,1 @@
-"""Positional encodings over HTTP: any parameters under /positions, a model's own under /models/{name}."""
+"""Positional encodings over HTTP: of any parameters under /positions, of a model under /models/{name}."""

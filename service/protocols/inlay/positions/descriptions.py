@@ -1,9 +1,10 @@
-"""GET /positions and GET /positions/presets: schemes, figures and presets as data for a page's controls.
+"""GET /positions and GET /positions/presets: describe schemes, figures and presets for a page's controls.
 
 All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS, FIGURES, PRESETS.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from pydantic.json_schema import JsonSchemaValue
@@ -17,14 +18,12 @@ from models.positions.rope.frequencies import BY_LENGTH
 from models.positions.rope.presets import PRESETS, Preset
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
-from service.protocols.inlay.parameter_types import TypedArrayOptions
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
-from service.protocols.inlay.positions.parameters import (
-    SIZES,
-    Patches,
-    PositionRange,
-    RopeSource,
-)
+from service.context import ServiceContext
+from service.http.formats import JSON
+from service.http.parameter_types import TypedArrayOptions
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Request, Route
+from service.protocols.inlay.positions.parameters import SIZES, Patches, PositionRange, RopeSource
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     PlotOptions,
@@ -32,7 +31,8 @@ from service.protocols.inlay.positions.plots import (
     source_schema,
     usual_lengths,
 )
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
+from service.protocols.inlay.tags import POSITIONS
 
 Description = Mapping[str, Any]
 _OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
@@ -40,6 +40,7 @@ _ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
 """The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
 
 
+@cache
 def scheme_list() -> list[Description]:
     """Return every scheme with its parameters, figures and an example."""
     return [_scheme(row) for row in SCHEMES.values()]
@@ -67,7 +68,7 @@ def _scheme(row: Scheme) -> Description:
 
 
 def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
-    """Return what a scheme's pictures show, and their options; those of none are empty."""
+    """Return the figures of a scheme and their options; empty for a scheme without figures."""
     extensions = PICTURE_TYPES if figures else ()
     options = PlotOptions.model_json_schema()["properties"] if figures else {}
     return {
@@ -82,7 +83,7 @@ def _pictured(row: Scheme, figures: Mapping[str, Figure]) -> dict[str, Any]:
 
 
 def _model_fields(scheme: str) -> dict[str, Any]:
-    """Return the parameters of a model's own encoding with their defaults; those of `fields` that its card leaves."""
+    """Return the parameters of a model's encoding with their defaults: those of `fields` that its card does not set."""
     if scheme not in MODEL_SCHEMES:
         return {}
     properties = MODEL_SCHEMES[scheme].parameters.model_json_schema()["properties"]
@@ -108,7 +109,7 @@ def _fields(row: Scheme, schema: JsonSchemaValue) -> dict[str, Description]:
 
 
 def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
-    """Return a schema without alternatives: null is dropped, and the types of several forms become a list."""
+    """Return a schema without alternatives: null is dropped, and several types become a list of types."""
     options = [option for option in entry.get("anyOf", [entry]) if option != {"type": "null"}]
     field: dict[str, Any] = {}
     for option in options:
@@ -121,7 +122,7 @@ def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
 
 
 def _scalings_of(name: str) -> dict[str, Any]:
-    """Return what a parameter is to the rope types: which read it, unless all do, and which need it."""
+    """Return which rope types read a parameter, unless all do, and which require it."""
     parameter = SCALING_PARAMETERS.get(name)
     default = parameter.default if parameter else _ROPE_DEFAULTS.get(name)
     needing = [rope_type for rope_type, row in SCALINGS.items() if name in (*row.required, *row.sizes)]
@@ -140,7 +141,7 @@ def _scalings_of(name: str) -> dict[str, Any]:
 
 
 def _exclusive(row: Scheme) -> list[list[tuple[str, ...]]]:
-    """Return groups of parameters of which a request takes one group only."""
+    """Return groups of parameters; a request may use only one group."""
     choices = []
     if issubclass(row.parameters, RopeSource):
         choices.append([("preset",), ("config", "model_type"), tuple(dict.fromkeys((*SIZES, *SCALING_PARAMETERS)))])
@@ -166,8 +167,9 @@ def _rope_type(name: str) -> Description:
 # ---- presets
 
 
+@cache
 def preset_list() -> list[Description]:
-    """Return every preset: its config, and the parameters of each kind of layer."""
+    """Return every preset: its config, and the parameters of each layer type."""
     return [
         {
             "name": name,
@@ -186,7 +188,7 @@ def _layers(preset: Preset) -> Iterator[tuple[str | None, LayerRope]]:
 
 
 def _layer(layer_type: str | None, layer: LayerRope) -> Description:
-    """Return how one kind of layer rotates, as the parameters that give the same table without the preset."""
+    """Return the parameters that give the table of one layer type without the preset."""
     rope = layer.rope
     parameters = {
         "theta": rope.theta,
@@ -200,3 +202,23 @@ def _layer(layer_type: str | None, layer: LayerRope) -> Description:
     multi_axis = {"sections": layer.sections, "axes": layer.axes} if layer.sections else {}
     about = {"layer_type": layer_type, "parameters": sent, "layout": layer.layout, **multi_axis}
     return about | {"softmax_scale": layer.softmax_scale}
+
+
+# ---- routes
+
+
+def routes(context: ServiceContext) -> list[Route]:
+    """Return GET /positions and GET /positions/presets."""
+    schemes, presets = "Every scheme, its parameters and plots", "RoPE configurations by name, with their sources"
+    return [
+        _list_route("/positions", "list_schemes", schemes, {"schemes": scheme_list()}),
+        _list_route("/positions/presets", "list_presets", presets, {"presets": preset_list()}),
+    ]
+
+
+def _list_route(path: str, name: str, summary: str, document: dict[str, Any]) -> Route:
+    async def handler(request: Request) -> Response:
+        return json_response(document)
+
+    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
+    return Route("GET", path, handler, name, summary, POSITIONS, answers=answers)

@@ -1,4 +1,4 @@
-"""The parameters of every scheme: one class serves its query string, JSON body, gRPC struct and OpenAPI schema.
+"""The parameters of every scheme; one class serves the query string, JSON body, gRPC struct and OpenAPI schema.
 
 Those of RoPE scalings come from `models.positions.rope.scaling_parameters.PARAMETERS`: a new scaling changes nothing
 here.
@@ -24,8 +24,7 @@ from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
 from service.errors import WrongType
-from service.http.validation_errors import quoted, unknown_field
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     ARITHMETIC,
     MAX_LISTED,
     MAX_ROWS,
@@ -48,6 +47,7 @@ from service.protocols.inlay.parameter_types import (
     text,
     whole,
 )
+from service.http.validation_errors import quoted, unknown_field
 
 MAX_LAYER = 100_000
 
@@ -68,20 +68,20 @@ class PositionRange(Parameters):
 
 
 class Lengths(Parameters):
-    """The queries and keys of an attention."""
+    """The numbers of queries and keys of an attention."""
 
     query_length: int = whole(1, MAX_ROWS, "queries, that is rows")
     key_length: int | None = whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be", None)
 
 
 class Past(Parameters):
-    """Keys of earlier calls."""
+    """The keys of earlier calls."""
 
     past: int = whole(0, MAX_POSITION - 1, "keys before the first query", 0)
 
 
 class Padding(Parameters):
-    """Padding of a batch."""
+    """The padding of a batch."""
 
     attention_mask: IntegerRows | None = described(
         "1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0", None
@@ -99,7 +99,7 @@ class MaskForm(Parameters):
 
 
 class BeyondTable(Parameters):
-    """Positions behind the last row of a learned table."""
+    """How to treat positions after the last row of a learned table."""
 
     beyond: str = one_of(learned.BEYOND, "past the last row: refuse, repeat it, or stretch the table", "error")
     stretch_to: int | None = whole(1, MAX_ROWS, "rows of the stretched table; left out: as many as needed", None)
@@ -112,7 +112,7 @@ class TableWidth(Parameters):
 
 
 class SequenceLength(Parameters):
-    """The length that dynamic and longrope scale by."""
+    """The sequence length that dynamic and longrope scale by."""
 
     seq_len: int | None = whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by", None)
 
@@ -124,13 +124,13 @@ class LayerType(Parameters):
 
 
 class Layer(LayerType):
-    """A layer, by its kind or its number."""
+    """A layer, by its type or its number."""
 
     layer: int | None = whole(0, MAX_LAYER, "instead of layer_type: the number of a layer", None)
 
 
 class Scaling(BaseModel):
-    """A RoPE scaling and its parameters, which are extra fields with the names of config.json.
+    """A RoPE scaling; its parameters are extra fields, named as in config.json.
 
     Args:
         model_extra: parameters of scalings, by name.
@@ -203,7 +203,7 @@ def _scaling_type(row: ScalingParameter) -> JsonSchemaValue:
 
 
 class RopeSource(SequenceLength, Layer, Scaling, extra="allow"):
-    """A RoPE: by its parameters, by the name of a preset, or by a config.json."""
+    """A RoPE, given by its parameters, the name of a preset, or a config.json."""
 
     theta: float | None = number(
         f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}", None, above=1
@@ -232,7 +232,7 @@ SOURCES = ("preset", "config", "model_type", "layer_type", "layer")
 
 
 class RotaryLayout(Parameters):
-    """How the channels of a head pair."""
+    """How the channels of a head are paired."""
 
     layout: str | None = one_of(LAYOUTS, "how channels pair; left out: as the config says, else half", None)
 
@@ -248,11 +248,11 @@ class Patches(Parameters):
 
 
 class RopeParameters(TableOptions, TableWidth, RotaryLayout, PositionRange, RopeSource, extra="allow"):
-    """Which RoPE, and which rows of its table."""
+    """A RoPE and the rows of its table to return."""
 
 
 class MropeParameters(TableOptions, TableWidth, RopeSource, extra="allow"):
-    """Which M-RoPE, and the positions on its three axes."""
+    """An M-RoPE and the positions on its three axes."""
 
     positions: IntegerRows = described("three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0")
     sections: Triple | None = described(
@@ -264,7 +264,7 @@ class MropeParameters(TableOptions, TableWidth, RopeSource, extra="allow"):
 
 
 class AxialParameters(TableOptions, TableWidth, Patches):
-    """Which vision tower, and its patches."""
+    """The rotary encoding of a vision tower and the patches of an image."""
 
     kind: str = one_of(AXIAL, "whose vision tower")
     head_dim: int = whole(4, MAX_DIM, "channels of a head, a multiple of 4", multiple_of=4)
@@ -273,7 +273,7 @@ class AxialParameters(TableOptions, TableWidth, Patches):
 
 
 class SinusoidalParameters(TableOptions, PositionRange):
-    """Which sinusoids, and which rows."""
+    """A sinusoidal encoding and the rows to return."""
 
     kind: str = one_of(sinusoidal.SINUSOIDS, "where sines and cosines stand", "vaswani")
     dim: int = whole(1, MAX_DIM, "channels")
@@ -283,7 +283,7 @@ class SinusoidalParameters(TableOptions, PositionRange):
 
 
 class SinusoidalGridParameters(TableOptions):
-    """The channels and the patches of sinusoids in two dimensions."""
+    """A sinusoidal encoding in two dimensions: its channels and patches."""
 
     dim: int = whole(4, MAX_DIM, "channels, a multiple of 4", multiple_of=4)
     grid: Grid = described("patches down x across, such as 14x14")
@@ -293,13 +293,13 @@ class SinusoidalGridParameters(TableOptions):
 
 
 class LearnedParameters(TableOptions, BeyondTable, PositionRange):
-    """A table, and which rows of it."""
+    """A learned table and the rows to return."""
 
     weights: Tensor = described("the table [rows, dim]")
 
 
 class AlibiParameters(TableOptions, Padding, Past, Lengths):
-    """Heads, form and lengths of an ALiBi bias."""
+    """The heads, form and lengths of an ALiBi bias."""
 
     heads: int = whole(1, MAX_WIDTH, "attention heads")
     form: str = one_of(alibi.FORMS, "what the slopes are multiplied with", "symmetric")
@@ -307,7 +307,7 @@ class AlibiParameters(TableOptions, Padding, Past, Lengths):
 
 
 class T5Parameters(TableOptions, Past, Lengths):
-    """Lengths and buckets of T5's relative positions."""
+    """The lengths and buckets of T5's relative positions."""
 
     bidirectional: bool = switch("true in encoders, false in decoders", True)
     num_buckets: int = whole(2, MAX_WIDTH, "relative_attention_num_buckets", 32)
@@ -318,7 +318,7 @@ class T5Parameters(TableOptions, Past, Lengths):
 
 
 class DebertaParameters(TableOptions, Lengths):
-    """Lengths and buckets of DeBERTa-v2's relative positions."""
+    """The lengths and buckets of DeBERTa-v2's relative positions."""
 
     position_buckets: int = whole(-1, MAX_WIDTH, "below 1: no buckets", 256)
     max_relative_positions: int = whole(-1, MAX_POSITION, "below 1: max_position_embeddings", -1)
@@ -330,7 +330,7 @@ class DebertaParameters(TableOptions, Lengths):
 
 
 class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
-    """Lengths, and which keys a query may look at."""
+    """The lengths of an attention mask, and which keys a query attends to."""
 
     causal: bool = switch("a query sees itself and what comes before", True)
     window: int | None = whole(
@@ -343,42 +343,42 @@ class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
 
 
 class ModelRopeParameters(ModelTableOptions, TableWidth, Layer, SequenceLength, PositionRange):
-    """Which rows of a model's rotary table."""
+    """The rows of a model's rotary table to return."""
 
 
 class ModelSinusoidalParameters(ModelTableOptions, PositionRange):
-    """Which rows of a model's sinusoids."""
+    """The rows of a model's sinusoidal table to return."""
 
 
 class ModelLearnedParameters(ModelTableOptions, BeyondTable, PositionRange):
-    """Which rows of a model's learned positions."""
+    """The rows of a model's learned positions to return."""
 
 
 class ModelAlibiParameters(ModelTableOptions, Padding, Past, Lengths):
-    """Lengths of a model's ALiBi bias."""
+    """The lengths of a model's ALiBi bias."""
 
 
 class ModelT5Parameters(ModelTableOptions, Past, Lengths):
-    """Lengths of a model's T5 buckets."""
+    """The lengths of a model's T5 buckets."""
 
 
 class ModelDebertaParameters(ModelTableOptions, Lengths):
-    """Lengths of a model's DeBERTa-v2 buckets."""
+    """The lengths of a model's DeBERTa-v2 buckets."""
 
 
 class ModelAxialParameters(ModelTableOptions, TableWidth, Patches):
-    """An image's patches, as a model's vision tower rotates them."""
+    """The patches of an image for a model's vision tower."""
 
 
 class ModelMaskParameters(ModelTableOptions, LayerType, MaskForm, Padding, Past, Lengths):
-    """Lengths, padding and form of a model's attention mask."""
+    """The lengths, padding and form of a model's attention mask."""
 
 
 # ---- tensors in, tensors out
 
 
 class TensorOptions(ArrayOptions):
-    """The form and the dtype of tensors that came in a request."""
+    """The form and the dtype of tensors that were sent in a request."""
 
     dtype: str | None = one_of(
         DTYPES, "of the response, and of tensors sent as lists; left out: as they came, lists float32", None
@@ -386,7 +386,7 @@ class TensorOptions(ArrayOptions):
 
 
 class Rotation(TensorOptions, PositionRange):
-    """Tensors, where their tokens stand, and how they turn."""
+    """Tensors to rotate, the positions of their tokens, and the direction."""
 
     q: TensorAsSent | None = described("queries [..., tokens, head_dim]", None)
     k: TensorAsSent | None = described("keys [..., tokens, head_dim]", None)
@@ -396,19 +396,19 @@ class Rotation(TensorOptions, PositionRange):
 
 
 class RotateParameters(Rotation, RotaryLayout, RopeSource, extra="allow"):
-    """Tensors, and the RoPE that turns them."""
+    """Tensors, and the RoPE that rotates them."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
 
 
 class ModelRotateParameters(Rotation, Layer, SequenceLength):
-    """Tensors that a model's own RoPE turns."""
+    """Tensors for a model's RoPE to rotate."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
 
 
 class ConvertParameters(TensorOptions):
-    """A projection of q or k, and the layouts it is for."""
+    """The weight of a q or k projection, and the layouts to convert between."""
 
     weight: TensorAsSent = described("a weight [heads * head_dim, ...] or its bias")
     head_dim: int = whole(2, MAX_ROTARY_DIM, "channels of a head")

@@ -1,4 +1,4 @@
-"""GET {scheme}.png, .svg and .json: figures of tables, as pictures or as their numbers, made one at a time and cached.
+"""GET {scheme}.png, .svg and .json: figures of tables as pictures or numbers, made one at a time and cached.
 
 `compare` names further tables for the same picture, as often as there is one: a preset, names with commas between, or
 parameters as an escaped query string. These replace those of the picture's own table. With scheme=NAME they stand
@@ -23,10 +23,7 @@ from models.plots.picture import Picture
 from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
 from service.errors import Overloaded, UnknownValue
 from service.http.formats import JSON
-from service.http.response import Response
-from service.http.routes import Request
-from service.http.validation_errors import quoted, unknown_field, validated
-from service.protocols.inlay.parameter_types import (
+from service.http.parameter_types import (
     MAX_TEXT,
     ArrayOptions,
     Parameters,
@@ -37,11 +34,13 @@ from service.protocols.inlay.parameter_types import (
     text,
     whole,
 )
+from service.http.response import Response
+from service.http.routes import Request
+from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parsing import query_pairs, query_values
-from service.protocols.inlay.positions.model_schemes import MODEL_SCHEMES
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource, parameter_names
 from service.protocols.inlay.positions.responses import REVALIDATE
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
 from service.scheduling.memory_budget import MemoryBudget
 
 PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
@@ -80,7 +79,7 @@ FIGURE_DOCUMENT: JsonSchemaValue = {
 
 
 class FigureOptions(Parameters):
-    """The options of a figure: what it shows."""
+    """What a figure shows."""
 
     plot: str | None = one_of(PLOTS, "what to draw; left out: the first of these", None)
     axis: Literal["linear", "log"] | None = one_of(
@@ -91,7 +90,7 @@ class FigureOptions(Parameters):
 
 
 class PlotOptions(FigureOptions):
-    """The options of a picture: what it shows, and how it looks."""
+    """What a picture shows, and how it looks."""
 
     width: int = whole(*WIDTHS, "pixels", 800)
     height: int | None = whole(*HEIGHTS, "pixels; left out: the figure's own", None)
@@ -100,7 +99,7 @@ class PlotOptions(FigureOptions):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table of a picture, its name ("" leaves that to the figure), and whether a model holds its parameters."""
+    """A table in a picture, its name ("" leaves that to the figure), and whether a model sets its parameters."""
 
     call: TableCall
     name: str = ""
@@ -125,7 +124,7 @@ def is_drawable(scheme: str) -> bool:
 
 @cache
 def source_schema(row: Scheme) -> JsonSchemaValue:
-    """Return the JSON schema of a scheme's parameters without those of the form of a response."""
+    """Return the JSON schema of a scheme's parameters, without those that only shape a response."""
     schema: JsonSchemaValue = row.parameters.model_json_schema()
     usual = usual_lengths(row)
     properties = {
@@ -155,7 +154,7 @@ def _plot_description(plots: list[str]) -> str:
 
 
 def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
-    """Return a scheme's parameters of a query string, without those of the form of a response."""
+    """Return a scheme's parameters from a query string, without those that only shape a response."""
     names = source_schema(row)["properties"]
     for name in values:
         if name not in names:
@@ -166,7 +165,7 @@ def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
 
 
 def usual_lengths(row: Scheme) -> dict[str, int]:
-    """Return the lengths that a scheme's pictures and graphs take where none is sent."""
+    """Return the default lengths of a scheme's pictures and graphs."""
     model: type[BaseModel] = row.parameters
     names = parameter_names(model)
     usual = {name: length for name, length in USUAL_LENGTHS.items() if name in names}
@@ -176,7 +175,7 @@ def usual_lengths(row: Scheme) -> dict[str, int]:
 
 
 def _parse_plot(row: Scheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
-    """Return the parameters of a picture's own table, and how it looks."""
+    """Return the parameters of a picture's table, and how the picture looks."""
     model = _options_model(extension)
     looks = {name: value for name, value in values.items() if name in model.model_fields}
     source = {name: value for name, value in values.items() if name not in looks}
@@ -212,11 +211,11 @@ class Plots:
         extension: str,
         cache_control: str,
     ) -> Response:
-        """Return a figure; raise BadParameters for one that cannot be drawn, Overloaded where too many wait.
+        """Return a figure; raise BadParameters if it cannot be drawn, Overloaded if too many wait.
 
         Args:
             make_call: turns the row's parameters into a call.
-            extension: of FIGURE_TYPES.
+            extension: one of FIGURE_TYPES.
         """
         parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
         first = Shown(make_call(parameters), options.label or _preset_name(parameters))
@@ -260,7 +259,7 @@ class Plots:
 
 
 def _preset_name(parameters: TableOptions) -> str:
-    """Return the name of a preset's picture: the preset and, where layers differ, the layer; "" without a preset."""
+    """Return the name of a preset's picture: the preset and, if layers differ, the layer; "" without a preset."""
     if not isinstance(parameters, RopeSource) or not parameters.preset:
         return ""
     layer = f"layer {parameters.layer}" if parameters.layer is not None else parameters.layer_type
@@ -288,7 +287,7 @@ def _document(picture: Picture, subjects: list[Subject]) -> bytes:
 
 
 def _table_facts(subject: Subject) -> dict[str, Any]:
-    """Return what a table is, without its long lists, and the shape of its outputs."""
+    """Return a table's facts, without its long lists, and the shape of its outputs."""
     table = subject.table
     return {
         "label": subject.label,
@@ -315,7 +314,7 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What the `compare` of a picture may refer to: the picture's own scheme, and models by name."""
+    """What `compare` of a picture may name: the picture's own scheme, and models."""
 
     row: Scheme
     make_call: Callable[[Any], TableCall]

@@ -1,4 +1,4 @@
-"""Tables as HTTP responses: formats, headers, byte ranges and ETags."""
+"""Makes HTTP responses of tables: formats, headers, byte ranges and ETags."""
 
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -26,13 +26,14 @@ from service.embedding.position_tables import (
 )
 from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
 from service.http import byte_ranges
-from service.http.formats import JSON, NPY, OCTETS, negotiate, npy_header, safetensors_header
+from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
+from service.http.negotiation import negotiate
+from service.http.parameter_types import ArrayOptions
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.parameter_types import ArrayOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -48,9 +49,9 @@ class TableForm:
     """The form of a response.
 
     Args:
-        dtype: of floats.
+        dtype: dtype of floats.
         output: one of the table's; None: all.
-        base64: of arrays in JSON.
+        base64: whether arrays in JSON are base64.
     """
 
     media_type: str
@@ -60,7 +61,7 @@ class TableForm:
 
 
 def table_form(request: Request, options: ArrayOptions, dtype: str) -> TableForm:
-    """Return the form that parameters and the Accept header ask for; raise NotAcceptable where there is none."""
+    """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
     accept = request.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
     return TableForm(media_type, dtype, options.output, options.encoding_format == "base64")
@@ -72,10 +73,10 @@ async def table_response(
     """Return a table.
 
     Args:
-        cache_control: of a GET, which may be conditional and for a byte range; None: of a POST.
+        cache_control: header of a GET, which may be conditional and for a byte range; None: the request is a POST.
 
     Raises:
-        BadParameters, BadRequest, NotAcceptable, TooLarge: it cannot be made, or not in this form.
+        BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
     etag = call.etag(form.media_type, form.dtype, form.output or "", str(form.base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
@@ -97,7 +98,7 @@ async def table_response(
 
 
 def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
-    """Return the outputs to send; raise for one that the table does not have and for too many bytes."""
+    """Return the outputs to send; raise an error for an unknown one and for too many bytes."""
     if form.output is not None and form.output not in table.outputs:
         raise UnknownValue(
             f"is {form.output[:40]!r}", field=("output",), allowed=f"this table has {', '.join(table.outputs)}"
@@ -118,13 +119,13 @@ def _file(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> Ta
 
 
 def _metadata(table: Table) -> dict[str, str]:
-    """Return the facts as safetensors' metadata holds them: texts, JSON where a fact is none."""
+    """Return the facts as safetensors' metadata: texts, as JSON if a fact is not a text."""
     facts = {"scheme": table.scheme, "arithmetic": table.arithmetic, **table.facts, "notes": list(table.notes)}
     return {name: fact if isinstance(fact, str) else orjson.dumps(fact).decode() for name, fact in facts.items()}
 
 
 def _stacked_shape(outputs: tuple[TypedOutput, ...], form: TableForm) -> tuple[int, ...]:
-    """Return the shape of all outputs in one array; raise NotAcceptable where they do not stack."""
+    """Return the shape of all outputs in one array; raise NotAcceptable if they cannot be stacked."""
     first = outputs[0].output.shape
     if form.output is not None:
         return first
@@ -149,7 +150,7 @@ def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableFo
 
 
 def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
-    """Return a file, or of a GET the byte range that it asks for (RFC 9110, 14)."""
+    """Return a file, or the byte range that a GET names (RFC 9110, 14)."""
     span, status = (0, file.size), 200
     if request.verb == "GET" and byte_ranges.is_current(request.headers.get(b"if-range"), etag):
         try:
@@ -173,7 +174,7 @@ def _file_response(request: Request, tables: Tables, etag: str, file: TableFile,
 
 
 def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> dict[str, Any]:
-    """Return everything but the arrays, in the order in which it is read."""
+    """Return everything except the arrays, in reading order."""
     facts = {name: fact for name, fact in table.facts.items() if name not in table.outputs}
     return {
         "scheme": table.scheme,
@@ -186,7 +187,7 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
 
 
 async def _json_response(request: Request, tables: Tables, document: "JsonTable", headers: Headers) -> Response:
-    """Return small documents whole, large ones as they are computed."""
+    """Return a small document whole; send a large one while it is computed."""
     if request.verb == "HEAD":
         return Response((), headers)
     if sum(prod(typed.output.shape) for typed in document.outputs) > BLOCK_VALUES:
@@ -232,7 +233,7 @@ class JsonTable:
 
 
 def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Iterator[bytes]:
-    """Yield rows [first, ...) of an array of that shape as JSON lists, without the brackets that close at its end."""
+    """Yield rows [first, ...) of an array as JSON lists, without the brackets that close the array."""
     if rows.dtype.type is ml_dtypes.bfloat16:
         rows = rows.astype(np.float32)
     run = shape[-2] if len(shape) > 1 else 1  # rows that lie in one list
@@ -245,7 +246,7 @@ def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Ite
 
 
 def _brackets(shape: tuple[int, ...], row: int) -> bytes:
-    """Return the JSON before a row: brackets that close and open, a comma."""
+    """Return the JSON before a row: closing and opening brackets, a comma."""
     depth, size = 0, 1
     for count in reversed(shape[:-1]):
         size *= count
@@ -317,7 +318,7 @@ def tensor_route(
         parameters: the model of the body.
         examples: JSON bodies by name.
         answer: the response; None: a table.
-        need: what it needs that not every model has.
+        need: what the route needs that not every model has.
     """
     return Route(
         verb="POST",

@@ -1,4 +1,4 @@
-"""Rotation of q and k by their positions, and conversion of weights between layouts: tensors in, tensors out."""
+"""Rotates q and k by their positions, and converts weights between layouts: tensors in, tensors out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,32 +13,26 @@ from models.positions.rope.frequencies import Rope, facts_of, frequencies
 from models.positions.table import Output, Positions, Table, checked_positions, rounded, slice_positions
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
-from service.protocols.inlay.parameter_types import SentTensor
-from service.protocols.inlay.positions.model_schemes import CardAndWeights, model_rope
-from service.protocols.inlay.positions.parameters import (
-    ConvertParameters,
-    ModelRotateParameters,
-    RotateParameters,
-    TensorOptions,
-)
-from service.protocols.inlay.positions.schemes import check_positions_alone, choose_rope
+from service.http.parameter_types import SentTensor
+from service.protocols.inlay.positions.parameters import ConvertParameters, ModelRotateParameters, RotateParameters
+from service.protocols.inlay.positions.schemes import CardAndWeights, check_positions_alone, choose_rope, model_rope
 
 LISTED_DTYPE = "float32"  # of numbers that come without one
 
 
 def rotate(parameters: RotateParameters) -> TableCall:
-    """Return q, k or both, turned by a RoPE of any parameters."""
+    """Return q, k or both, rotated by a RoPE of any parameters."""
     layer, facts = choose_rope(parameters)
     layout = parameters.layout or layer.layout
     rope = {"rope": layer.rope, "layout": layout, "notes": layer.notes}
-    return TableCall(_rotated, _arguments(parameters) | rope, facts)
+    return _call(parameters, rope, facts)
 
 
 def rotate_by_model(model: CardAndWeights, parameters: ModelRotateParameters) -> TableCall:
-    """Return q, k or both, turned as a model's layers do."""
+    """Return q, k or both, rotated as a model's layers rotate them."""
     layer_type, table = model_rope(model, parameters)
     rope = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
-    return TableCall(_rotated, _arguments(parameters) | rope, {"model": model.card.name, "layer_type": layer_type})
+    return _call(parameters, rope, {"model": model.card.name, "layer_type": layer_type})
 
 
 def convert(parameters: ConvertParameters) -> TableCall:
@@ -58,18 +52,12 @@ def convert(parameters: ConvertParameters) -> TableCall:
         "source": parameters.source,
         "target": parameters.target,
     }
-    return TableCall(_converted, values)
+    return TableCall(_converted, values, dtype=parameters.dtype or weight.dtype.name)
 
 
-def dtype_of(call: TableCall, options: TensorOptions) -> str:
-    """Return the dtype of a response: the requested one, else that of the tensors."""
-    if options.dtype:
-        return options.dtype
-    tensors: Mapping[str, NDArray[Any]] = call.arguments.get("tensors") or {"weight": call.arguments["weight"]}
-    return next(iter(tensors.values())).dtype.name
-
-
-def _arguments(parameters: RotateParameters | ModelRotateParameters) -> dict[str, Any]:
+def _call(
+    parameters: RotateParameters | ModelRotateParameters, rope: Mapping[str, Any], facts: Mapping[str, Any]
+) -> TableCall:
     sent = {name: tensor for name, tensor in (("q", parameters.q), ("k", parameters.k)) if tensor is not None}
     if not sent:
         raise BadParameters("there is nothing to rotate", remedy="send q, k or both")
@@ -78,7 +66,8 @@ def _arguments(parameters: RotateParameters | ModelRotateParameters) -> dict[str
         raise BadParameters(f"q is {tensors['q'].dtype} and k is {tensors['k'].dtype}", remedy="send both in one dtype")
     check_positions_alone(parameters)
     names = ("start", "length", "positions", "inverse", "skip", "widen", "seq_len", "arithmetic")
-    return {"tensors": tensors, **{name: getattr(parameters, name) for name in names}}
+    arguments = {"tensors": tensors, **{name: getattr(parameters, name) for name in names}, **rope}
+    return TableCall(_rotated, arguments, facts, dtype=parameters.dtype or next(iter(tensors.values())).dtype.name)
 
 
 def _array(sent: SentTensor, dtype: str | None) -> NDArray[Any]:
@@ -112,7 +101,7 @@ def _rotated(
 def _token_positions(
     name: str, tensor: NDArray[Any], skip: int, start: int, length: int | None, positions: Positions | None
 ) -> Positions:
-    """Return the positions of a tensor's tokens; raise BadEncoding where there are more or fewer."""
+    """Return the positions of a tensor's tokens; raise BadEncoding if their number differs."""
     if tensor.ndim < 2:
         raise BadEncoding(f"{name} is {list(tensor.shape)}; it must be [..., tokens, head_dim]")
     tokens = tensor.shape[-2] - skip

@@ -1,30 +1,20 @@
-"""The routes of positional encodings: /positions/... of any parameters, /models/{name}/... of a model's own."""
+"""The routes of positional encodings: /positions/... for any parameters, /models/{name}/... for a model."""
 
 import asyncio
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any
-
-import orjson
+from functools import partial
+from typing import Any, TypeVar
 
 from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.http.formats import JSON, OCTETS
+from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.parameter_types import example_tensor
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
-from service.protocols.inlay.positions.descriptions import preset_list, scheme_list
-from service.protocols.inlay.positions.model_schemes import (
-    MODEL_SCHEMES,
-    call_maker,
-    example_of,
-    find_model,
-    need_of,
-)
 from service.protocols.inlay.positions.parameters import (
     ConvertParameters,
     ModelRotateParameters,
@@ -51,19 +41,18 @@ from service.protocols.inlay.positions.responses import (
     table_response,
     tensor_route,
 )
-from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
-from service.protocols.inlay.tags import (
-    MODEL_FIGURES,
-    MODEL_GRAPHS,
-    MODEL_NUMBERS,
-    MODEL_PICTURES,
-    POSITION_FIGURES,
-    POSITION_GRAPHS,
-    POSITION_NUMBERS,
-    POSITION_PICTURES,
-    POSITIONS,
+from service.protocols.inlay.positions.schemes import (
+    MODEL_SCHEMES,
+    SCHEMES,
+    Scheme,
+    call_maker,
+    example_of,
+    find_model,
+    need_of,
 )
+from service.protocols.inlay.tags import POSITIONS
 
+Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
 RANGES = {
     206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
@@ -73,12 +62,8 @@ RANGES = {
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return the lists of schemes and presets, and the routes of every scheme."""
-    rows = [
-        _list_route("", _scheme_list(), "Every scheme, its parameters and plots"),
-        _list_route("/presets", _preset_list(), "RoPE configurations by name, with their sources"),
-        *_tensor_routes(context),
-    ]
+    """Return the routes that turn tensors, and those of every scheme."""
+    rows = _tensor_routes(context)
     model_calls = partial(call_maker, context)
     pictures = Plots(context.tables, context.budget, model_calls)
     documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
@@ -95,6 +80,10 @@ def routes(context: ServiceContext) -> list[Route]:
 def _operation(row: Scheme, verb: str, suffix: str = "") -> str:
     of_model = "_of_a_model" if row.of_model else ""
     return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
+
+
+def _tag(row: Scheme, answer: str) -> str:
+    return f"positions of a model: {answer}" if row.of_model else f"positions: {answer}"
 
 
 def _cache_control(row: Scheme) -> str:
@@ -115,7 +104,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         _operation(row, "post"),
         row.summary,
         row.parameters,
-        tag=MODEL_NUMBERS if row.of_model else POSITION_NUMBERS,
+        tag=_tag(row, "numbers"),
         examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
         need=need_of(row),
     )
@@ -151,7 +140,7 @@ async def _post_table(context: ServiceContext, row: Scheme, request: Request) ->
 
 
 def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
-    """Return the examples of a row's query parameters by name, but for those named."""
+    """Return the examples of a row's query parameters by name, except those named."""
 
     def example(name: str) -> Example:
         return Example(make=lambda model: example_of(row, model and model.card).get(name))
@@ -167,7 +156,6 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    tags = (POSITION_FIGURES, MODEL_FIGURES) if extension == DOCUMENT else (POSITION_PICTURES, MODEL_PICTURES)
     content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
@@ -175,7 +163,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         handler=handler,
         name=_operation(row, "draw", f"_{extension}"),
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
-        tag=tags[row.of_model],
+        tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
         query=plot_schema(row, extension),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -207,7 +195,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         handler=handler,
         name=_operation(row, "graph"),
         summary=f"{row.summary}, as an ONNX graph",
-        tag=MODEL_GRAPHS if row.of_model else POSITION_GRAPHS,
+        tag=_tag(row, "ONNX graphs"),
         query=source_schema(row),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -219,79 +207,46 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 
 
 def _tensor_routes(context: ServiceContext) -> list[Route]:
+    of_model = MODEL_SCHEMES["rope"]
+    queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
+    bias = {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}
+    rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
+    convert = partial(_tensors, context, ConvertParameters, rotation.convert)
     turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
     return [
         tensor_route(
-            "/positions/rope/rotate", partial(_rotate, context), "rotate_tensors", turned, RotateParameters,
-            tag=POSITIONS, examples={"queries": {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}},
+            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters,
+            tag=POSITIONS, examples={"queries": queries},
         ),
         tensor_route(
-            "/positions/rope/convert", partial(_convert, context), "convert_tensors", converted, ConvertParameters,
-            tag=POSITIONS,
-            examples={"bias": {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}},
+            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters,
+            tag=POSITIONS, examples={"bias": bias},
         ),
         tensor_route(
             "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
-            ModelRotateParameters, tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)},
-            need=need_of(MODEL_SCHEMES["rope"]),
+            ModelRotateParameters, tag=_tag(of_model, "numbers"), examples={"queries": Example(make=_queries_of)},
+            need=need_of(of_model),
         ),
     ]  # fmt: skip
 
 
-async def _rotate(context: ServiceContext, request: Request) -> Response:
-    parameters = await from_body(RotateParameters, request)
-    return await _tensors(context, request, rotation.rotate(parameters), parameters)
-
-
 async def _rotate_by_model(context: ServiceContext, request: Request) -> Response:
     model = find_model(context, request.parameters["name"])
-    parameters = await from_body(ModelRotateParameters, request)
-    return await _tensors(context, request, rotation.rotate_by_model(model, parameters), parameters)
+    return await _tensors(context, ModelRotateParameters, partial(rotation.rotate_by_model, model), request)
 
 
-async def _convert(context: ServiceContext, request: Request) -> Response:
-    parameters = await from_body(ConvertParameters, request)
-    return await _tensors(context, request, rotation.convert(parameters), parameters)
-
-
-async def _tensors(context: ServiceContext, request: Request, call: TableCall, options: TensorOptions) -> Response:
-    form = table_form(request, options, rotation.dtype_of(call, options))
-    return await table_response(request, context.tables, call, form)
+async def _tensors(
+    context: ServiceContext, model: type[Tensors], make_call: Callable[[Tensors], TableCall], request: Request
+) -> Response:
+    parameters = await from_body(model, request)
+    call = make_call(parameters)
+    return await table_response(request, context.tables, call, table_form(request, parameters, call.dtype))
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
-    """Return two queries that a model's first kind of layer rotates; of no model, without layers."""
+    """Return two queries that a model's first layer type rotates; without a model, without layers."""
     if model is None:
         return {"q": [[1, 2], [1, 2]]}
     ropes = model.card.encodings.ropes
     layer_type, table = next(iter(ropes.items()))
     return {"q": example_tensor(2, table.rope.rotary_dim), **({"layer_type": layer_type} if len(ropes) > 1 else {})}
-
-
-# ---- lists
-
-
-def _list_route(path: str, body: bytes, summary: str) -> Route:
-    async def handler(request: Request) -> Response:
-        return Response((body,), ((b"content-type", b"application/json"),))
-
-    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
-    return Route(
-        verb="GET",
-        path=f"/positions{path}",
-        handler=handler,
-        name="list_presets" if path else "list_schemes",
-        summary=summary,
-        tag=POSITIONS,
-        answers=answers,
-    )
-
-
-@cache
-def _scheme_list() -> bytes:
-    return orjson.dumps({"schemes": scheme_list()})
-
-
-@cache
-def _preset_list() -> bytes:
-    return orjson.dumps({"presets": preset_list()})

@@ -16,7 +16,7 @@ import pytest
 
 from models.artifacts.export import export
 from proto import embed_pb2 as pb
-from service.protocols.inlay.torch_file import ALIGNMENT, torch_file
+from service.protocols.inlay.prompt_embeds import ALIGNMENT, torch_file
 from tests.golden_cases import case, write_checkpoint
 from tests.served import Served, array_of, serving
 

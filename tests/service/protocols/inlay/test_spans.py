@@ -168,7 +168,7 @@ def test_grpc_refuses_with_the_same_codes(served: Served, fields: dict[str, Any]
     assert said in refusal.value.details()
 
 
-def test_lists_of_spans_beyond_the_limit_are_counted_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_spans_over_limit_are_counted_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     message = pb.EmbedRequest(inputs=inputs(TEXT), spans=[pb.InputSpans()] * 65)
     monkeypatch.setattr(late_chunking, "check_count", pytest.fail)  # what counts the spans of each list
     with pytest.raises(TooManyInputs, match="65 spans"):

@@ -11,21 +11,18 @@ from tests.score_models import CLASSIFIER, EMBEDDER, LABELS, RANKER
 from tests.score_roads import strings
 from tests.served import Served, serving
 
-QUERY, DOCUMENTS = strings("query", ["a b"]), strings("documents", ["c", "d e"])
+QUERY, DOCUMENTS = strings("text", ["a b"]), strings("text_pair", ["c", "d e"])
 TEXT, PAIR = strings("text", ["a b", "c"]), strings("text_pair", ["c", "d e"])
 IDS = {"name": "input_ids", "datatype": "INT64", "shape": [1, 4], "data": [[2, 5, 6, 3]]}
 ERRORS: list[tuple[str, list[dict[str, Any]], str]] = [
-    (RANKER, [QUERY], '"documents" is missing; "query" came'),
-    (RANKER, [DOCUMENTS], '"query" is missing; "documents" came'),
     (RANKER, [PAIR], '"text" is missing; "text_pair" came'),
-    (RANKER, [QUERY, DOCUMENTS, TEXT], "inputs.query came with text"),
-    (RANKER, [QUERY, DOCUMENTS, IDS], "inputs.query came with input_ids"),
+    (RANKER, [QUERY, DOCUMENTS, IDS], "inputs.text came with input_ids"),
     (RANKER, [TEXT, IDS], "inputs.text came with input_ids"),
-    (RANKER, [strings("query", ["a", "b", "c"]), DOCUMENTS], "inputs.documents has shape [2]"),
+    (RANKER, [strings("text", ["a", "b", "c"]), DOCUMENTS], "inputs.text_pair has shape [2]"),
     (RANKER, [TEXT, strings("text_pair", ["c"])], "inputs.text_pair has shape [1]"),
-    (RANKER, [QUERY, strings("documents", [])], "empty"),
-    (RANKER, [QUERY, strings("documents", ["a"] * 9)], "holds 9 inputs"),
-    (EMBEDDER, [QUERY, DOCUMENTS], "embedder has no input 'query'"),
+    (RANKER, [QUERY, strings("text_pair", [])], "empty"),
+    (RANKER, [QUERY, strings("text_pair", ["a"] * 9)], "holds 9 inputs"),
+    (EMBEDDER, [QUERY, DOCUMENTS], "embedder has no input 'text_pair'"),
 ]
 
 
@@ -68,8 +65,6 @@ def test_pairs_are_one_to_many_or_each_with_its_own(served: Served) -> None:
     own = infer(served, RANKER, TEXT, PAIR)["class_logits"]
     assert own[0] == many[0]
     assert own[1] != many[1]
-    one = infer(served, RANKER, strings("text", ["a b"]), strings("text_pair", ["c", "d e"]))["class_logits"]
-    np.testing.assert_array_equal(one, many)
 
 
 def test_token_ids_give_labels_too(served: Served) -> None:
@@ -82,12 +77,11 @@ def test_metadata_lists_tensors_of_pairs_and_scores(served: Served) -> None:
     def described(model: str, kind: str) -> dict[str, list[int]]:
         return {each["name"]: each["shape"] for each in served.http.get(f"/v2/models/{model}").json()[kind]}
 
-    shapes = {name: described(RANKER, "inputs")[name] for name in ("text", "text_pair", "query", "documents")}
-    assert shapes == {"text": [-1], "text_pair": [-1], "query": [1], "documents": [-1]}
+    assert [described(RANKER, "inputs")[name] for name in ("text", "text_pair")] == [[-1], [-1]]
     for model, labels in ((RANKER, 1), (CLASSIFIER, len(LABELS))):
         outputs = described(model, "outputs")
         assert outputs["class_logits"] == outputs["scores"] == [-1, labels]
-    assert {"query", "documents", "text_pair"}.isdisjoint(described(EMBEDDER, "inputs"))
+    assert "text_pair" not in described(EMBEDDER, "inputs")
     assert "scores" not in described(EMBEDDER, "outputs")
     config = served.http.get(f"/v2/models/{RANKER}/config").json()
-    assert {"name": "documents", "data_type": "TYPE_STRING", "dims": [-1], "optional": True} in config["input"]
+    assert {"name": "text_pair", "data_type": "TYPE_STRING", "dims": [-1], "optional": True} in config["input"]

@@ -39,7 +39,7 @@ def test_one_text_has_its_usual_vector(served: Served) -> None:
     assert vectors(served, input=[JOINED], late_chunking=False).tolist() == [plain]
 
 
-def test_usage_counts_the_joined_text_and_base64_has_the_same_bits(served: Served) -> None:
+def test_usage_counts_joined_text_and_base64_has_the_same_bits(served: Served) -> None:
     body = {"input": TEXTS, "late_chunking": True}
     document = served.http.post("/v1/embeddings", json=body | {"encoding_format": "base64"}).json()
     assert document["usage"] == {"prompt_tokens": 11, "total_tokens": 11}

@@ -127,7 +127,7 @@ def test_classify_answers_as_vllm_does(served: Served) -> None:
         assert entry["label"] == LABELS[int(np.argmax(entry["probs"]))]
 
 
-def test_classify_answers_as_infinity_does_where_raw_scores_is_sent(served: Served) -> None:
+def test_classify_answers_as_infinity_if_raw_scores_is_sent(served: Served) -> None:
     document = post(served, "/classify", model=CLASSIFIER, input=["a", "b"], raw_scores=False).json()
     assert document["object"] == "classify"
     for entries in document["data"]:

@@ -147,7 +147,7 @@ def test_predict_reads_texts_pairs_and_lists(served: Served) -> None:
     assert one != pair
 
 
-def test_predict_applies_raw_scores_and_the_inference_apis_parameters(served: Served) -> None:
+def test_predict_applies_raw_scores_and_inference_parameters(served: Served) -> None:
     raw = answer(served, "/predict", inputs="a", model=CLASSIFIER, raw_scores=True)
     logits = np.array([entry["score"] for entry in raw])
     for function, expected in (

@@ -22,6 +22,7 @@ from safetensors.numpy import load
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from service.http import formats
+from service.http.response import Response
 from service.protocols.inlay.positions import responses
 from tests.served import Served, serving_here
 
@@ -378,7 +379,7 @@ async def test_paused_reader_does_not_delay_others(tiny_store: Path) -> None:
 def test_format_of_vectors_alone_is_no_format_of_tables(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new row of FORMATS serves /embed; a table in it would be other bytes under its name."""
     kind = "application/x-new"
-    monkeypatch.setitem(formats.FORMATS, kind, lambda result, base64: formats.sized(kind, [b"new"]))
+    monkeypatch.setitem(formats.FORMATS, kind, lambda result, base64: Response((b"new",)))
     answer = served.http.get(ROPE, params=SMALL, headers={"accept": kind})
     assert (answer.status_code, answer.json()["code"]) == (406, "not_acceptable")
     assert set(responses.OFFERS) == set(FORMATS.values())

@@ -1,4 +1,4 @@
-"""Types of request parameters, which read a query string's text and a JSON value alike, and the options of a response.
+"""Types of request parameters, which read a query string and JSON alike, and the options of a response.
 
 In a query string lists have commas, lists of lists semicolons between them; a config or a tensor is its JSON.
 """
@@ -29,7 +29,7 @@ Int64s = NDArray[np.int64]
 
 
 def described(description: str, default: Any = ...) -> Any:
-    """Return a field; without a default it is required."""
+    """Return a field; it is required unless it has a default."""
     return Field(default, description=description)
 
 
@@ -81,10 +81,10 @@ class _OneOf:
 
 
 def read_positions(value: Any) -> Positions:
-    """Return `0,5,100-110` (both ends included) or a list of integers; consecutive ones as a range.
+    """Return the positions in `0,5,100-110` (both ends included) or a list; consecutive ones as a range.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, range):
         return value
@@ -115,10 +115,10 @@ def _listed(value: str) -> Positions:
 
 
 def integers(value: Any, axes: int) -> Int64s:
-    """Return integers as an array of `axes` axes; where two are needed, a plain list is one row.
+    """Return integers as an array of `axes` axes; if two are needed, a plain list is one row.
 
     Raises:
-        ValueError: it is not a list of integers of 64 bits, or of lists of one length.
+        ValueError: the value is not a list of 64-bit integers, or of lists of one length.
     """
     if isinstance(value, str):
         lines = [line.split(",") for line in value.split(";")]
@@ -182,7 +182,7 @@ Grid = Annotated[tuple[int, int], PlainValidator(_grid), WithJsonSchema(GRID)]
 
 
 class SentTensor(NamedTuple):
-    """A tensor, and whether it came as lists of numbers, which have no dtype of their own."""
+    """A tensor, and whether it was sent as lists of numbers, which have no dtype."""
 
     array: NDArray[Any]
     listed: bool
@@ -201,7 +201,7 @@ def read_tensor(value: Any) -> NDArray[Any]:
     """Return nested lists of numbers or {dtype, shape, data} as an array.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the value is neither.
     """
     if isinstance(value, str):
         value = _json(value)
@@ -221,14 +221,14 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 def read_scaling_value(value: Any, kind: str) -> Any:
-    """Return a parameter of a RoPE scaling as config.json has it: a number, a boolean or a tuple of numbers.
+    """Return a parameter of a RoPE scaling in the types of config.json: a number, a boolean or a tuple of numbers.
 
     Args:
-        value: as JSON or a query string has it; None stays.
-        kind: that of its row in `scaling_parameters.PARAMETERS`.
+        value: the value in JSON or a query string; None stays.
+        kind: kind of the parameter in `scaling_parameters.PARAMETERS`.
 
     Raises:
-        ValueError: it is of another kind.
+        ValueError: the value is of another kind.
     """
     if value is None:
         return None
@@ -277,7 +277,7 @@ TENSOR: dict[str, Any] = {
 
 
 def example_tensor(rows: int, width: int) -> dict[str, Any]:
-    """Return a tensor [rows, width] for an example: bytes, which take one line where lists take hundreds."""
+    """Return a tensor [rows, width] for an example; as bytes it takes one line, as lists it would take hundreds."""
     values = np.linspace(-0.1, 0.1, rows * width, dtype=np.float16)
     return {"dtype": "float16", "shape": [rows, width], "data": b64encode(values.tobytes()).decode()}
 
@@ -313,12 +313,12 @@ class TypedArrayOptions(ArrayOptions):
 
 
 class TableOptions(TypedArrayOptions):
-    """The form of a table, and the arithmetic it is computed in."""
+    """The form of a table, and the arithmetic that computes it."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
 
 
 class ModelTableOptions(TableOptions):
-    """The same for a model's own encoding, by default in the arithmetic it was trained with."""
+    """The options of a model's table; its default arithmetic is the one that the model was trained with."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
