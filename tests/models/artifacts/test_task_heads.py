@@ -37,7 +37,11 @@ def test_every_family_exports_the_head_that_create_writes(model_type: str, tmp_p
     card = exported(tmp_path / "x")
     assert card.classifier is not None, card.no_classifier_reason
     assert card.classifier.labels == ("LABEL_0", "LABEL_1", "LABEL_2")
-    assert card.default_output == "class_logits"
+    assert (card.default_output, card.vocab_size, card.hidden_size) == (
+        "class_logits",
+        SIZES["vocab_size"],
+        SIZES["hidden_size"],
+    )
     assert cards.read(tmp_path / "out") == card
     assert verify(tmp_path / "out")["class_logits"] < 1e-5
 

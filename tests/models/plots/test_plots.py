@@ -110,10 +110,8 @@ def test_every_scheme_of_a_table_has_a_figure() -> None:
 
 
 @each_figure
-def test_every_figure_is_a_deterministic_png_of_requested_width(scheme: str, plot: str) -> None:
-    first, second = (draw(plot, [SUBJECTS[scheme]()]) for _ in range(2))
-    assert size(first)[0] == 800
-    assert first == second
+def test_every_figure_is_a_png_of_requested_width(scheme: str, plot: str) -> None:
+    assert size(draw(plot, [SUBJECTS[scheme]()]))[0] == 800
 
 
 @pytest.mark.parametrize(("width", "height"), [(600, 400), (1203, 640), (1600, None)])
@@ -128,7 +126,6 @@ def test_picture_has_requested_size_in_both_formats(width: int, height: int | No
 def test_every_figure_is_valid_svg_and_its_axes_name_units(scheme: str, plot: str) -> None:
     subject = SUBJECTS[scheme]()
     root = ET.fromstring(svg := draw(plot, [subject], format="svg"))
-    assert svg == draw(plot, [subject], format="svg")
     assert (root.get("width"), root.get("role")) == ("800", "img")
     assert root.findtext(f"{SVG}title")
     assert (root.findtext(f"{SVG}desc") or "").endswith(f"{subject.label}.")

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 
 import grpc
@@ -90,22 +89,23 @@ def test_host_of_another_machine_is_reported(host: str, setting: str) -> None:
         bind(host, 0, "REST", setting)
 
 
-@pytest.mark.parametrize(("flag", "workers"), [("--port", "1"), ("--management-port", "2")])
-def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int, flag: str, workers: str) -> None:
-    ports = {"--port": "0", "--grpc-port": "0", flag: str(taken)}
-    ended = command("serve", "--store", tiny_store, *chain(*ports.items()), "--workers", workers)
-    assert ended.returncode == 1
-    assert re.fullmatch(
-        rf"inlay: \w+ cannot listen on 127.0.0.1:{taken}: that port is in use; .*{flag}\n", ended.stderr
-    )
+def test_port_in_use_is_one_line_and_exit_code_1(tiny_store: Path, taken: int) -> None:
+    ports = ["--port", "0", "--grpc-port", "0", "--management-port", str(taken)]
+    assert_in_use(command("serve", "--store", tiny_store, *ports, "--workers", "2"), taken, "--management-port")
 
 
 def test_two_services_never_share_a_port(tiny_store: Path) -> None:
     """Though the workers of one do."""
     with running(tiny_store) as (_, url, rpc_address):
         for flag, address, other in (("--port", url, "--grpc-port"), ("--grpc-port", rpc_address, "--port")):
-            ended = command("serve", "--store", tiny_store, flag, address.rpartition(":")[2], other, "0")
-            assert (ended.returncode, "that port is in use" in ended.stderr) == (1, True)
+            port = int(address.rpartition(":")[2])
+            assert_in_use(command("serve", "--store", tiny_store, flag, str(port), other, "0"), port, flag)
+
+
+def assert_in_use(ended: "subprocess.CompletedProcess[str]", port: int, flag: str) -> None:
+    said = rf"inlay: \w+ cannot listen on 127.0.0.1:{port}: that port is in use; .*{flag}\n"
+    assert ended.returncode == 1
+    assert re.fullmatch(said, ended.stderr), ended.stderr
 
 
 def broken_store(folder: Path, kind: str) -> Path:

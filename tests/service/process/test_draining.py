@@ -46,9 +46,8 @@ def test_serves_while_probes_fail_until_a_second_signal(tiny_store: Path, count:
         assert process.wait(SECONDS) == 0
 
 
-@pytest.mark.parametrize("count", ["1", "2"])
-def test_stops_when_the_delay_has_passed(tiny_store: Path, count: str) -> None:
-    with running(tiny_store, "--workers", count, "--drain-delay", "0.3") as (process, _, _):
+def test_stops_when_the_delay_has_passed(tiny_store: Path) -> None:
+    with running(tiny_store, "--drain-delay", "0.3") as (process, _, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0
 

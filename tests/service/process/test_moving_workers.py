@@ -13,7 +13,7 @@ from models.artifacts.export import export
 from tests.golden_cases import write_tiny_bert
 from tests.service.cli.test_startup import SECONDS, running
 
-REQUESTS = 24  # on a connection each, so that every worker gets some
+REQUESTS = 16  # on a connection each, so that every worker gets some
 
 
 @pytest.fixture
