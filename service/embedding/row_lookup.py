@@ -78,7 +78,7 @@ class RowLookup:
         options: tuple[object, ...] = ()
         batch: _Batch | None = None
         for number, entry in enumerate(requests):
-            if entry is None or not entry[0].inputs or type(entry[0].inputs[0]) is not Ids:
+            if entry is None:
                 continue
             request, context = entry
             if request[1:] != options:  # most equal those before: comparing is faster than looking up

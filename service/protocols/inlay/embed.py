@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from service.context import ServiceContext
-from service.embedding.requests import EmbedRequest, EmbedResult
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids
 from service.errors import InlayError
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
@@ -87,9 +87,10 @@ class EmbedHandler:
                 answers.append(error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            if form.encoding in ROWS_FORMATS:
+            inputs = embed_request.inputs
+            if inputs and type(inputs[0]) is Ids and form.encoding in ROWS_FORMATS:
                 entries[number], forms[number] = (embed_request, request.context), (form, encode)
-        for number, result in enumerate(self._lookup.answer(entries)):
+        for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
             if result is not None:
                 answers[number] = self._response(requests[number], result, *forms[number])
         return answers

@@ -60,7 +60,7 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
     Raises:
         UnsupportedMedia: the body is not declared to be JSON.
     """
-    check_json(request.headers.get(b"content-type"))
+    check_json(request.head.headers.get(b"content-type"))
     return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
 
 
