@@ -13,9 +13,9 @@ from models import VERSION
 from service.context import ServiceContext
 from service.embedding.images import Images
 from service.embedding.model import Models
+from service.embedding.outputs.rows import RowLookup
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
-from service.embedding.row_lookup import RowLookup
 from service.embedding.table_computations import TableComputations
 from service.embedding.vector_cache import VectorCache
 from service.grpc.server import RpcServer

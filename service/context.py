@@ -10,9 +10,9 @@ from service.errors import Unavailable
 
 if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes them
     from service.embedding.images import Images
+    from service.embedding.outputs.rows import RowLookup
     from service.embedding.pipeline import EmbeddingPipeline
     from service.embedding.position_tables import Tables
-    from service.embedding.row_lookup import RowLookup
     from service.embedding.table_computations import TableComputations
     from service.observability.metrics import Metrics
     from service.observability.tracing import Tracing

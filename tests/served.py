@@ -27,7 +27,7 @@ from service.http.server import HttpProtocol
 from service.settings import Settings
 
 DTYPES: dict[int, Any] = {pb.FLOAT32: np.float32, pb.FLOAT16: np.float16, pb.BFLOAT16: ml_dtypes.bfloat16}
-START_SECONDS = 60
+START_SECONDS = 100
 STOPPED = count(1)
 STOPS_PER_COLLECTION = 2  # a collection takes 30 ms, a stopped service of the demo model holds 50 MB until one
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]

@@ -77,7 +77,7 @@ async def hang_up(connections: Sequence[Connection]) -> None:
 
 async def measured(here: Here, name: str, **labels: str) -> float:
     """The sum of a metric's samples that carry these labels, as Prometheus would scrape it."""
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         text = (await client.get("http://{}:{}/metrics".format(*here.address))).raise_for_status().text
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())

@@ -9,7 +9,18 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import TensorPart, by_heads, equal, expert_count, linear, norm, rms_norm
+from models.families.family import (
+    Stored,
+    TensorPart,
+    by_heads,
+    equal,
+    expert_count,
+    fused,
+    head_count,
+    linear,
+    norm,
+    rms_norm,
+)
 from models.recipes.steps import (
     Attention,
     Experts,
@@ -26,7 +37,6 @@ from models.recipes.steps import (
 _LAYER = "layers.{block}"
 ATTENTION_BIAS = {"attention_bias": ".self_attn."}
 BIASES = {**ATTENTION_BIAS, "mlp_bias": ".mlp."}
-Stored = dict[str, tuple[str | TensorPart, ...]]
 
 
 def attention(
@@ -187,23 +197,11 @@ PERSIMMON: Recipe = (
 )
 
 
-def _heads(config: Config) -> int:
-    return config.count("num_attention_heads")
-
-
-def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
-    """Return where the parts of a fused module lie, in the order of `names`."""
-    how = {"shares": equal(len(names))} | how
-    return {
-        f"{_LAYER}.{stem}.{name}": (TensorPart(f"{_LAYER}.{whole}", index, **how),) for index, name in enumerate(names)
-    }
-
-
 QKV = ("q_proj", "k_proj", "v_proj")
-FUSED_GATE = fused("mlp", ("gate_proj", "up_proj"), "mlp.gate_up_proj")
-PHI3_STORED = FUSED_GATE | fused("self_attn", QKV, "self_attn.qkv_proj", shares=by_heads)
-PERSIMMON_STORED = fused("self_attn", QKV, "self_attn.query_key_value", groups=_heads)
-GPT_NEOX_STORED = fused("attention", QKV, "attention.query_key_value", groups=_heads)
+FUSED_GATE = fused(f"{_LAYER}.mlp", ("gate_proj", "up_proj"), f"{_LAYER}.mlp.gate_up_proj")
+PHI3_STORED = FUSED_GATE | fused(f"{_LAYER}.self_attn", QKV, f"{_LAYER}.self_attn.qkv_proj", shares=by_heads)
+PERSIMMON_STORED = fused(f"{_LAYER}.self_attn", QKV, f"{_LAYER}.self_attn.query_key_value", groups=head_count)
+GPT_NEOX_STORED = fused(f"{_LAYER}.attention", QKV, f"{_LAYER}.attention.query_key_value", groups=head_count)
 
 
 def stored_experts(
@@ -217,12 +215,12 @@ def stored_experts(
         stem: stem of the class.
     """
     shares = ((0, equal(2)), (1, equal(2)), (0, equal(1)))
-    fused = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]
+    in_one = [f"{stem}.experts.{name}" for name in ("gate_up_proj", "gate_up_proj", "down_proj")]
     if len(names) == 2:
         whole = [f"{file}.{name}.weight" for name in (names[0], *names)]
     places: Stored = {}
     for number, (name, (index, share)) in enumerate(zip(("gate", "up", "down"), shares, strict=True)):
-        in_class = TensorPart(f"{_LAYER}.{fused[number]}", index, share, experts=expert_count)
+        in_class = TensorPart(f"{_LAYER}.{in_one[number]}", index, share, experts=expert_count)
         published = (
             f"{_LAYER}.{file}.experts.{{expert}}.{names[number]}"
             if len(names) == 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from models.families.config import Config
-from models.families.family import TensorPart, equal, expert_count, linear, norm, rms_norm
+from models.families.family import Stored, TensorPart, equal, expert_count, fused, head_count, linear, norm, rms_norm
 from models.recipes.steps import (
     Activation,
     Attention,
@@ -109,21 +109,7 @@ def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
     )
 
 
-Stored = dict[str, tuple[str | TensorPart, ...]]
 _LLAMA_LAYER = "layers.{block}"
-
-
-def _thirds(
-    stem: str, names: tuple[str, str, str], whole: str, groups: Callable[[Config], int] = lambda config: 1
-) -> Stored:
-    """Return where query, key and value lie in one module, in groups or not."""
-    return {f"{stem}.{name}": (TensorPart(whole, index, equal(3), groups),) for index, name in enumerate(names)}
-
-
-def _heads(config: Config) -> int:
-    return config.count("num_attention_heads")
-
-
 _SELF = _attention(f"{_LLAMA_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
 _QKV = ("q_proj", "k_proj", "v_proj")
 
@@ -164,7 +150,7 @@ _PUBLISHED_LAYER = "encoder.layers.{block}"
 _NORMS: dict[str, str | TensorPart] = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
 
 NOMIC = _native(_unbiased(_SELF), _gated(down_biased=False))
-NOMIC_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
+NOMIC_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
     _PUBLISHED_LAYER,
     {
         "self_attn.o_proj": "attn.out_proj",
@@ -195,7 +181,7 @@ NOMIC_MOE: Recipe = (
     norm(f"{_LLAMA_LAYER}.post_mlp_layernorm"),
 )
 _ROWS_OF_EXPERTS = TensorPart("mlp.experts.mlp.w1", experts=expert_count, stacked=False)
-NOMIC_MOE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
+NOMIC_MOE_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
     _PUBLISHED_LAYER,
     {
         "self_attn.o_proj": "attn.out_proj",
@@ -216,7 +202,7 @@ def has_no_experts(config: Config, layer: int) -> bool:
 
 
 GTE = _native(_SELF, _gated(down_biased=True))
-GTE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_proj") | _published(
+GTE_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_proj") | _published(
     _LAYER,
     {
         "self_attn.o_proj": "attention.o_proj",
@@ -228,7 +214,7 @@ GTE_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv
     },
 )
 JINA_V3 = _native(_SELF, _feed_forward(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2"))
-JINA_V3_STORED = _thirds(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.mixer.Wqkv") | _published(
+JINA_V3_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.mixer.Wqkv") | _published(
     _PUBLISHED_LAYER, {"self_attn.o_proj": "mixer.out_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2", **_NORMS}
 )
 
@@ -242,10 +228,9 @@ MODERNBERT: Recipe = (
         norm=norm(f"{_LLAMA_LAYER}.mlp_norm"),
     ),
 )
-MODERNBERT_STORED: Stored = _thirds(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | {
-    f"{_MODERN_MLP}.gate": (TensorPart(f"{_MODERN_MLP}.Wi", 0, equal(2)),),
-    f"{_MODERN_MLP}.up": (TensorPart(f"{_MODERN_MLP}.Wi", 1, equal(2)),),
-}
+MODERNBERT_STORED = fused(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | fused(
+    _MODERN_MLP, ("gate", "up"), f"{_MODERN_MLP}.Wi"
+)
 MODERNBERT_DECODER: Recipe = (
     replace(_attention(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
     MODERNBERT[1],
@@ -286,23 +271,21 @@ DEBERTA = _post_norm(
     ),
     *_DEBERTA_OUT,
 )
-DEBERTA_STORED = _thirds(_DEBERTA_SELF, ("query", "key", "value"), f"{_DEBERTA_SELF}.in_proj", _heads)
+DEBERTA_STORED = fused(_DEBERTA_SELF, ("query", "key", "value"), f"{_DEBERTA_SELF}.in_proj", groups=head_count)
+
+
+def _jina_gated(down: str) -> FeedForward:
+    up, gate = (linear(f"{_LAYER}.mlp.{name}", biased=False) for name in ("up", "gate"))
+    return FeedForward(up, linear(f"{_LAYER}.mlp.{down}"), "gelu", gate=gate)
+
 
 JINA_V2 = _post_norm(
     replace(_BERT_ATTENTION, bias=DistanceBias(())),
     f"{_LAYER}.attention.output.LayerNorm",
-    FeedForward(
-        Linear(f"{_LAYER}.mlp.up.weight", None),
-        linear(f"{_LAYER}.mlp.wo"),
-        "gelu",
-        gate=Linear(f"{_LAYER}.mlp.gate.weight", None),
-    ),
+    _jina_gated("wo"),
     f"{_LAYER}.mlp.layernorm",
 )
-JINA_V2_STORED: Stored = {
-    f"{_LAYER}.mlp.gate": (TensorPart(f"{_LAYER}.mlp.gated_layers", 0, equal(2)),),
-    f"{_LAYER}.mlp.up": (TensorPart(f"{_LAYER}.mlp.gated_layers", 1, equal(2)),),
-}
+JINA_V2_STORED = fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_LAYER}.mlp.gated_layers")
 
 JINA_CODE = _post_norm(
     replace(
@@ -314,18 +297,10 @@ JINA_CODE = _post_norm(
         sum_norm=norm(f"{_LAYER}.attention.output.LayerNorm"),
     ),
     f"{_LAYER}.layer_norm_1",
-    FeedForward(
-        Linear(f"{_LAYER}.mlp.up.weight", None),
-        linear(f"{_LAYER}.mlp.down_layer"),
-        "gelu",
-        gate=Linear(f"{_LAYER}.mlp.gate.weight", None),
-    ),
+    _jina_gated("down_layer"),
     f"{_LAYER}.layer_norm_2",
 )
-JINA_CODE_STORED: Stored = {
-    f"{_LAYER}.mlp.up": (TensorPart(f"{_LAYER}.mlp.up_gated_layer", 0, equal(2)),),
-    f"{_LAYER}.mlp.gate": (TensorPart(f"{_LAYER}.mlp.up_gated_layer", 1, equal(2)),),
-}
+JINA_CODE_STORED = fused(f"{_LAYER}.mlp", ("up", "gate"), f"{_LAYER}.mlp.up_gated_layer")
 
 _T5_LAYER = "encoder.block.{block}.layer"
 
@@ -344,16 +319,13 @@ def t5(bias_of: str) -> Recipe:
 
 def t5_feed_forward(step: FeedForward, config: Config) -> FeedForward:
     """Return T5's feed-forward step: with a gate or without, as feed_forward_proj says."""
+    up = replace(step.up, weight=step.up.weight.replace("wi_1", "wi"))  # without a gate
     kinds: dict[str, FeedForward] = {
-        "relu": replace(step, activation="relu", up=_t5_plain(step), gate=None),
+        "relu": replace(step, activation="relu", up=up, gate=None),
         "gated-gelu": replace(step, activation="gelu_tanh"),
         "gated-silu": replace(step, activation="silu"),
     }
     return config.choice("feed_forward_proj", kinds)
-
-
-def _t5_plain(step: FeedForward) -> Linear:
-    return replace(step.up, weight=step.up.weight.replace("wi_1", "wi"))
 
 
 def published_gate(key: str) -> Callable[[FeedForward, Config], FeedForward]:

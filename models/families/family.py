@@ -25,9 +25,14 @@ def equal(count: int) -> Shares:
     return lambda config: (1,) * count
 
 
+def head_count(config: Config) -> int:
+    """Return the number of attention heads."""
+    return config.count("num_attention_heads")
+
+
 def by_heads(config: Config) -> tuple[int, ...]:
     """Return the shares of queries, keys and values of all heads."""
-    heads = config.count("num_attention_heads")
+    heads = head_count(config)
     keys = heads if config.get("num_key_value_heads") is None else config.count("num_key_value_heads")
     return heads, keys, keys
 
@@ -57,6 +62,23 @@ class TensorPart:
     experts: Callable[[Config], int] | None = None
     stacked: bool = True
     expert: int = 0
+
+
+Stored = dict[str, tuple[str | TensorPart, ...]]
+"""Stem of a tensor -> where files hold it, tried in order."""
+
+
+def fused(stem: str, names: Sequence[str], whole: str, **how: Any) -> Stored:
+    """Return where modules lie that files hold as one.
+
+    Args:
+        stem: of the modules in the class.
+        names: of the modules, in the order of their parts.
+        whole: the module that holds all.
+        how: more of TensorPart; by default all parts are equal.
+    """
+    how = {"shares": equal(len(names))} | how
+    return {f"{stem}.{name}": (TensorPart(whole, index, **how),) for index, name in enumerate(names)}
 
 
 def expert_count(config: Config) -> int:

@@ -9,18 +9,13 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import TensorPart, equal, linear, norm
+from models.families.family import Stored, TensorPart, equal, fused, head_count, linear, norm
 from models.recipes.steps import Activation, Attention, DistanceBias, FeedForward, Parallel, Recipe
 
-Stored = dict[str, tuple[str | TensorPart, ...]]
 KeyHeads = Callable[[Config], int]
 
 
-def _heads(config: Config) -> int:
-    return config.count("num_attention_heads")
-
-
-def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads = _heads) -> Stored:
+def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads = head_count) -> Stored:
     """Return where query, key and value lie in one module: in each group the queries that share a key, it, its value.
 
     Args:
@@ -31,11 +26,9 @@ def _in_groups(stem: str, names: Sequence[str], whole: str, key_heads: KeyHeads 
     """
 
     def shares(config: Config) -> tuple[int, ...]:
-        return _heads(config) // key_heads(config), 1, 1
+        return head_count(config) // key_heads(config), 1, 1
 
-    return {
-        f"{stem}.{name}": (TensorPart(f"{stem}.{whole}", index, shares, key_heads),) for index, name in enumerate(names)
-    }
+    return fused(stem, names, f"{stem}.{whole}", shares=shares, groups=key_heads)
 
 
 def with_key_heads(key_heads: KeyHeads) -> Callable[[Config, int, str | None], Mapping[str, Any]]:
@@ -45,7 +38,7 @@ def with_key_heads(key_heads: KeyHeads) -> Callable[[Config, int, str | None], M
 
 def one_if_shared(config: Config) -> int:
     """Return the number of key heads: one for all queries where multi_query is true."""
-    return 1 if config.get("multi_query") else _heads(config)
+    return 1 if config.get("multi_query") else head_count(config)
 
 
 def _conv(stem: str) -> tuple[str | TensorPart, ...]:
@@ -142,7 +135,7 @@ def falcon_key_heads(config: Config) -> int:
     """Return Falcon's number of key heads."""
     if not config.get("new_decoder_architecture"):
         return one_if_shared(config)
-    return _heads(config) if config.get("num_kv_heads") is None else config.count("num_kv_heads")
+    return head_count(config) if config.get("num_kv_heads") is None else config.count("num_kv_heads")
 
 
 FALCON_STORED = _in_groups(_SELF_ATTENTION, _QKV, "query_key_value", falcon_key_heads)

@@ -21,7 +21,7 @@ from models.graphs.row_layout import Row, RowLayout, layout, rows_of_one
 from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
-from models.positions.rope.rotation import layout_named
+from models.positions.rope.rotation import LAYOUTS
 from models.recipes.extra_inputs import TASKS
 from models.recipes.graph_names import ONE_ROW
 from models.recipes.positional_encodings import RopeTable
@@ -312,7 +312,7 @@ class Blocks:
                 values = cos_sin_by_length(builder, rope, column, LANES)
             else:
                 values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), column)
-            if layout_named(self.ropes[table].layout).sign < 0:
+            if LAYOUTS[self.ropes[table].layout].sign < 0:
                 values = (values[0], builder.op("Neg", values[1]))
             if width % LANES:
                 bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]

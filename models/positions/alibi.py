@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import MAX_POSITION, Output, Table, checked_count
+from models.positions.table import MAX_POSITION, Output, Table, checked_count, checked_name
 
 MAX_BIAS = 8.0
 Floats = NDArray[Any]
@@ -231,12 +231,11 @@ def checked_form(form: str, masked: bool = False) -> Form:
     Raises:
         BadEncoding: an unknown form, or an attention_mask for a form that reads none.
     """
-    if form not in FORMS:
-        raise BadEncoding(f"ALiBi form {form!r} is not one of {', '.join(FORMS)}")
-    if masked and not FORMS[form].reads_mask:
+    row = FORMS[checked_name("ALiBi form", form, FORMS)]
+    if masked and not row.reads_mask:
         readers = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
         raise BadEncoding(
             f"attention_mask was sent, but {form} ALiBi reads none: leave padding to the mask of the scores, "
             f"or use a form that reads one: {readers}"
         )
-    return FORMS[form]
+    return row

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import Output, Positions, Table, checked_positions, slice_positions
+from models.positions.table import Output, Positions, Table, checked_name, checked_positions, slice_positions
 
 _COUNTING = np.arange(8192, dtype=np.int64)  # shared by all sequences that count their tokens from the left
 _COUNTING.flags.writeable = False
@@ -158,8 +158,7 @@ def _stretched_length(table: NDArray[Any], positions: Positions, beyond: str, le
         raise BadEncoding(
             f"the position table has shape {list(table.shape)}; it must be [rows, channels], both above 0"
         )
-    if beyond not in BEYOND:
-        raise BadEncoding(f"beyond {beyond!r} is not one of {', '.join(BEYOND)}")
+    checked_name("beyond", beyond, BEYOND)
     checked_positions(positions)
     last_position = max(positions[0], positions[-1]) if isinstance(positions, range) else int(positions.max())
     if beyond == "error" and last_position >= len(table):

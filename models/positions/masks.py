@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count
+from models.positions.table import DTYPES, MAX_WIDTH, Output, Table, checked_count, checked_name
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -197,16 +197,13 @@ def lowest(dtype: str) -> float:
     Raises:
         BadEncoding: an unknown dtype.
     """
-    if dtype not in DTYPES:
-        raise BadEncoding(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    return float(ml_dtypes.finfo(DTYPES[dtype]).min)  # type: ignore[no-untyped-call]
+    return float(ml_dtypes.finfo(DTYPES[checked_name("dtype", dtype, DTYPES)]).min)  # type: ignore[no-untyped-call]
 
 
 def _masked_value(form: str, fill: str, dtype: str) -> float:
     """Return what an additive mask holds for a masked key; BadEncoding for an unknown form, fill or dtype."""
     for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
-        if value not in known:
-            raise BadEncoding(f"{name} {value!r} is not one of {', '.join(known)}")
+        checked_name(name, value, known)
     return lowest(dtype) if fill == "min" else -np.inf
 
 

@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 from models.errors import BadEncoding
 from models.positions.arithmetic import DIGITS, Arithmetic, Frequencies
 from models.positions.rope import angles
-from models.positions.table import MAX_POSITION, Output, Positions, Rows, Table, checked_positions, slice_positions
+from models.positions.table import (
+    MAX_POSITION,
+    Output,
+    Positions,
+    Rows,
+    Table,
+    checked_name,
+    checked_positions,
+    slice_positions,
+)
 
 THETA = 10000.0
 MAX_DIM = 65536
@@ -109,9 +118,7 @@ def checked_kind(kind: str, dim: int, theta: float) -> Sinusoid:
     Raises:
         BadEncoding: an unknown kind, or one that has no table of `dim` channels or with this theta.
     """
-    if kind not in SINUSOIDS:
-        raise BadEncoding(f"sinusoidal kind {kind!r} is not one of {', '.join(SINUSOIDS)}")
-    row = SINUSOIDS[kind]
+    row = SINUSOIDS[checked_name("sinusoidal kind", kind, SINUSOIDS)]
     check_sizes(row, kind, dim, theta)
     return row
 
@@ -368,8 +375,7 @@ def checked_axis(dim: Any, order: str, theta: float) -> int:
     Raises:
         BadEncoding: order, dim or theta is not allowed.
     """
-    if order not in ORDERS:
-        raise BadEncoding(f"order {order!r} is not one of {', '.join(ORDERS)}")
+    checked_name("order", order, ORDERS)
     if not isinstance(dim, int) or dim < 4 or dim % 4 or dim > MAX_DIM:
         raise BadEncoding(f"dim is {dim!r}; a grid has a multiple of 4 channels, up to {MAX_DIM}")
     check_sizes(GRID_AXIS, "grid", dim // 2, theta)

@@ -3,7 +3,7 @@
 A table is a pure function of its parameters. It also records how its values were computed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -113,6 +113,17 @@ def checked_positions(positions: Positions) -> Positions:
         outside = minimum if minimum < 0 else maximum
         raise BadEncoding(f"position {int(outside)} is not in 0 to {MAX_POSITION - 1}")
     return positions
+
+
+def checked_name(what: str, name: str, known: Collection[str]) -> str:
+    """Return the name.
+
+    Raises:
+        BadEncoding: it is not one of those known; the message begins with `what`.
+    """
+    if name not in known:
+        raise BadEncoding(f"{what} {name!r} is not one of {', '.join(known)}")
+    return name
 
 
 def checked_count(name: str, value: Any, minimum: int = 1, maximum: int = MAX_WIDTH) -> int:

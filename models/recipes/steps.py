@@ -6,7 +6,7 @@ step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and o
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Activation = Literal[
     "identity",
@@ -385,10 +385,6 @@ Step = (
 )
 Recipe = tuple[Step, ...]
 
-STEPS: dict[str, type[Any]] = {step.__name__: step for step in get_args(Step)}
-PARTS: dict[str, type[Any]] = {
-    part.__name__: part for part in (LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled)
-}
 TENSORS = ("table", "weight", "bias", "relative", "probe")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
 

@@ -119,7 +119,7 @@ class Worker:
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
     """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else `calibrated`."""
     try:
-        (kind,) = embedder.model.plan(options.embed_options._replace(dtype=options.dtype), "").kinds
+        (kind,) = embedder.model.plan(options.embed._replace(dtype=options.dtype), "").kinds
     except InlayError:
         return calibrated(options, files, embedder)
     ranges = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
@@ -133,7 +133,7 @@ def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> N
     for file in files:
         rows = min(inputs.count_rows(file, options.columns), CALIBRATION_ROWS)
         for table in reader.windows(file, 0, rows):
-            texts += table.column(options.column).drop_null().to_pylist()
+            texts += table.column(options.columns.text).drop_null().to_pylist()
         if len(texts) >= CALIBRATION_ROWS:
             break
     if not texts:

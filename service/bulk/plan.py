@@ -3,12 +3,12 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from service.bulk.inputs import Columns, count_rows
-from service.embedding.requests import EmbedOptions, InputType
+from service.embedding.requests import EmbedOptions
 from service.errors import StartError
 
 Dtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
@@ -23,50 +23,24 @@ class Options:
     Attributes:
         model: name of the model.
         version: version of the model's export.
-        column: column of the texts.
-        keep: columns copied to the output.
-        output: name of the model's output, or SCORES; None: the model's default.
+        columns: the columns to read.
+        embed: the options of the core, with at most one output, which may be SCORES, and vectors in float32.
         dtype: dtype of the vectors; binary and ubinary are their signs, eight to a byte.
-        prompt_name, task, input_type, pooling, normalize, dimensions, truncate: as in a request; None: what the model's
-            files say.
         part_rows: rows of one part.
-        pair: column of the second texts of pairs; empty: texts are read alone.
     """
 
     model: str
     version: str
-    column: str
-    keep: tuple[str, ...] = ()
-    output: str | None = None
+    columns: Columns
+    embed: EmbedOptions
     dtype: Dtype = "float32"
-    prompt_name: str | None = None
-    task: str | None = None
-    input_type: InputType | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
-    dimensions: int | None = None
-    truncate: bool = True
     part_rows: int = PART_ROWS
-    pair: str = ""
 
     @property
-    def columns(self) -> Columns:
-        """The columns to read."""
-        return Columns(self.column, self.keep, self.pair or None)
-
-    @property
-    def embed_options(self) -> EmbedOptions:
-        """The options of the core, with vectors in float32."""
-        return EmbedOptions(
-            (self.output,) if self.output else (),
-            self.truncate,
-            pooling=self.pooling,
-            normalize=self.normalize,
-            dimensions=self.dimensions,
-            prompt_name=self.prompt_name,
-            task=self.task,
-            input_type=self.input_type,
-        )
+    def values(self) -> dict[str, Any]:
+        """Every value of the options, by name."""
+        alone = {"model": self.model, "version": self.version, "dtype": self.dtype, "part_rows": self.part_rows}
+        return alone | asdict(self.columns) | self.embed._asdict()
 
 
 class File(NamedTuple):
@@ -126,7 +100,9 @@ class BulkRun:
     def write(self, path: Path) -> None:
         """Write the plan to a temporary file and rename it."""
         aside = path.with_name(f"{path.name}.tmp")
-        aside.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        data = asdict(self)
+        data["options"]["embed"] = self.options.embed._asdict()
+        aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         aside.rename(path)
 
 
@@ -139,7 +115,7 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         plan = BulkRun(
-            Options(**_tuples(data["options"])),
+            _options(data["options"]),
             tuple(File(*entry) for entry in data["files"]),
             tuple(tuple(row) for row in data["ranges"]),
         )
@@ -147,8 +123,8 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise StartError(f"{path} is not the plan of a run: remove {path.parent}, or name another output") from error
-    old, new = asdict(plan.options), asdict(options)
-    changed = [field.name for field in fields(Options) if old[field.name] != new[field.name]]
+    before = plan.options.values
+    changed = [name for name, value in options.values.items() if before[name] != value]
     if [file[:3] for file in plan.files] != [_stamp(file) for file in files]:
         changed.append("the input files")
     if changed:
@@ -167,6 +143,11 @@ def planned(options: Options, files: Sequence[Path]) -> BulkRun:
 def _stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return os.fspath(path.resolve()), status.st_size, status.st_mtime_ns
+
+
+def _options(data: dict[str, Any]) -> Options:
+    columns, embed = Columns(**_tuples(data["columns"])), EmbedOptions(**_tuples(data["embed"]))
+    return Options(**data | {"columns": columns, "embed": embed})
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
-        self._worker = job.Worker(plan, output, open_embedder(plan.options.embed_options, folder, settings))
+        self._worker = job.Worker(plan, output, open_embedder(plan.options.embed, folder, settings))
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

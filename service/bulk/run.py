@@ -33,7 +33,7 @@ def run(
     Args:
         source: a file, folder or glob.
         output: a folder, or a file whose name says the format.
-        options: an empty `column` stands for the column of texts that the first file has.
+        options: an empty column of texts stands for the column of texts that the first file has.
         folder: folder of the exported model.
         ray: the address of a cluster, and the number of actors; None: this process does it.
 
@@ -41,8 +41,8 @@ def run(
         StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
-    columns = inputs.columns(files[0], options.column or None, options.keep, options.pair or None)
-    options = replace(options, column=columns.text, keep=columns.kept)
+    sent = options.columns
+    options = replace(options, columns=inputs.columns(files[0], sent.text or None, sent.kept, sent.pair))
     _check(output, options)
     where = outputs.folder(output)
     if output.is_file() and not where.is_dir():
@@ -70,7 +70,7 @@ def _run(
     progress: Progress,
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
-    embedder = open_embedder(options.embed_options, folder, settings)
+    embedder = open_embedder(options.embed, folder, settings)
     _check_kind(embedder, output, options)
     if whole is None:
         whole = _planned(options, files, embedder)
@@ -78,17 +78,17 @@ def _run(
     worker = job.Worker(whole, output, embedder)
     parts = whole.parts()
     missing = [part for part in parts if not worker.target.finished(part)]
-    found = whole.rows - sum(part.rows for part in missing)
-    count = _counting(progress, found, whole.rows)
+    there = whole.rows - sum(part.rows for part in missing)
+    counted = _counting(progress, there, whole.rows)
     if ray is None:
-        worker.run(missing, count)
+        worker.run(missing, counted)
     else:
         from service.bulk import ray_data
 
-        ray_data.run(whole, missing, output, folder, settings, *ray, count)
+        ray_data.run(whole, missing, output, folder, settings, *ray, counted)
     if outputs.is_file(output):
         worker.target.merge(parts, output)
-    return whole.rows, found
+    return whole.rows, there
 
 
 def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
@@ -113,9 +113,9 @@ def _planned(options: Options, files: Sequence[Path], embedder: Embedder) -> Bul
 
 def _check(output: Path, options: Options) -> None:
     """Raise StartError if the options or the output's name cannot be written."""
-    if output.suffix in outputs.ARRAYS and options.keep:
+    if output.suffix in outputs.ARRAYS and options.columns.kept:
         raise StartError(f"{output.suffix} holds vectors alone: leave out --keep, or write parquet")
-    if outputs.EMBEDDING in options.keep:
+    if outputs.EMBEDDING in options.columns.kept:
         raise StartError(f"the column of vectors is called {outputs.EMBEDDING!r}: rename that of the input")
     if output.suffix in inputs.FORMATS and not outputs.is_file(output):
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")

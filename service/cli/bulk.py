@@ -70,24 +70,26 @@ class EmbedOptions:
 
     def computed(self, folder: Path) -> "Options":
         """Return the options that decide the vectors of a run by the model in `folder`."""
+        from service.bulk.inputs import Columns
         from service.bulk.plan import Options
+        from service.embedding import requests
         from service.registry.store import export_version
 
         return Options(
             model=folder.name,
             version=export_version(folder),
-            column=self.column or "",
-            pair=self.pair_column or "",
-            keep=tuple(filter(None, self.keep.split(","))),
-            output=self.output_name,
+            columns=Columns(self.column or "", tuple(filter(None, self.keep.split(","))), self.pair_column or None),
+            embed=requests.EmbedOptions(
+                (self.output_name,) if self.output_name else (),
+                self.truncate,
+                prompt_name=self.prompt_name,
+                task=self.task,
+                input_type=self.input_type,
+                pooling=self.pooling,
+                normalize=self.normalize,
+                dimensions=self.dimensions,
+            ),
             dtype=self.dtype,
-            prompt_name=self.prompt_name,
-            task=self.task,
-            input_type=self.input_type,
-            pooling=self.pooling,
-            normalize=self.normalize,
-            dimensions=self.dimensions,
-            truncate=self.truncate,
             part_rows=self.part_rows,
         )
 

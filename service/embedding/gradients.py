@@ -20,7 +20,7 @@ from models.tables.cross_entropy import IGNORED, OutputSide, Reduction, Rule, ou
 from models.tables.row_blocks import Check
 from service.embedding.model import Model
 from service.embedding.requests import Ids
-from service.embedding.tokenize import validation
+from service.embedding.tokenize.packing import pack
 from service.embedding.word_table import WordTable
 from service.errors import BadRequest
 
@@ -111,7 +111,7 @@ def _input_side(model: Model, request: GradientRequest) -> tuple[dict[str, Spars
     card = model.card
     if not card.recipe:
         raise BadQuery(f"{card.name} has no input layer: its vectors are rows of the table")
-    packed = validation.pack(card, request.layer.sequences)
+    packed = pack(card, request.layer.sequences)
     mask = None if packed.mask is None else packed.mask.astype(bool)
     inputs = Packed(packed.ids, packed.positions, packed.types, mask, packed.extras or {})
     padding = padding_rows(card.family, card.recipe, card.position, card.pad_id) if request.padding else {}

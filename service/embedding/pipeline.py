@@ -14,9 +14,9 @@ from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Kept, Plan
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer, Output, Text
 from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import Packed, Rows, Work
+from service.embedding.tokenize.packing import Packed, Rows, Work, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
-from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, sized
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.request_context import RequestContext, StageTimes
@@ -96,8 +96,10 @@ class EmbeddingPipeline:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        field = spans.field_of(request) if request.late_chunking else ""
-        plan = model.plan(request.options, field)
+        field, options = spans.field_of(request) if request.late_chunking else "", request.options
+        if len(options.outputs) > len(card.outputs):  # a caller may repeat them a million times, and plans are kept
+            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
+        plan = model.plan(options, field)
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
         for kind in plan.checking:
@@ -105,6 +107,8 @@ class EmbeddingPipeline:
         if texts:
             sent = [item for item in request.inputs if isinstance(item, Text)]
             job.characters = limits.check_characters(sent, self._settings)
+            if plan.prompt is None:
+                prompt_of(card, options.prompt_name)  # raises
         return model, job
 
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
@@ -130,8 +134,7 @@ class EmbeddingPipeline:
         """Return the keys of the inputs in the cache."""
         plan = job.plan
         assert plan.cached is not None
-        options = plan.options
-        prompt = prompt_of(model.card, options.prompt_name, options.task, options.input_type) if job.texts else ""
+        prompt = (plan.prompt or "") if job.texts else ""
         cut, form = plan.cuts[self._settings.auto_truncate], plan.cached.cache_form
         return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
 
@@ -154,24 +157,24 @@ class EmbeddingPipeline:
         """Admit the texts of a request to its queues and tokenize them behind its prompt."""
         started = perf_counter()
         queues, cost, characters = self._check_room(model, job, context)
-        card, tokenizer, options, inputs = model.card, model.tokenizer, job.plan.options, job.request.inputs
+        card, tokenizer, inputs = model.card, model.tokenizer, job.request.inputs
         if tokenizer is None:
             remedy = "send token ids instead of text, or name another model"
             raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
-        prompt = prompt_of(card, options.prompt_name, options.task, options.input_type)
+        prompt = job.plan.prompt or ""
         texts = {index: item for index in job.texts if isinstance(item := inputs[index], Text)}
         if prompt:
             texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
         cut = job.plan.cuts[self._settings.auto_truncate]
         if characters + len(prompt) * len(texts) <= INLINE_CHARACTERS and not job.plan.locates:
-            encoded = tokenizer.encode_now(texts, cut)  # no other request joins the queues meanwhile
+            encoded = tokenizer.encode(texts, cut)  # no other request joins the queues meanwhile
         else:
             needed = CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0
             with reserved([each.queue for each in queues], cost, context.caller), self._budget.held_for(needed):
                 if job.plan.locates:
-                    encoded, job.located = await tokenizer.encode_located(texts, cut, prompt)
+                    encoded, job.located = await sized(2 * characters, tokenizer.encode_located, texts, cut, prompt)
                 else:
-                    encoded = await tokenizer.encode(texts, cut)
+                    encoded = await asyncio.to_thread(tokenizer.encode, texts, cut)
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             check_prompts(encoded, job.prompts)
@@ -189,7 +192,7 @@ class EmbeddingPipeline:
             The queues, the tokens that these are estimated to have, and the characters of the texts.
         """
         texts = [job.request.inputs[index] for index in job.texts]
-        longest = job.plan.cuts[True].most(model.card.max_tokens)
+        longest = job.plan.cuts[True].most
         sizes = [len(text.text) + len(text.pair or "") for text in texts if isinstance(text, Text)]
         cost = self._estimator.estimate(model.card.name, sizes, longest)
         cost += sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept])
@@ -230,7 +233,7 @@ class EmbeddingPipeline:
         plan, ids = job.plan, job.ids
         if plan.whole and (card.types != "optional" or len({sequence.types is None for sequence in ids}) == 1):
             job.rows = [{}] if plan.typed else [{} for _ in ids]
-            return {0: validation.pack(card, ids, plan.task)} if plan.typed else {}
+            return {0: pack(card, ids, plan.task)} if plan.typed else {}
         job.rows = [{} for _ in ids]
         for index, kept in job.kept.items():
             job.rows[index] = {plan.kinds[0].name: kept.vector}
@@ -244,7 +247,7 @@ class EmbeddingPipeline:
                     field=("inputs", index, "attention_mask"),
                     allowed="an encoder needs one token to attend to",
                 )
-            parts[index] = validation.packed(card, sequence, plan.task)
+            parts[index] = packed(card, sequence, plan.task)
         return parts
 
     def _result(

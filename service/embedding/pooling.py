@@ -58,18 +58,19 @@ def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
     return int((ids if end_id is None else ids == end_id).argmax())
 
 
-def pool(mode: str, rows: Rows, attended: Flags, prompt_tokens: int = 0, end: int = 0) -> Rows:
+def pool(mode: str, rows: Rows, mask: NDArray[Any] | None, prompt_tokens: int = 0, end: int = 0) -> Rows:
     """Return the pooled vector of a sequence, float32 [d]; of several modes, their vectors one after the other.
 
     Args:
         mode: one of POOLINGS, or EOS, or several joined as in Pooling.mode.
         rows: of its tokens, float32 [n, d].
-        attended: which tokens are attended to, bool [n].
+        mask: 1 for each token that is attended to, [n]; None: all are.
         prompt_tokens: how many of the first attended tokens are left out; at least one is left.
         end: of the mode EOS: the row of `end_row`.
     """
     if mode == EOS:
         return np.asarray(rows[end], np.float32)
+    attended = np.ones(len(rows), np.bool_) if mask is None else mask.astype(bool, copy=False)
     first = int(attended.argmax())
     counted = attended & (np.arange(len(rows)) >= first + prompt_tokens) if prompt_tokens else attended
     vectors = [POOLINGS[each](rows, counted, first).astype(np.float32) for each in mode.split(JOIN)]

@@ -19,6 +19,7 @@ from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedR
 from service.embedding.scores import ACTIVATIONS, Scores, maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
+from service.embedding.tokenize.tokenizer import sized
 from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -393,7 +394,8 @@ class Scorer:
         longest = min([length for length in lengths if length is not None], default=None)
         with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
             distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-            spans = dict(zip(distinct, await tokenizer.spans(distinct), strict=True))
+            places = await sized(sum(map(len, distinct)), tokenizer.spans, distinct)
+            spans = dict(zip(distinct, places, strict=True))
             template = card.classifier and card.classifier.template
             added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
             parts = Parts(reading.max_query_tokens, reading.max_document_tokens, reading.max_chunks)

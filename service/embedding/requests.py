@@ -55,6 +55,11 @@ class Ids(NamedTuple):
         """The number of tokens, n."""
         return len(self.ids)
 
+    @property
+    def attended(self) -> NDArray[np.bool_]:
+        """Which tokens are attended to, bool [n]."""
+        return np.ones(len(self.ids), np.bool_) if self.mask is None else self.mask.astype(bool)
+
 
 Input = Text | Ids
 
@@ -163,22 +168,14 @@ class Cut(NamedTuple):
     """How the texts of a request are cut; the fields are those of EmbedOptions.
 
     Args:
-        longest: that texts of their kind have in this model; None: the model's own limit.
+        most: tokens of a text that is cut, by the model, its kinds of output and the request; None: no limit.
     """
 
     truncate: bool = True
     direction: Direction = "right"
     max_tokens: int | None = None
     special_tokens: bool = True
-    longest: int | None = None
-
-    def most(self, model: int | None) -> int | None:
-        """Return the longest result in tokens, where the model itself reads `model` tokens."""
-        if self.longest is not None:
-            model = self.longest if model is None else min(model, self.longest)
-        if model is None or self.max_tokens is None:
-            return self.max_tokens if model is None else model
-        return min(model, self.max_tokens)
+    most: int | None = None
 
 
 DEFAULTS = EmbedOptions()

@@ -19,7 +19,7 @@ import numpy as np
 from service.embedding.model import Model
 from service.embedding.outputs.kind import Kept
 from service.embedding.requests import Cut, Ids, Input, Text
-from service.embedding.tokenize.prompts import NO_TASK
+from service.embedding.tokenize.packing import NO_TASK
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
 

@@ -17,7 +17,7 @@ from service import machine
 from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.requests import Cut, Ids, Text
 from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import feeds
+from service.embedding.tokenize.packing import feeds, pack
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import StartError
 from service.runtime.engine import Choice, Closeness, Engine, Precision
@@ -113,7 +113,7 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 
         texts = read_texts(EVALUATION)
         chosen = texts[:: -(-len(texts) // MOST_TEXTS)]
-        encoded = tokenizer.encode_now({index: Text(text) for index, text in enumerate(chosen)}, Cut())
+        encoded = tokenizer.encode({index: Text(text) for index, text in enumerate(chosen)}, Cut(most=card.max_tokens))
         return [validation.check(card, index, ids, True, "right") for index, ids in encoded.items()]
     random = np.random.default_rng(0)
     drawn = [Ids(random.integers(0, card.vocab_size, length)) for length in RANDOM_LENGTHS]
@@ -122,9 +122,9 @@ def _sequences(card: Card, tokenizer: Tokenizer | None) -> list[Ids]:
 
 def _vector(card: Card, engine: Engine, ids: Ids) -> NDArray[np.float32]:
     name, graph = next((name, graph) for name, graph in card.graphs.items() if graph.attends)
-    (rows,) = engine.run(name, feeds(validation.pack(card, [ids]), graph.inputs), graph.outputs)
+    (rows,) = engine.run(name, feeds(pack(card, [ids]), graph.inputs), graph.outputs)
     end = end_row(ids.ids, card.pooling.end_id if card.pooling else None)
-    vector = pool(card.pooling.mode if card.pooling else "mean", rows, validation.attended(ids), end=end)
+    vector = pool(card.pooling.mode if card.pooling else "mean", rows, ids.mask, end=end)
     if MODULES not in card.every_graph:
         return vector
     (vectors,) = engine.run(MODULES, {"pooled": vector[None]}, ("vectors",))

@@ -12,7 +12,7 @@ from models.artifacts import card as cards
 from models.artifacts import weights
 from models.artifacts.card import Card
 from models.errors import ModelError
-from service.embedding.graph_runs import run_of
+from service.embedding.execution import run_of
 from service.embedding.model import Model
 from service.embedding.outputs.image import is_of_images
 from service.embedding.outputs.plan import planner
@@ -106,7 +106,6 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
     filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
     return Tokenizer(
         path,
-        card.max_tokens,
         characters,
         may_be_empty=card.static is not None or not card.graphs,
         segments=card.types == "zeros" and card.reads_segments,

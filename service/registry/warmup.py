@@ -18,7 +18,7 @@ from service.embedding.outputs.kind import OutputKind, check_width
 from service.embedding.outputs.plan import width_in_graph
 from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
 from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import Work
+from service.embedding.tokenize.packing import Work, pack
 from service.errors import EngineFailure, InlayError, Overloaded, StartError
 
 Tasks = WeakKeyDictionary[Model, asyncio.Task[None]]
@@ -94,7 +94,7 @@ def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
 async def _ids(model: Model) -> Int64s:
     """Return the ids of a letter; id 0 for a model without a tokenizer."""
     if model.tokenizer:
-        ids = (await model.tokenizer.encode({0: Text("a")}, Cut()))[0].ids
+        ids = model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens))[0].ids
         if len(ids):
             return ids
     return np.zeros(1, np.int64)
@@ -109,7 +109,7 @@ def _work(model: Model, graph: str, ids: Int64s) -> Work[Any]:
     if is_of_images(card):
         return Work(blank(card), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
-    return Work(validation.pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
+    return Work(pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
 
 
 def _check(card: Card, graph: str, rows: Mapping[str, NDArray[Any]]) -> None:

@@ -95,8 +95,8 @@ def test_random_pairs_give_the_vectors_of_sentence_transformers(
 
 
 @cache
-def tokenizer(max_tokens: int) -> Tokenizer:
-    return Tokenizer(checkpoint() / "tokenizer.json", max_tokens)
+def tokenizer() -> Tokenizer:
+    return Tokenizer(checkpoint() / "tokenizer.json")
 
 
 @cache
@@ -116,7 +116,7 @@ def test_texts_and_pairs_give_the_ids_of_transformers(
     judge.truncation_side = side
     texts = [[first]] if second is None else [[first], [second]]
     expected = judge(*texts, truncation="longest_first", max_length=most)
-    got = tokenizer(most).encode_now({0: Text(first, second)}, Cut(True, side))[0]
+    got = tokenizer().encode({0: Text(first, second)}, Cut(True, side, most=most))[0]
     assert got.types is not None
     assert got.ids.tolist() == expected["input_ids"][0]
     assert got.types.tolist() == expected["token_type_ids"][0]

@@ -13,8 +13,9 @@ import numpy as np
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions.rope import cos_sin
 from models.positions.arithmetic import Arithmetic, Frequencies
-from models.positions.rope.axial import Axial, axial_named, axial_parts
+from models.positions.rope.axial import AXIAL, Axial, axial_parts
 from models.positions.rope.multi_axis import AxisColumns, Int64s, mrope_parts
+from models.positions.table import checked_name
 
 
 def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str = "chunked") -> Any:
@@ -39,7 +40,7 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     Raises:
         BadEncoding: an unknown kind, or a head_dim that is not a multiple of 4.
     """
-    row = axial_named(kind)
+    row = AXIAL[checked_name("axial rope", kind, AXIAL)]
     builder = GraphBuilder({})
     joined, axis = _joined(axial_parts(row, head_dim, theta, arithmetic))
     inputs: dict[str, tuple[str, Sequence[str | int]]] = {"positions": ("INT64", ("tokens", 2))}

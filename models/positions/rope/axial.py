@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.frequencies import Rope, frequencies
-from models.positions.rope.multi_axis import AxisColumns, column_facts, cos_sin_outputs, multi_axis_cos_sin, subset
+from models.positions.rope.multi_axis import AxisColumns, column_facts, each_of, multi_axis_cos_sin, subset
 from models.positions.rope.rotation import Width
-from models.positions.table import Table, checked_positions
+from models.positions.rope.table import cos_sin_outputs
+from models.positions.table import Table, checked_name, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]
@@ -101,17 +102,6 @@ class Grid:
         return np.asarray(np.stack(np.divmod(within, self.merge)) + self.merge * np.stack([row, column]))
 
 
-def axial_named(kind: str) -> Axial:
-    """Return a row of AXIAL.
-
-    Raises:
-        BadEncoding: an unknown kind.
-    """
-    if kind not in AXIAL:
-        raise BadEncoding(f"axial rope {kind!r} is not one of {', '.join(AXIAL)}")
-    return AXIAL[kind]
-
-
 def axial_parts(
     row: Axial, head_dim: int, theta: float | None, arithmetic: Arithmetic
 ) -> tuple[AxisColumns, AxisColumns]:
@@ -171,7 +161,7 @@ def tabulate_axial(
 
     Source: AXIAL[kind].source.
     """
-    row = axial_named(kind)
+    row = AXIAL[checked_name("axial rope", kind, AXIAL)]
     parts = axial_parts(row, head_dim, theta, arithmetic)
     patches, count, known_grid = _patches(kind, row, grid, positions, merge)
 
@@ -187,7 +177,7 @@ def tabulate_axial(
     facts |= {"theta": row.theta if theta is None else theta, "formula": _formula(row), "table": table}
     facts |= {"grid": [known_grid.height, known_grid.width] if known_grid else None}
     facts |= {"merge": known_grid.merge if known_grid else None}
-    outputs = cos_sin_outputs(block, (count + unrotated,), parts, row.layout, table)
+    outputs = cos_sin_outputs(each_of(block), (count + unrotated, head_dim // 2), table, row.layout)
     return Table("axial_rope", arithmetic, outputs, facts, (row.note,) if row.note else ())
 
 

@@ -14,8 +14,9 @@ from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic, Frequencies
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import Rope, facts_of, frequencies, remarks
-from models.positions.rope.rotation import WIDTHS, Width, duplicate
-from models.positions.table import Output, Table, checked_positions
+from models.positions.rope.rotation import Width
+from models.positions.rope.table import cos_sin_outputs
+from models.positions.table import Rows, Table, checked_positions
 
 Array = NDArray[Any]
 Int64s = NDArray[np.int64]
@@ -187,13 +188,12 @@ def tabulate_mrope(
     checked_positions(flat.ravel())
     facts = facts_of(rope, freqs) | column_facts(parts, NAMES) | {"axes": axes, "layout": row.layout, "table": table}
     facts |= {"sections": list(row.sections if sections is None else sections), "seq_len": seq_len}
-    outputs = cos_sin_outputs(
-        lambda start, stop: multi_axis_cos_sin(parts, flat[:, start:stop]),
-        positions.shape[1:],
-        parts,
-        row.layout,
-        table,
-    )
+
+    def block(start: int, stop: int) -> tuple[Array, Array]:
+        return multi_axis_cos_sin(parts, flat[:, start:stop])
+
+    shape = (*positions.shape[1:], len(freqs.inverse_frequency))
+    outputs = cos_sin_outputs(each_of(block), shape, table, row.layout)
     return Table("mrope", arithmetic, outputs, facts, (*_shortfalls(parts, facts["sections"], row), *remarks(rope)))
 
 
@@ -220,30 +220,6 @@ def column_facts(parts: Sequence[AxisColumns], names: Sequence[str]) -> dict[str
     }
 
 
-def cos_sin_outputs(
-    cos_sin_rows: Columns, shape: Sequence[int], parts: Sequence[AxisColumns], layout: str, table: Width
-) -> dict[str, Output]:
-    """Return the outputs `cos` and `sin` of a table.
-
-    Args:
-        cos_sin_rows: (start, stop) -> cos and sin of those rows, [stop - start, r/2] each.
-        shape: shape of the positions.
-        parts: the columns by axis.
-        layout: how a duplicated table pairs channels.
-        table: single or duplicated.
-
-    Raises:
-        BadEncoding: an unknown `table`.
-    """
-    if table not in WIDTHS:
-        raise BadEncoding(f"table {table!r} is not one of {', '.join(WIDTHS)}")
-    pairs = sum(len(part.columns) for part in parts)
-
-    def output(index: int) -> Output:
-        def block(start: int, stop: int) -> Array:
-            values = cos_sin_rows(start, stop)[index]
-            return values if table == "single" else duplicate(values, layout)
-
-        return Output((*shape, pairs if table == "single" else 2 * pairs), block)
-
-    return {"cos": output(0), "sin": output(1)}
+def each_of(block: Columns) -> dict[str, Rows]:
+    """Return the rows of cos and those of sin, from a function that gives both."""
+    return {"cos": lambda start, stop: block(start, stop)[0], "sin": lambda start, stop: block(start, stop)[1]}

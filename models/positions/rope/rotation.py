@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.errors import BadEncoding
 from models.positions.arithmetic import Arithmetic
-from models.positions.table import DTYPES, rounded
+from models.positions.table import DTYPES, checked_name, rounded
 
 Pairing = Literal["half", "adjacent"]
 Pair = tuple[slice, slice]
@@ -51,17 +51,6 @@ LAYOUTS: dict[str, Layout] = {
     "half_trailing": Layout("half", "half", trailing=True, users="none in 5.23; deepseek_v4 weights converted to half"),
     "half_per_axis": Layout("half", "half", blocks=2, users="gemma4 vision: each half of the head for one axis"),
 }
-
-
-def layout_named(name: str) -> Layout:
-    """Return a row of LAYOUTS.
-
-    Raises:
-        BadEncoding: an unknown name.
-    """
-    if name not in LAYOUTS:
-        raise BadEncoding(f"layout {name!r} is not one of {', '.join(LAYOUTS)}")
-    return LAYOUTS[name]
 
 
 def check_channels(layout: Layout, head_dim: int, rotary_dim: int) -> None:
@@ -132,7 +121,7 @@ def rotate(
     Raises:
         BadEncoding: unknown layout, shapes or dtypes that do not fit.
     """
-    row = layout_named(layout)
+    row = LAYOUTS[checked_name("layout", layout, LAYOUTS)]
     head_dim, rotary_dim = _checked_shapes(row, x, cos, sin, skip)
     working = _working(x.dtype, arithmetic, widen)
     cos, sin = (_over_heads(values, x.ndim).astype(working, copy=False) for values in (cos, sin))
@@ -207,7 +196,7 @@ def duplicate(values: Array, layout: str) -> Array:
     In half, two copies stand side by side; in interleaved, equal values are neighbours (Cohere, Ernie 4.5). Where
     reading and writing differ, the written order counts.
     """
-    row = layout_named(layout)
+    row = LAYOUTS[checked_name("layout", layout, LAYOUTS)]
     width = 2 * values.shape[-1]
     check_channels(row, width, width)
     wide = np.empty((*values.shape[:-1], width), values.dtype)
@@ -247,7 +236,7 @@ def permutation(head_dim: int, rotary_dim: int, source: str, target: str) -> NDA
         BadEncoding: sizes that do not fit, or an unknown layout.
     """
     source_channels, target_channels = (
-        _channels(layout_named(name), head_dim, rotary_dim) for name in (source, target)
+        _channels(LAYOUTS[checked_name("layout", name, LAYOUTS)], head_dim, rotary_dim) for name in (source, target)
     )
     order = np.empty(head_dim, np.int64)
     order[target_channels] = source_channels

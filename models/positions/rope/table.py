@@ -1,16 +1,12 @@
 """The cos and sin table of one rope, as a Table."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from numpy.typing import NDArray
-
-from models.errors import BadEncoding
-from models.positions.arithmetic import Arithmetic, Frequencies
+from models.positions.arithmetic import Arithmetic
 from models.positions.rope import angles
-from models.positions.rope.angles import Function
 from models.positions.rope.frequencies import Rope, facts_of, frequencies, remarks
-from models.positions.rope.rotation import WIDTHS, Width, duplicate, layout_named
-from models.positions.table import Output, Positions, Rows, Table, checked_positions
+from models.positions.rope.rotation import LAYOUTS, WIDTHS, Width, duplicate
+from models.positions.table import Output, Positions, Rows, Table, checked_name, checked_positions
 
 
 def tabulate(
@@ -42,26 +38,32 @@ def tabulate(
         BadEncoding: an unknown layout or width, or positions out of range.
     """
     freqs = frequencies(rope, arithmetic, seq_len)
-    layout_named(layout)
-    if table not in WIDTHS:
-        raise BadEncoding(f"table {table!r} is not one of {', '.join(WIDTHS)}")
+    checked_name("layout", layout, LAYOUTS)
     checked_positions(positions)
-    pairs = len(freqs.inverse_frequency)
-    shape = (len(positions), pairs if table == "single" else 2 * pairs)
-    outputs = {
-        "cos": Output(shape, _rows(freqs, positions, "cos", table, layout)),
-        "sin": Output(shape, _rows(freqs, positions, "sin", table, layout)),
-    }
+    rows = {"cos": angles.rows(freqs, positions, "cos"), "sin": angles.rows(freqs, positions, "sin")}
+    outputs = cos_sin_outputs(rows, (len(positions), len(freqs.inverse_frequency)), table, layout)
     facts = facts_of(rope, freqs) | {"seq_len": seq_len, "table": table, "layout": layout}
     return Table("rope", arithmetic, outputs, facts, notes + remarks(rope))
 
 
-def _rows(freqs: Frequencies, positions: Positions, function: Function, table: Width, layout: str) -> Rows:
-    single = angles.rows(freqs, positions, function)
+def cos_sin_outputs(rows: Mapping[str, Rows], shape: Sequence[int], table: Width, layout: str) -> dict[str, Output]:
+    """Return the outputs `cos` and `sin` of a table.
+
+    Args:
+        rows: the rows of each, one value per pair.
+        shape: of one of them, single.
+        table: single or duplicated.
+        layout: how a duplicated table pairs channels.
+
+    Raises:
+        BadEncoding: an unknown `table`.
+    """
+    checked_name("table", table, WIDTHS)
     if table == "single":
-        return single
+        return {name: Output(tuple(shape), single) for name, single in rows.items()}
+    doubled = (*shape[:-1], 2 * shape[-1])
+    return {name: Output(doubled, _duplicated(single, layout)) for name, single in rows.items()}
 
-    def block(start: int, stop: int) -> NDArray[Any]:
-        return duplicate(single(start, stop), layout)
 
-    return block
+def _duplicated(single: Rows, layout: str) -> Rows:
+    return lambda start, stop: duplicate(single(start, stop), layout)

@@ -12,21 +12,18 @@ from numpy.typing import NDArray
 from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, TOKEN_CLASS_LOGITS
 from service.embedding.outputs.kind import (
     HIDDEN,
-    POOLED,
+    ROW_OF_EACH,
     Job,
     OutputKind,
     Planning,
     cast,
     check_width,
-    joined,
     run_heads,
 )
 from service.embedding.pooling import pool
 from service.embedding.requests import Ids, Output
-from service.embedding.tokenize.packing import Rows
-from service.embedding.tokenize.validation import attended
+from service.embedding.tokenize.packing import Rows, joined
 
-ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 CLASS_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
 
 
@@ -62,8 +59,9 @@ class ClassLogits(OutputKind):
             counted = np.flatnonzero(sequence.ids != classifier.pad_id)
             last = int(counted[-1]) if len(counted) else 0
             return hidden[last : last + 1].copy()
-        real = attended(sequence)
-        return hidden[real] if classifier.late else pool(classifier.pooling, hidden, real)[None]
+        if classifier.late:
+            return hidden[sequence.attended]
+        return pool(classifier.pooling, hidden, sequence.mask)[None]
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Put the logits in the place of what `reduce` kept."""

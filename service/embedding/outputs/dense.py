@@ -16,14 +16,12 @@ from service.embedding.outputs.kind import (
     Planning,
     cast,
     check_width,
-    joined,
     run_heads,
 )
 from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
 from service.embedding.requests import EmbedOptions, Output
-from service.embedding.tokenize.packing import Rows
-from service.embedding.tokenize.validation import attended
+from service.embedding.tokenize.packing import Rows, joined
 from service.errors import ConflictingFields
 
 AS_THE_MODEL_GIVES = "leave out pooling, normalize and dimensions, or ask for binary or ubinary"
@@ -111,7 +109,7 @@ class SentenceVector(OutputKind):
             return {self.name: rows[POOLED]}
         sequence, hidden = job.ids[index], rows[HIDDEN]
         end = end_row(sequence.ids, self.card.pooling.end_id if self.card.pooling else None) if self.mode == EOS else 0
-        return {self.name: pool(self.mode, hidden, attended(sequence), job.prompts.get(index, 0), end)[None]}
+        return {self.name: pool(self.mode, hidden, sequence.mask, job.prompts.get(index, 0), end)[None]}
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Put the vectors that the card's modules make in the place of the pooled ones."""

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import IMAGE_VECTOR, Card
 from models.vision.image_spec import Image
-from service.embedding.outputs.kind import Job, OutputKind, Planning, cast, joined
+from service.embedding.outputs.kind import Job, OutputKind, Planning, cast
 from service.embedding.pooling import normalize
 from service.embedding.requests import Output
-from service.embedding.tokenize.packing import Pixels, Rows
+from service.embedding.tokenize.packing import Pixels, Rows, joined
 from service.errors import BadRequest
 
 

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import Card
+from models.artifacts.card import CLASS_LOGITS, Card
 from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output, OwnTokens
 from service.embedding.tokenize.packing import Rows
 from service.errors import BadRequest, EngineFailure
@@ -17,6 +17,7 @@ from service.settings import Settings
 
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"
+ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 Graphs = dict[str, tuple[str, ...]]
@@ -195,6 +196,7 @@ class Plan(NamedTuple):
         typed: the same of sequences with segment ids.
         whole: the request runs as one row of tokens; False: one item for each input, since an encoder mixes its rows.
         task: the number of the task whose adapters are used.
+        prompt: before every text; None: the model has none of the name that the options give.
         cuts: how inputs are cut where the server does not cut by itself, and where it does.
         width: values in a row of the output.
         pooled: it has one row for each input.
@@ -215,6 +217,7 @@ class Plan(NamedTuple):
     typed: Graphs
     whole: bool
     task: int
+    prompt: str | None
     cuts: tuple[Cut, Cut]
     token_bytes: int
     input_bytes: int
@@ -237,13 +240,11 @@ Planner = Callable[[EmbedOptions, str], Plan]
 """Returns the plan of options; the second argument is the field that asks for spans, or empty."""
 
 
-def check_finite(model: str, outputs: Mapping[str, NDArray[Any]], index: int) -> None:
-    """Raise EngineFailure for an output of one input with a value that is NaN or infinite."""
-    for name, array in outputs.items():
-        if not np.isfinite(array).all():
-            raise EngineFailure(
-                f"{model} gave {name} of inputs[{index}] that is not finite", index, remedy="leave this input out"
-            )
+def not_finite(model: str, output: str, index: int) -> EngineFailure:
+    """Return the error for an output of one input with a value that is NaN or infinite."""
+    return EngineFailure(
+        f"{model} gave {output} of inputs[{index}] that is not finite", index, remedy="leave this input out"
+    )
 
 
 def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -255,12 +256,6 @@ def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
     if dtype == "float16" and not np.isfinite(narrow).all():
         raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
     return narrow
-
-
-def joined(rows: Sequence[Rows], name: str) -> NDArray[Any]:
-    """Return the arrays of one name of all parts, one below the other."""
-    arrays = [part[name] for part in rows]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def run_heads(

@@ -21,11 +21,10 @@ from service.embedding.outputs.kind import (
     Planning,
     cast,
     check_width,
-    joined,
     run_heads,
 )
 from service.embedding.requests import EmbedOptions, Ids, Output, Text
-from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.packing import Rows, joined
 
 Flags = NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ from service.embedding.outputs.sparse import SparseLookup, SparseVector
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import DTYPES, Cut, EmbedOptions
-from service.embedding.tokenize.prompts import task_of
+from service.embedding.tokenize.prompts import prompt_of, task_of
 from service.errors import ConflictingFields, OutOfRange, UnknownValue
 from service.runtime.engine import Engine
 
@@ -37,16 +37,10 @@ ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
 
 def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
     """Return what makes the plans of a model and keeps them."""
-    most = len(card.outputs) + 1
 
     @lru_cache(maxsize=256)
-    def kept(options: EmbedOptions, spans: str) -> Plan:
-        return make(Planning(card, engine, weights, options, (), spans))
-
     def plan(options: EmbedOptions, spans: str) -> Plan:
-        if len(options.outputs) > most:  # a caller may repeat them a million times
-            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
-        return kept(options, spans)
+        return make(Planning(card, engine, weights, options, (), spans))
 
     return plan
 
@@ -77,7 +71,8 @@ def make(planning: Planning) -> Plan:
         typed,
         whole,
         task,
-        _cuts(options, kinds),
+        _prompt(card, options),
+        _cuts(card, options, kinds),
         sum([kind.token_bytes for kind in kinds]),
         sum([kind.input_bytes for kind in kinds]),
         lookup=_lookup(card, kinds, typed) if whole else None,
@@ -164,10 +159,18 @@ def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs) -> str | No
     return graph if reads and card.graphs[graph].layout == "packed" else None
 
 
-def _cuts(options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]:
+def _prompt(card: Card, options: EmbedOptions) -> str | None:
+    """Return the prompt before texts; None where the model has none of that name, which token ids do not need."""
+    if options.prompt_name is not None and options.prompt_name not in card.prompts:
+        return None
+    return prompt_of(card, options.prompt_name, options.task, options.input_type)
+
+
+def _cuts(card: Card, options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]:
     """Return how inputs are cut where the server does not cut by itself, and where it does."""
-    longest = min([kind.longest for kind in kinds if kind.longest is not None], default=None)
-    fields = options.truncation_direction, options.max_tokens, options.special_tokens, longest
+    limits = card.max_tokens, options.max_tokens, *[kind.longest for kind in kinds]
+    most = min([limit for limit in limits if limit is not None], default=None)
+    fields = options.truncation_direction, options.max_tokens, options.special_tokens, most
     sent = options.truncate
     return Cut(bool(sent), *fields), Cut(sent is not False, *fields)
 

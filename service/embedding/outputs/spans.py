@@ -15,7 +15,6 @@ from service.embedding.pooling import SPAN_POOLINGS, pool
 from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Output, OwnTokens, Spans, Text
 from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
-from service.embedding.tokenize.validation import attended
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
 from service.settings import Settings
 
@@ -91,7 +90,7 @@ class SpanVectors(SentenceVector):
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
         """Return a vector of each span of an input, [spans, d]."""
         assert self.mode is not None
-        hidden, counted = rows[HIDDEN], attended(job.ids[index])
+        hidden, counted = rows[HIDDEN], job.ids[index].attended
         places = job.chunks[index].rows.tolist()
         vectors = [pool(self.mode, hidden[start:stop], counted[start:stop]) for start, stop in places]
         return {self.name: np.stack(vectors)}

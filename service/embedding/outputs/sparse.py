@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, SPARSE, SPARSE_LINEAR, Card
 from models.recipes.heads import Lexical, Sparse, Splade
-from service.embedding.outputs.kind import HIDDEN, Job, OutputKind, Planning, cast, check_finite
+from service.embedding.outputs.kind import HIDDEN, Job, OutputKind, Planning, cast, not_finite
 from service.embedding.requests import EmbedOptions, Output
 from service.embedding.tokenize.packing import Packed, Rows, Work
 from service.errors import ConflictingFields, OutOfRange
@@ -76,7 +76,8 @@ class SparseVector(OutputKind):
         if made is not None and self.source and (made.splade or made.lexical):
             hidden = np.zeros((1, self.card.token_width), np.float32)
             for _, values in _vectors(self.engine, made, [hidden], [np.zeros(1, np.int64)]):
-                check_finite(self.card.name, {SPARSE: values}, 0)
+                if not np.isfinite(values).all():
+                    raise not_finite(self.card.name, SPARSE, 0)
 
 
 class SparseLookup(SparseVector):

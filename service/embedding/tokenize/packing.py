@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from service.embedding.requests import Int64s
+from models.artifacts.card import Card
+from models.positions import learned
+from models.recipes.extra_inputs import TASKS, extra_values
+from service.embedding.requests import Ids, Int64s
 
 if TYPE_CHECKING:
     from service.scheduling.batcher import SharedRun
+
+
+NO_TASK = -1  # no adapter adds anything
+_ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
+_ZEROS.flags.writeable = False
 
 
 class Packed(NamedTuple):
@@ -69,6 +77,30 @@ class Work(NamedTuple, Generic[Content]):
     shared: "SharedRun[Rows] | None" = None
 
 
+def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:
+    """Return checked sequences joined; the family's rule fills in positions and segments that were not sent."""
+    return join([packed(card, sequence, task) for sequence in sequences])
+
+
+def packed(card: Card, sequence: Ids, task: int = NO_TASK) -> Packed:
+    """Return one checked sequence with the positions and segments that were not sent."""
+    ids, mask, types, positions, sent_extras = sequence[:5]
+    if positions is None:
+        positions = learned.positions(card.position, ids, mask)
+    elif card.position.shift:
+        positions = positions + card.position.shift
+    if mask is None and card.mask_from == "pad_count":
+        mask = (np.arange(len(ids)) < np.count_nonzero(ids != card.pad_id)).astype(np.int64)
+    if types is None and card.types == "zeros":
+        types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
+    extras = None
+    if card.extras:
+        if task != NO_TASK:
+            sent_extras = {**(sent_extras or {}), TASKS: np.full(len(ids), task)}
+        extras = {extra.name: extra_values(extra, ids, mask, sent_extras) for extra in card.extras}
+    return Packed(ids, positions, types, mask, (len(ids),), extras)
+
+
 def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:
     """Return groups of sequences of similar length, as indices.
 
@@ -112,6 +144,12 @@ def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
         views.append(rows[start : start + count])
         start += count
     return views
+
+
+def joined(rows: Sequence[Rows], name: str) -> NDArray[Any]:
+    """Return the arrays of one name of all parts, one below the other."""
+    arrays = [part[name] for part in rows]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 from models.artifacts.card import Card
 from service.embedding.requests import Ids, InputType
+from service.embedding.tokenize.packing import NO_TASK
 from service.errors import BadInput, UnknownValue
 
-NO_TASK = -1
 USES: dict[InputType, tuple[str, ...]] = {
     "query": ("query", "search_query", "retrieval.query", "s2p_query"),
     "document": ("document", "passage", "corpus", "search_document", "retrieval.passage"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartErr
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
 EncodeBatch = Callable[..., list[Any]]  # of the library: encode_batch_fast, or encode_batch, which keeps offsets
 Span = tuple[int, int]  # the first character of a token and the one after its last
 
@@ -44,7 +45,6 @@ class Tokenizer:
     """A tokenizer.json, its own padding and truncation switched off.
 
     Args:
-        max_tokens: longest result, special tokens included; None: no limit.
         max_characters: longest text, or part of a pair; None: no limit.
         may_be_empty: a text may give no token.
         segments: return segment ids too.
@@ -57,7 +57,6 @@ class Tokenizer:
     def __init__(
         self,
         path: Path,
-        max_tokens: int | None,
         max_characters: int | None = None,
         may_be_empty: bool = False,
         segments: bool = True,
@@ -71,7 +70,6 @@ class Tokenizer:
             raise StartError(f"{path} is not a tokenizer.json: {error}; export the model again") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._max_tokens = max_tokens
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
@@ -79,17 +77,12 @@ class Tokenizer:
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
-    async def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
+    def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
         """Return the ids and segment ids of each text or pair, by its number in the request.
 
         Raises:
             TooLong, EmptyInput: a text is too long and must not be cut, or gives no token.
         """
-        characters = sum(len(text.text) + len(text.pair or "") for text in texts.values())
-        return await _run(characters, self.encode_now, texts, cut)
-
-    def encode_now(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
-        """Run `encode` on the calling thread."""
         # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
         encoded = self._encode(texts, cut, self._tokenizer.encode_batch_fast)
         at_end = cut.direction == "right"
@@ -98,20 +91,13 @@ class Tokenizer:
             for index, text, _, kept, shortened in encoded
         }
 
-    async def encode_located(
+    def encode_located(
         self, texts: Mapping[int, Text], cut: Cut, prompt: str
     ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
         """Return what `encode` does of texts behind a prompt, and where the tokens of each text lie.
 
         `encode` keeps no offsets, with which it takes twice as long.
         """
-        characters = sum(len(text.text) for text in texts.values())
-        return await _run(2 * characters, self.encode_located_now, texts, cut, prompt)
-
-    def encode_located_now(
-        self, texts: Mapping[int, Text], cut: Cut, prompt: str
-    ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
-        """Run `encode_located` on the calling thread."""
         ids, located = {}, {}
         for index, text, whole, kept, shortened in self._encode(texts, cut, self._tokenizer.encode_batch):
             ids[index] = self._ids(kept, shortened)
@@ -131,53 +117,43 @@ class Tokenizer:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
         raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
         encodings = encode(raw, add_special_tokens=cut.special_tokens)
-        most = cut.most(self._max_tokens)
+        most = cut.most
         for (index, text), whole in zip(texts.items(), encodings, strict=True):
             kept, count = whole, len(whole)
             if not count or (most is not None and count > most):
                 kept = self._fitted(index, text, whole, most, cut, encode)
             yield index, text, whole, kept, kept is not whole or text is not sent[index]
 
-    def joined_now(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
+    def joined(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
         """Return the ids of all texts one after the other, and how many each has; what is raised is as of `encode`.
 
         Without arrays for each text, which take a third of the time of short ones.
         """
-        most, longest = cut.most(self._max_tokens), self._max_characters
+        most, longest = cut.most, self._max_characters
         if self._filling is None and (longest is None or max(map(len, texts), default=0) <= longest):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]
             lengths = tuple(map(len, ids))
             if (self._may_be_empty or all(lengths)) and (most is None or max(lengths, default=0) <= most):
                 return np.fromiter(chain.from_iterable(ids), np.int64, sum(lengths)), lengths
-        each = list(self.encode_now({index: Text(text) for index, text in enumerate(texts)}, cut).values())
+        each = list(self.encode({index: Text(text) for index, text in enumerate(texts)}, cut).values())
         return np.concatenate([np.empty(0, np.int64), *(sequence.ids for sequence in each)]), tuple(
             sequence.tokens for sequence in each
         )
 
-    async def tokens(
-        self, texts: Sequence[str], special_tokens: bool, most: int, written: Callable[[list[list[Token]]], Result]
-    ) -> Result:
-        """Return every token of each text as `written` writes them, in the same thread; nothing is cut.
+    def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
+        """Return every token of each text; nothing is cut.
 
         Raises:
             TooLarge: all texts together have more than `most` tokens.
         """
-        return await _run(sum(map(len, texts)), lambda: written(self.tokens_now(texts, special_tokens, most)))
-
-    def tokens_now(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Run `tokens` on the calling thread."""
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
         return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
-    async def spans(self, texts: Sequence[str]) -> list[list[Span]]:
+    def spans(self, texts: Sequence[str]) -> list[list[Span]]:
         """Return where the tokens of each text lie in it; special ones are not added and nothing is cut."""
-        return await _run(sum(map(len, texts)), self.spans_now, texts)
-
-    def spans_now(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Run `spans` on the calling thread."""
         return [encoding.offsets for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     @property
@@ -186,16 +162,12 @@ class Tokenizer:
         added: int = self._tokenizer.num_special_tokens_to_add(True)
         return added
 
-    async def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+    def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids.
 
         Raises:
             OutOfRange: the vocabulary does not have an id.
         """
-        return await _run(sum(map(len, sequences)), self.decode_now, sequences, skip_special_tokens)
-
-    def decode_now(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
-        """Run `decode` on the calling thread."""
         # the library silently leaves out ids it does not know (0.23)
         unknown = {
             token_id
@@ -300,9 +272,9 @@ class Tokenizer:
         return whole
 
 
-async def _run(size: int, work: Callable[..., Result], *arguments: Any) -> Result:
-    """Return what `work` returns, run inline up to INLINE_CHARACTERS, else in a thread."""
-    if size <= INLINE_CHARACTERS:
+async def sized(characters: int, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return what a method of a tokenizer returns, run in a thread where it reads more than INLINE_CHARACTERS."""
+    if characters <= INLINE_CHARACTERS:
         return work(*arguments)
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 

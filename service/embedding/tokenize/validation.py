@@ -1,19 +1,12 @@
 """Validation of token ids: checks lengths, ids, segments and positions before sequences are packed together."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
 from models.artifacts.card import Card
-from models.positions import learned
-from models.recipes.extra_inputs import TASKS, extra_values
 from service.embedding.requests import Direction, Ids, Int64s
-from service.embedding.tokenize.packing import Packed, join
-from service.embedding.tokenize.prompts import NO_TASK
 from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, TooLong, WrongShape
-
-_ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
-_ZEROS.flags.writeable = False
 
 
 def check(
@@ -51,35 +44,6 @@ def check(
     if sequence.extras:
         sequence = _with_extras(card, index, sequence, sequence.extras)
     return _typed(card, index, sequence)
-
-
-def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:
-    """Return checked sequences joined; the family's rule fills in positions and segments that were not sent."""
-    return join([packed(card, sequence, task) for sequence in sequences])
-
-
-def packed(card: Card, sequence: Ids, task: int = NO_TASK) -> Packed:
-    """Return one checked sequence with the positions and segments that were not sent."""
-    ids, mask, types, positions, sent_extras = sequence[:5]
-    if positions is None:
-        positions = learned.positions(card.position, ids, mask)
-    elif card.position.shift:
-        positions = positions + card.position.shift
-    if mask is None and card.mask_from == "pad_count":
-        mask = (np.arange(len(ids)) < np.count_nonzero(ids != card.pad_id)).astype(np.int64)
-    if types is None and card.types == "zeros":
-        types = _ZEROS[: len(ids)] if len(ids) <= len(_ZEROS) else np.zeros(len(ids), np.int64)
-    extras = None
-    if card.extras:
-        if task != NO_TASK:
-            sent_extras = {**(sent_extras or {}), TASKS: np.full(len(ids), task)}
-        extras = {extra.name: extra_values(extra, ids, mask, sent_extras) for extra in card.extras}
-    return Packed(ids, positions, types, mask, (len(ids),), extras)
-
-
-def attended(sequence: Ids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which tokens of a sequence are attended to, bool [n]."""
-    return np.ones(len(sequence.ids), np.bool_) if sequence.mask is None else sequence.mask.astype(bool)
 
 
 def _same_lengths(index: int, sequence: Ids) -> None:

@@ -87,8 +87,7 @@ class EmbedHandler:
                 answers.append(error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            inputs = embed_request.inputs
-            if inputs and type(inputs[0]) is Ids and form.encoding in ROWS_FORMATS:
+            if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
                 entries[number], forms[number] = (embed_request, request.context), (form, encode)
         for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
             if result is not None:

@@ -23,6 +23,8 @@ SPANS = {
     ]
 }
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
+"""Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 
@@ -164,16 +166,10 @@ def _known_options(rest: bytes) -> _Known:
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(
         outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        truncate=fields.truncate,
         truncation_direction="left" if fields.truncation_direction in ("Left", "left") else "right",
-        normalize=fields.normalize,
-        dimensions=fields.dimensions,
         pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
-        dtype=fields.dtype,
-        prompt_name=fields.prompt_name,
-        task=fields.task,
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
-        max_active_dims=fields.max_active_dims,
+        **{name: getattr(fields, name) for name in OPTIONS},
     )
     one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
     return _Known(fields.model, options, one, one._replace(bare=False))

@@ -6,6 +6,7 @@ one file, or in a safetensors body. An address is never fetched.
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -66,8 +67,6 @@ FORM = {
     },
 }
 EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
-BOOLEANS = {"true": True, "false": False}
-DIGITS = 9  # of dimensions that are sent as text; as many are beyond any model's
 ImageInputs = list[Picture | Values]
 
 
@@ -99,23 +98,11 @@ class ImagesBody(BaseModel):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
-
-    async def handler(request: Request) -> Response:
-        name = request.parameters["name"]
-        context.registry.get(name)
-        encode = encoder(request.headers.get(b"accept"))
-        _check_type(request.media_type)
-        inputs, body = await in_thread(_read, request)
-        outputs = () if body.outputs is None else (body.outputs,) if isinstance(body.outputs, str) else body.outputs
-        options = EmbedOptions(tuple(outputs), dtype=body.dtype, normalize=body.normalize, dimensions=body.dimensions)
-        result = await context.images.embed(ImagesRequest(inputs, name, options), request.context)
-        return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
-
     return [
         Route(
             verb="POST",
             path="/models/{name}/images",
-            handler=handler,
+            handler=partial(_answer, context),
             name="images",
             summary="Embed images or pixel tensors",
             tag=EMBED,
@@ -129,6 +116,16 @@ def routes(context: ServiceContext) -> list[Route]:
             answers=VECTOR_ANSWERS,
         )
     ]
+
+
+async def _answer(context: ServiceContext, request: Request) -> Response:
+    name = request.parameters["name"]
+    context.registry.get(name)
+    encode = encoder(request.headers.get(b"accept"))
+    _check_type(request.media_type)
+    inputs, body = await in_thread(_read, request)
+    result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
+    return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
 
 
 def _check_type(media_type: str) -> None:
@@ -152,21 +149,15 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
 
 def _options(texts: dict[str, str]) -> ImagesBody:
     """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
-    options: dict[str, Any] = {"inputs": None} | texts
-    if "outputs" in texts:
-        options["outputs"] = texts["outputs"].split(",")
-    if texts.get("normalize") in BOOLEANS:
-        options["normalize"] = BOOLEANS[texts["normalize"]]
-    if texts.get("dimensions", "").isdecimal():
-        options["dimensions"] = int(texts["dimensions"][:DIGITS])
-    return validated(ImagesBody, options, strict=True)
+    lists = {"outputs": texts["outputs"].split(",")} if "outputs" in texts else {}
+    return validated(ImagesBody, {"inputs": None} | texts | lists, strict=False)
 
 
 # ---- JSON
 
 
 def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
-    """Return the image of one entry; several images for a tensor that holds a stack of one size."""
+    """Return the image of one entry; several of a tensor that holds a stack of one size."""
     path: FieldPath = ("inputs", index)
     if isinstance(value, str):
         return [decode_picture(value, path)]

@@ -70,7 +70,10 @@ def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
         if inputs and type(inputs[0]) is int:
             return [Ids(_integers(inputs, "input_ids", ("inputs",), 0))]
         check_inputs(len(inputs), max_inputs)
-        return [_plain(value) or _decode_one(value, ("inputs", index), index) for index, value in enumerate(inputs)]
+        return [
+            Text(value) if type(value) is str else _plain(value) or _decode_one(value, ("inputs", index), index)
+            for index, value in enumerate(inputs)
+        ]
     if type(inputs) is str or type(inputs) is dict:
         return [_decode_one(inputs, ("inputs",), 0)]
     raise WrongType(f"is {quoted(inputs)}", field=("inputs",), allowed=f"send {FORMS}, or a list of these")

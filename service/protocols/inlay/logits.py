@@ -9,15 +9,7 @@ from service.embedding.model import Model
 from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
-from service.http.parameter_types import (
-    Tensor,
-    TypedArrayOptions,
-    described,
-    example_tensor,
-    number,
-    one_of,
-    whole,
-)
+from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
 from service.http.response import Response
 from service.http.routes import Example, Request, Route
 from service.http.worker_threads import inline_or_in_thread

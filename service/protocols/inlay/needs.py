@@ -69,9 +69,7 @@ HEAD = Need(
     is_met_by=lambda model: model.card.head is not None,
 )
 IMAGES = Need(
-    what="a model that reads images, such as a ViT, a CLIP or a SigLIP",
-    status=422,
-    is_met_by=_reads_pictures,
+    what="a model that reads images, such as a ViT, a CLIP or a SigLIP", status=422, is_met_by=_reads_pictures
 )
 IMAGES_OF_OPENAI = replace(IMAGES, status=400)
 TWO_TOWERS = Need(

@@ -64,21 +64,16 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
     return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
 
 
-def check_tensor_body(request: Request) -> Callable[[type[Model], bytes], Model]:
-    """Return the parser of a request's body, JSON or safetensors; raise UnsupportedMedia for other types."""
-    if request.media_type == SAFETENSORS:
-        return parse_safetensors
-    check_json(request.headers.get(b"content-type"))
-    return parse_json_fields
-
-
 async def from_body(model: type[Model], request: Request) -> Model:
     """Return a JSON or safetensors body as a model; safetensors has tensors by name, and other fields as metadata.
 
     Raises:
         Malformed, BadRequest, UnsupportedMedia: the body is invalid.
     """
-    parse: Callable[[type[Model], bytes], Model] = check_tensor_body(request)
+    parse: Callable[[type[Model], bytes], Model] = parse_safetensors
+    if request.media_type != SAFETENSORS:
+        check_json(request.headers.get(b"content-type"))
+        parse = parse_json_fields
     return await inline_or_in_thread(len(request.body), parse, model, request.body)
 
 

@@ -138,6 +138,6 @@ def _integer(value: int) -> bytes:
 
 
 def _padding(start: int) -> bytes:
-    """Return an extra field that aligns the values behind a local header at `start`."""
+    """Return an extra field that aligns the values after a local header at `start`."""
     size = -(start + LOCAL_HEADER_BYTES + len(VALUES) + 4) % ALIGNMENT
     return b"FB" + size.to_bytes(2, "little") + b"Z" * size

@@ -10,8 +10,8 @@ from typing import Any
 from proto import embed_pb2 as pb
 from service import machine
 from service.context import ServiceContext
+from service.embedding.outputs.rows import RowLookup
 from service.embedding.requests import EmbedRequest, EmbedResult
-from service.embedding.row_lookup import RowLookup
 from service.errors import InlayError
 from service.grpc.calls import retry_milliseconds
 from service.grpc.methods import Method, Service, serialize

@@ -8,7 +8,7 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, TypedOutput, block_bytes, typed_outputs
+from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
 from service.errors import ConflictingFields
 from service.http.validation_errors import validated
 from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
@@ -82,7 +82,8 @@ class Positions:
         outputs = typed_outputs(table, call.dtype)
         self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
         facts = json_facts(table, outputs, TableForm("", call.dtype))
-        tensors = {tensor.name: _tensor(tensor) for tensor in outputs}
+        arrays = [each.rows(0, each.output.count).reshape(each.output.shape) for each in outputs]
+        tensors = {each.name: tensor_of(array, each.dtype) for each, array in zip(outputs, arrays, strict=True)}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
     async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
@@ -135,8 +136,3 @@ def _value(value: Any) -> Any:
         number = value.number_value
         return int(number) if number.is_integer() and abs(number) <= 2**53 else number
     return None if kind in (None, "null_value") else getattr(value, kind)
-
-
-def _tensor(output: TypedOutput) -> pb.Tensor:
-    rows = output.rows(0, output.output.count)
-    return pb.Tensor(dtype=output.dtype.upper(), shape=output.output.shape, data=rows.tobytes())

@@ -7,15 +7,7 @@ import numpy as np
 
 from proto import embed_pb2 as pb
 from service.embedding.limits import check_inputs
-from service.embedding.requests import (
-    Direction,
-    EmbedOptions,
-    EmbedRequest,
-    Ids,
-    Input,
-    Int64s,
-    Text,
-)
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, Ids, Input, Int64s, Text
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES

@@ -18,16 +18,7 @@ from service.embedding.table_computations import TableComputations
 from service.embedding.word_table import WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
-from service.http.parameter_types import (
-    TENSOR,
-    Parameters,
-    Tensor,
-    described,
-    one_of,
-    read_tensor,
-    switch,
-    whole,
-)
+from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted

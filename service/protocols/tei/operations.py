@@ -20,7 +20,7 @@ from service.embedding.pooling import POOLINGS
 from service.embedding.ranking import Labelled, Ranks, Reading, Scorer
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import Token, Tokenizer
+from service.embedding.tokenize.tokenizer import Token, Tokenizer, sized
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.inlay import needs
@@ -117,13 +117,14 @@ class Operations:
         characters = sum(map(len, texts))
         with self._context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
             texts = [prompt + text for text in texts]
-            return await tokenizer.tokens(texts, special_tokens, settings.max_request_tokens, written)
+            most = settings.max_request_tokens
+            return await sized(sum(map(len, texts)), lambda: written(tokenizer.tokens(texts, special_tokens, most)))
 
     async def decode(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
         tokenizer = _tokenizer(model)
         self.check_batch(len(sequences), "ids")
-        return await tokenizer.decode(sequences, skip_special_tokens)
+        return await sized(sum(map(len, sequences)), tokenizer.decode, sequences, skip_special_tokens)
 
     def info(self, model: Model) -> Info:
         """Return the document of /info about this server and a model."""

@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from models import families
 from models.artifacts.export import export
 from models.errors import BadCheckpoint
+from models.families import FAMILIES
 from models.positions.rope.frequencies import frequencies
 from models.recipes.steps import Attention
 from tests.golden_cases import case, write_checkpoint, write_folder
 from tests.whole_models import write_whole
+
+
+def test_class_defaults_are_of_families_and_variants() -> None:
+    rows = json.loads(Path(families.__file__).with_name("class_defaults.json").read_text())
+    variants = {name for family in FAMILIES.values() for name, _ in family.variants.values()}
+    assert set(rows) - variants == set(FAMILIES) - variants
 
 
 @pytest.mark.parametrize("key", ["num_hidden_groups", "inner_group_num"])

@@ -10,8 +10,9 @@ import pytest
 
 from models.artifacts.export import export
 from service.bulk import run
+from service.bulk.inputs import Columns
 from service.bulk.plan import Options
-from service.embedding.requests import Text
+from service.embedding.requests import EmbedOptions, Text
 from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.late_interaction import TEXTS, write_bert, write_pylate
@@ -23,7 +24,8 @@ async def test_a_text_has_a_list_of_vectors(tmp_path: Path, input_type: Any) -> 
     export(write_pylate(write_bert(tmp_path / "colbert")), tmp_path / "store/colbert")
     pq.write_table(pa.table({"text": [*TEXTS, None]}), tmp_path / "in.parquet")
     settings = Settings(store=tmp_path / "store", device="cpu", threads=1)
-    options, folder = Options("colbert", "1", "", input_type=input_type), tmp_path / "store/colbert"
+    options = Options("colbert", "1", Columns(""), EmbedOptions(truncate=True, input_type=input_type))
+    folder = tmp_path / "store/colbert"
     run.run(str(tmp_path / "in.parquet"), tmp_path / "out.parquet", options, folder, settings, lambda *_: None)
     column = pq.read_table(tmp_path / "out.parquet").column("embedding").combine_chunks()
     (output,) = (

@@ -31,7 +31,7 @@ from tests.golden_cases import write_tiny_bert
 
 ROOT = Path(__file__).parents[3]
 INLAY = Path(sys.executable).with_name("inlay")
-SECONDS = 60
+SECONDS = 100  # of waiting, beside other work too
 
 
 def command(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -77,7 +77,9 @@ def test_announced_example_request_works(tiny_store: Path) -> None:
         line = process.stdout.readline().removeprefix("try: curl ").strip()
         target, _, _, _, body = re.split(r" (-H|-d) ", line)
         assert target == f"{url}/embed"
-        answer = httpx.post(target, content=body.strip("'"), headers={"content-type": "application/json"})
+        answer = httpx.post(
+            target, content=body.strip("'"), headers={"content-type": "application/json"}, timeout=SECONDS
+        )
         assert len(answer.json()[0]) == 32
 
 
@@ -133,8 +135,8 @@ def test_serves_positions_without_a_model(tmp_path: Path) -> None:
     """An empty store: ready, tables are served, and a route that needs a model says that none is loaded."""
     with running(tmp_path, default=None) as (_, url, _):
         assert command("health", "--url", url).returncode == 0
-        assert httpx.get(f"{url}/positions/rope?preset=llama-3.1-8b&length=2").status_code == 200
-        refused = httpx.post(f"{url}/embed", json={"inputs": [5]})
+        assert httpx.get(f"{url}/positions/rope?preset=llama-3.1-8b&length=2", timeout=SECONDS).status_code == 200
+        refused = httpx.post(f"{url}/embed", json={"inputs": [5]}, timeout=SECONDS)
         assert refused.is_client_error
         assert "no model is loaded" in refused.text
 
@@ -143,7 +145,7 @@ def test_exports_and_serves_a_checkpoint(tmp_path: Path) -> None:
     checkpoint = write_tiny_bert(tmp_path / "tiny", pooling="mean")
     for _ in range(2):  # the second start reuses the export
         with running(tmp_path / "store", "--model", str(checkpoint), default=None) as (_, url, _):
-            assert len(httpx.post(f"{url}/embed", json={"inputs": "hello"}).json()[0]) == 32
+            assert len(httpx.post(f"{url}/embed", json={"inputs": "hello"}, timeout=SECONDS).json()[0]) == 32
     assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [".tiny.checkpoint.json", "tiny"]
 
 
@@ -196,7 +198,7 @@ def test_stop_finishes_requests_in_flight_and_exits_0(tiny_store: Path) -> None:
 
 def test_two_workers_share_both_ports(tiny_store: Path) -> None:
     with running(tiny_store, "--workers", "2") as (process, url, rpc_address):
-        assert httpx.post(f"{url}/embed", json={"inputs": [5]}).status_code == 200
+        assert httpx.post(f"{url}/embed", json={"inputs": [5]}, timeout=SECONDS).status_code == 200
         with grpc.insecure_channel(rpc_address) as channel:
             request = pb.EmbedRequest(inputs=[pb.Input(ids=pb.TokenIds(input_ids=[5]))], outputs=["token_embeddings"])
             (output,) = EmbedderStub(channel).Embed(request).outputs
@@ -215,7 +217,7 @@ def heaps(pid: int) -> int:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the heaps are glibc's")
 def test_serving_processes_have_few_heaps(tiny_store: Path) -> None:
     with running(tiny_store, "--workers", "2") as (process, url, _):
-        with ThreadPoolExecutor(16) as pool, httpx.Client(base_url=url) as client:
+        with ThreadPoolExecutor(16) as pool, httpx.Client(base_url=url, timeout=SECONDS) as client:
             answers = pool.map(lambda n: client.post("/embed", json={"inputs": [[n % 8]]}).status_code, range(64))
             assert set(answers) == {200}
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -303,7 +305,7 @@ def test_warnings_and_uncaught_exceptions_are_json_lines() -> None:
 
 def test_closed_terminal_stops_as_sigterm_does(tiny_store: Path) -> None:
     with running(tiny_store, "--workers", "2") as (process, url, _):
-        assert httpx.get(f"{url}/health/live").status_code == 200
+        assert httpx.get(f"{url}/health/live", timeout=SECONDS).status_code == 200
         process.send_signal(signal.SIGHUP)
         assert process.wait(SECONDS) == 0
 

@@ -92,7 +92,7 @@ async def test_equal_texts_of_requests_at_once_run_once(make: Make, monkeypatch:
 
 async def test_text_joins_the_run_of_its_ids(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make()
-    ids = await service.registry.get("a").tokenizer.encode({0: TEXT}, Cut())
+    ids = service.registry.get("a").tokenizer.encode({0: TEXT}, Cut())
     engine = Watched(service.registry, monkeypatch)
     first = await begun(service, engine, ids[0])
     second = asyncio.create_task(embed(service, TEXT))
@@ -188,7 +188,7 @@ async def test_exchanged_model_shares_no_run_with_the_old_one(tmp_path: Path, mo
 
 async def test_joined_request_needs_no_room_in_a_full_queue(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(max_queue_tokens=20)
-    ids = (await service.registry.get("a").tokenizer.encode({0: TEXT}, Cut()))[0]
+    ids = service.registry.get("a").tokenizer.encode({0: TEXT}, Cut())[0]
     engine = Watched(service.registry, monkeypatch)
     first = await begun(service, engine, ids)
     batcher = service.registry.get("a").batchers["encoder"]
@@ -212,7 +212,7 @@ async def test_requests_of_all_protocols_share_one_run(store: Path, monkeypatch:
         engine = Watched(here.context.registry, monkeypatch)
         engine.hold()
         async with (
-            httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=30) as http,
+            httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as http,
             grpc.aio.insecure_channel(here.rpc_address) as channel,
         ):
             posts = {"/embed": {"inputs": TEXT.text}, "/v1/embeddings": {"model": "a", "input": [TEXT.text]}}

@@ -13,19 +13,19 @@ FILE = static_case("model2vec").folder / "tokenizer.json"
 
 
 @pytest.mark.parametrize(
-    "tokenizer",
+    ("tokenizer", "most"),
     [
-        Tokenizer(FILE, None, may_be_empty=True),
-        Tokenizer(FILE, 12, may_be_empty=True),
-        Tokenizer(FILE, None, max_characters=30, may_be_empty=True),
-        Tokenizer(FILE, None, may_be_empty=True, filling=(8, 0)),
+        (Tokenizer(FILE, may_be_empty=True), None),
+        (Tokenizer(FILE, may_be_empty=True), 12),
+        (Tokenizer(FILE, max_characters=30, may_be_empty=True), None),
+        (Tokenizer(FILE, may_be_empty=True, filling=(8, 0)), None),
     ],
     ids=["plain", "cut", "characters", "filled"],
 )
-def test_ids_are_those_of_each_text(tokenizer: Tokenizer) -> None:
+def test_ids_are_those_of_each_text(tokenizer: Tokenizer, most: int | None) -> None:
     for texts in (TEXTS, TEXTS[:2], []):
-        each = tokenizer.encode_now({number: Text(text) for number, text in enumerate(texts)}, Cut()).values()
-        ids, lengths = tokenizer.joined_now(texts, Cut())
+        each = tokenizer.encode({number: Text(text) for number, text in enumerate(texts)}, Cut(most=most)).values()
+        ids, lengths = tokenizer.joined(texts, Cut(most=most))
         assert lengths == tuple(len(sequence.ids) for sequence in each)
         assert ids.dtype == np.int64
         assert ids.tolist() == [number for sequence in each for number in sequence.ids.tolist()]
@@ -33,8 +33,8 @@ def test_ids_are_those_of_each_text(tokenizer: Tokenizer) -> None:
 
 def test_a_text_without_tokens_or_too_long_is_named() -> None:
     with pytest.raises(EmptyInput) as empty:
-        Tokenizer(FILE, None).joined_now(["a", "", "b"], Cut(special_tokens=False))
+        Tokenizer(FILE).joined(["a", "", "b"], Cut(special_tokens=False))
     assert empty.value.index == 1
     with pytest.raises(TooLong) as long:
-        Tokenizer(FILE, 12).joined_now(TEXTS, Cut(truncate=False))
+        Tokenizer(FILE).joined(TEXTS, Cut(truncate=False, most=12))
     assert long.value.index == 2

@@ -195,11 +195,11 @@ async def test_cut_token_ids_count_from_the_first_that_was_sent(make: Make) -> N
 @pytest.mark.parametrize(("direction", "starts"), [("left", [19, 21, 23]), ("right", [0])])
 def test_texts_cut_by_characters_keep_their_offsets(store: Path, direction: Any, starts: list[int]) -> None:
     """Nine characters are read of the prompt and the text."""
-    tokenizer = Tokenizer(store / "mean/tokenizer.json", None, max_characters=9)
-    ids, located = tokenizer.encode_located_now({0: Text(PROMPT + TEXT)}, Cut(direction=direction), PROMPT)
+    tokenizer = Tokenizer(store / "mean/tokenizer.json", max_characters=9)
+    ids, located = tokenizer.encode_located({0: Text(PROMPT + TEXT)}, Cut(direction=direction), PROMPT)
     assert located[0].starts is not None
     assert located[0].starts.tolist() == starts
-    plain = tokenizer.encode_now({0: Text(PROMPT + TEXT)}, Cut(direction=direction))
+    plain = tokenizer.encode({0: Text(PROMPT + TEXT)}, Cut(direction=direction))
     assert np.array_equal(ids[0].ids, plain[0].ids)
 
 

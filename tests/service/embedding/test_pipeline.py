@@ -77,7 +77,7 @@ async def test_default_output_is_the_pooled_vector_or_token_rows(make):
 async def test_text_and_its_ids_give_equal_vectors(make):
     service = make()
     tokenizer = service.registry.get(None).tokenizer
-    encodings = tokenizer.encode_now({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
+    encodings = tokenizer.encode({0: Text("hello world"), 1: Text("hello", "world")}, Cut())
     np.testing.assert_array_equal(await rows(service, Text("hello world")), await rows(service, ids(*encodings[0].ids)))
     np.testing.assert_array_equal(await rows(service, Text("hello", "world")), await rows(service, encodings[1]))
     assert encodings[1].types.any()

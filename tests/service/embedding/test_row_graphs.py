@@ -11,8 +11,7 @@ from models.artifacts.export import export
 from models.recipes.graph_names import ONE_ROW
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.requests import EmbedOptions, Ids
-from service.embedding.tokenize import validation
-from service.embedding.tokenize.packing import Work
+from service.embedding.tokenize.packing import Work, pack
 from service.registry.loading import run_of
 from service.runtime.onnx import OnnxEngine
 from tests.embed_requests import embed_request
@@ -68,7 +67,7 @@ async def test_one_row_equals_whole_encoder_bitwise_in_any_batch(name: str, stor
 def test_one_row_and_all_rows_share_a_batch_but_no_run(store: Path) -> None:
     model = Service(store, models=("bert",)).registry.get("bert")
     run = run_of(model.engine, model.card, "encoder", 4096)
-    packed = [validation.pack(model.card, [sequence]) for sequence in sequences()[:4]]
+    packed = [pack(model.card, [sequence]) for sequence in sequences()[:4]]
     outputs = (ONE_ROW,), (HIDDEN,), (HIDDEN,), (ONE_ROW,)
     works = [Work(own, names) for own, names in zip(packed, outputs, strict=True)]
     for work, rows in zip(works, run(works), strict=True):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
+from service.embedding.outputs.rows import RUN_TOKENS, RowLookup
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Text
-from service.embedding.row_lookup import RUN_TOKENS, RowLookup
 from service.errors import InlayError
 from service.request_context import RequestContext
 from service.settings import Settings

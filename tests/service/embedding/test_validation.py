@@ -10,6 +10,7 @@ from models.positions.learned import PositionRule
 from models.recipes.positional_encodings import Encodings
 from service.embedding.requests import Ids
 from service.embedding.tokenize import validation as sequences
+from service.embedding.tokenize.packing import pack
 from service.errors import BadInput, InlayError, OutOfRange
 
 
@@ -80,11 +81,11 @@ def test_gpt2_segments_index_the_vocabulary():
 
 
 def test_default_positions_follow_the_family():
-    packed = sequences.pack(card(), [ids(5, 6), ids(7, 8, 9, positions=[4, 4, 4])])
+    packed = pack(card(), [ids(5, 6), ids(7, 8, 9, positions=[4, 4, 4])])
     np.testing.assert_array_equal(packed.positions, [0, 1, 4, 4, 4])
     np.testing.assert_array_equal(packed.types, [0] * 5)
     assert packed.lengths == (2, 3)
-    roberta = sequences.pack(card(position=ROBERTA), [ids(1, 1, 5, 6)])
+    roberta = pack(card(position=ROBERTA), [ids(1, 1, 5, 6)])
     np.testing.assert_array_equal(roberta.positions, [1, 1, 2, 3])
 
 

@@ -21,7 +21,7 @@ ASKED = health_pb2.HealthCheckRequest(service=NAME)
 STATES = health_pb2.HealthCheckResponse
 LIST = reflection_pb2.ServerReflectionRequest(list_services="")
 PATIENCE = 3600.0  # of the stop: longer than any test
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @asynccontextmanager

@@ -48,7 +48,7 @@ async def here(store: Path) -> AsyncIterator[Here]:
 
 @pytest.fixture
 async def client(here: Here) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -75,7 +75,7 @@ async def test_every_request_is_admitted_once(
 async def test_full_server_rejects_work_and_answers_probes(store: Path) -> None:
     async with (
         serving_here(store, default_model="bert", max_concurrent_requests=1) as here,
-        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=20) as client,
+        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
     ):
         here.context.admission.acquire()
         for method, path, body in (*WORKS, ("POST", "/embed", {"inputs": [5, 6]})):

@@ -272,7 +272,7 @@ async def test_broken_stream_does_not_look_complete() -> None:
     async def stream(request: Request) -> Response:
         return Response(stream=broken())
 
-    async with running([route("/", stream)], http="httptools") as toy, httpx.AsyncClient() as client:
+    async with running([route("/", stream)], http="httptools") as toy, httpx.AsyncClient(timeout=60) as client:
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get(f"http://127.0.0.1:{toy.port}/")
 

@@ -30,7 +30,7 @@ async def here(tiny_store: Path) -> AsyncIterator[Here]:
 
 @pytest.fixture
 async def http(here: Here) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False) as client:
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -135,7 +135,7 @@ async def test_requests_refused_for_their_key_are_counted_apart(
     async with serving_here(tiny_store, **settings) as here:
         monkeypatch.setattr(here.context.embedder, "embed", full)
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
             busy = await http.post("/embed", json={"inputs": "a"}, headers=BEARER)
             spent = [await http.post("/embed", json={"inputs": "a"}, headers=BEARER) for _ in range(3)]
             anonymous = [await http.post("/embed", json={}), await http.get("/v2")]

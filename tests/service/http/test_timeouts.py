@@ -49,7 +49,7 @@ async def here(tiny_store: Path) -> AsyncIterator[Here]:
 
 @pytest.fixture
 async def client(here: Here) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=20) as client:
+    async with httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -125,7 +125,7 @@ async def test_full_queue_refuses_text_and_ids_alike(tiny_store: Path, monkeypat
     async with serving_here(tiny_store, default_model="bert", max_queue_tokens=3) as here:
         held = Held(here, monkeypatch)
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=20) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             first = asyncio.create_task(client.post("/embed", json={"inputs": IDS}))
             assert await asyncio.to_thread(held.entered.wait, 20)
             second = asyncio.create_task(client.post("/embed", json={"inputs": OTHERS}))

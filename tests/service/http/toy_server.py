@@ -28,7 +28,7 @@ from service.observability.metrics import Metrics
 from service.scheduling.admission import AdmissionController
 from service.security.api_keys import Keys
 
-SECONDS = 20  # after which a test that waits has failed
+SECONDS = 60  # after which a test that waits has failed
 MIB = 2**20
 Handler = Callable[[Request], Awaitable[Response]]
 

@@ -35,7 +35,7 @@ from tests.served import Here, Served, serving, serving_here
 
 ROOT = Path(__file__).parents[3]
 SECRET, OPEN = "hunter2planted", "correct-horse-battery"
-SECONDS = 30
+SECONDS = 60
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"  # W3C trace context's own example
 NOT_SERVED = ("httpx", "uvicorn.access")  # the test's own client; what service.cli.startup switches off
 STAGES = ["tokenize", "queue", "run"]
@@ -180,7 +180,7 @@ def test_two_traceparents_begin_a_new_trace(traced: Served, seen: Seen) -> None:
 async def test_requests_of_one_batch_keep_their_own_traces(tiny_store: Path, seen: Seen) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             numbers = [f"{number:032x}" for number in range(1, 9)]
             await asyncio.gather(
                 *[
@@ -226,7 +226,7 @@ async def failing(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(here.context.embedder, "embed", fail)
     url = "http://{}:{}".format(*here.address)
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
         answer = await client.post("/embed", json={"inputs": SECRET}, headers={"x-request-id": "abc-1"})
         assert answer.status_code == 500
     async with grpc.aio.insecure_channel(here.rpc_address) as channel:

@@ -206,7 +206,7 @@ def test_no_call_opens_a_file_or_host_named_by_a_caller(
     kind = message_factory.GetMessageClass(method.input_type)
     with grpc.insecure_channel(exposed.rpc_address) as channel, watch.watching(monkeypatch) as seen:
         call = channel.stream_stream(f"/{service}/{method.name}", lambda message: message.SerializeToString(), bytes)
-        ended = {name: ends(call(iter([fill(kind(), name)]), timeout=30)) for name in NAMES}
+        ended = {name: ends(call(iter([fill(kind(), name)]), timeout=60)) for name in NAMES}
         assert {name: code for name, code in ended.items() if code in FAULTS} == {}
         assert seen == []
 

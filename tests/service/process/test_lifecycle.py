@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 async def test_stopping_service_is_alive_and_not_ready(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             assert (await client.get("/health/ready")).status_code == 200
             here.context.lifecycle.stopping = True
             refused = await client.get("/health/ready")
@@ -33,7 +33,7 @@ async def test_stopping_service_is_alive_and_not_ready(tiny_store: Path) -> None
 async def test_readiness_says_that_requests_must_name_a_model(tiny_store: Path) -> None:
     async with serving_here(tiny_store) as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             ready = await client.get("/health/ready")
             assert (ready.status_code, ready.json()["status"]) == (200, "ready")
             assert "several models and none is the default" in ready.json()["detail"]
@@ -56,7 +56,7 @@ async def test_fault_is_a_500_without_details(tiny_store: Path, monkeypatch: pyt
     async with serving_here(tiny_store, default_model="bert") as here:
         monkeypatch.setattr(here.context.embedder, "embed", fail)
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             answer = await client.post("/embed", json={"inputs": [5]})
     assert (answer.status_code, answer.json()["code"]) == (500, "error")
     assert "secret" not in answer.text
@@ -65,7 +65,7 @@ async def test_fault_is_a_500_without_details(tiny_store: Path, monkeypatch: pyt
 async def test_headers_of_one_name_are_joined(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             accept = [("accept", "text/html"), ("accept", "application/x-npy")]
             answer = await client.post("/embed", json={"inputs": [5]}, headers=accept)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/x-npy")
@@ -85,7 +85,7 @@ async def test_request_longer_than_the_stop_gets_an_error(tiny_store: Path, monk
     async with serving_here(tiny_store, default_model="bert") as here:
         monkeypatch.setattr(here.context.embedder, "embed", wait)
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             request = asyncio.create_task(client.post("/embed", json={"inputs": [5]}))
             await entered.wait()
             here.context.lifecycle.stopping = True
@@ -115,7 +115,7 @@ async def test_liveness_returns_once_stuck_runs_have_ended(tiny_store: Path) -> 
 
     async with serving_here(tiny_store, default_model="bert") as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             for expected in (200, 200, 503):
                 await gives_up()  # of a model that is gone since
                 assert (await client.get("/health/live")).status_code == expected

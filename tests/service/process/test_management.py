@@ -71,15 +71,15 @@ def test_models_are_loaded_on_the_management_port_alone(tiny_store: Path) -> Non
     with managed(tiny_store, *flags) as (public, management, address):
         path = "/v2/repository/models/bert/unload"
         headers = {"authorization": f"Bearer {KEY}"}
-        assert httpx.post(public + path, headers=headers, trust_env=False).status_code == 404
-        assert httpx.post(management + path, trust_env=False).status_code == 403
+        assert httpx.post(public + path, headers=headers, trust_env=False, timeout=60).status_code == 404
+        assert httpx.post(management + path, trust_env=False, timeout=60).status_code == 403
         with grpc.insecure_channel(address) as channel:
             stub = GRPCInferenceServiceStub(channel)
             metadata = [("authorization", f"Bearer {KEY}")]
             with pytest.raises(grpc.RpcError) as refused:
                 stub.RepositoryModelUnload(pb.RepositoryModelUnloadRequest(model_name="bert"), metadata=metadata)
             assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
-        assert httpx.post(management + path, headers=headers, trust_env=False).status_code == 200
+        assert httpx.post(management + path, headers=headers, trust_env=False, timeout=60).status_code == 200
 
 
 def test_probes_need_no_certificate_with_mutual_tls(tiny_store: Path, tmp_path: Path) -> None:

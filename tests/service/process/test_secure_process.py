@@ -52,7 +52,7 @@ def test_workers_share_keys_and_certificates(
             retrying = httpx.HTTPTransport(
                 verify=context, retries=5
             )  # a worker says it is ready just before it listens
-            with httpx.Client(transport=retrying, timeout=30) as http:
+            with httpx.Client(transport=retrying, timeout=60) as http:
                 headers = {"authorization": f"Bearer {key}"}
                 statuses.append(http.post(f"{url}/embed", json={"inputs": "a"}, headers=headers).status_code)
         assert statuses == [200, 401] * 3

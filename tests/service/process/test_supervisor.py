@@ -24,7 +24,7 @@ from service.process.supervisor import (
 )
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 30
+SECONDS = 100
 
 
 class FakeWorker:

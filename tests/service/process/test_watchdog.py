@@ -28,9 +28,9 @@ async def test_hanging_loop_is_noticed():
 def test_process_ends_and_logs_every_stack():
     code = (
         "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
-        "async def main():\n    Watchdog(0.1).start()\n    threading.Event().wait(20)\nasyncio.run(main())"
+        "async def main():\n    Watchdog(0.1).start()\n    threading.Event().wait(50)\nasyncio.run(main())"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == EXIT_CODE
     assert "threading.py" in ended.stderr
     assert "stood still" in ended.stderr
@@ -41,9 +41,9 @@ def test_process_ends_when_no_thread_can_start():
         "import asyncio, threading\nfrom service.process.watchdog import Watchdog\n"
         "def full(self): raise RuntimeError('no thread left')\n"
         "async def main():\n    Watchdog(0.1).start()\n    threading.Thread.start = full\n"
-        "    threading.Event().wait(5)\nasyncio.run(main())"
+        "    threading.Event().wait(50)\nasyncio.run(main())"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=15, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == EXIT_CODE
 
 

@@ -318,7 +318,7 @@ async def test_callers_that_leave_before_their_run_cause_none(
     async with holding(score_store, monkeypatch) as held:
         first = held.embed("a b c d")
         await held.running.wait()
-        with httpx.Client(base_url="http://{}:{}".format(*held.here.address), trust_env=False) as http:
+        with httpx.Client(base_url="http://{}:{}".format(*held.here.address), trust_env=False, timeout=60) as http:
             for wire in WIRES.values():
                 before = held.waiting
                 _, connection = await asyncio.open_connection(*held.here.address)

@@ -6,7 +6,7 @@ import numpy as np
 
 from models.artifacts.export import export
 from models.graphs.row_layout import LONG, MOST_ONE_BY_ONE
-from service.embedding.graph_runs import EXACT_TOKENS
+from service.embedding.execution import EXACT_TOKENS
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Ids
 from service.observability.metrics import Metrics

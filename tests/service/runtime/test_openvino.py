@@ -127,7 +127,7 @@ def test_masked_rows_change_no_other_row(folder: Path) -> None:
 def test_bfloat16_is_close_on_the_demo_model() -> None:
     card = cards.read(DEMO)
     whole = onnx.load(DEMO, card, "cpu", 1)
-    tokenizer = Tokenizer(DEMO / "tokenizer.json", card.max_tokens)
+    tokenizer = Tokenizer(DEMO / "tokenizer.json")
     closeness = measure(card, tokenizer, whole, load(DEMO, "bfloat16"))
     assert CLOSE_ENOUGH <= closeness.least <= closeness.mean <= 1 + 1e-6
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
+from service.embedding import pipeline
 from service.embedding.requests import Ids, Text
 from service.errors import BadInput, DeadlineExceeded, EngineFailure, Overloaded, TooLarge
 from service.request_context import RequestContext
@@ -104,13 +105,14 @@ async def test_text_is_refused_before_it_is_tokenized(make: Make, monkeypatch: p
 
 async def test_texts_being_tokenized_keep_their_room(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(max_queue_tokens=100)
-    tokenizer, go = service.registry.get(None).tokenizer, asyncio.Event()
+    tokenizer, go = service.registry.get(None).tokenizer, threading.Event()
     encode = tokenizer.encode
 
-    async def slow(texts: Any, cut: Any) -> Any:
-        await go.wait()  # as in the tokenizer's thread
-        return await encode(texts, cut)
+    def slow(texts: Any, cut: Any) -> Any:
+        go.wait(60)
+        return encode(texts, cut)
 
+    monkeypatch.setattr(pipeline, "INLINE_CHARACTERS", 0)
     monkeypatch.setattr(tokenizer, "encode", slow)
     request = embed_request([Text("hello world " * 3)] * 5)
     crowd = [asyncio.ensure_future(service.pipeline.embed(request)) for _ in range(20)]
@@ -163,7 +165,7 @@ def test_token_estimate_follows_earlier_texts() -> None:
 
 async def test_characters_are_counted_before_tokenizing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(max_request_characters=10)
-    monkeypatch.setattr(service.registry.get(None).tokenizer, "encode_now", None)  # would fail if it were called
+    monkeypatch.setattr(service.registry.get(None).tokenizer, "encode", None)  # would fail if it were called
     with pytest.raises(TooLarge, match="11 characters; this server takes 10 a request"):
         await service.pipeline.embed(embed_request([Text("abcdef"), Text("abc", "de")]))
 

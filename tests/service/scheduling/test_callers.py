@@ -39,7 +39,7 @@ async def from_address(here: Here, address: str, key: str = "") -> AsyncIterator
     headers = {"authorization": f"Bearer {key}"} if key else {}
     transport = httpx.AsyncHTTPTransport(local_address=address)
     url = "http://{}:{}".format(*here.address)
-    async with httpx.AsyncClient(base_url=url, transport=transport, headers=headers, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=url, transport=transport, headers=headers, timeout=60) as client:
         yield client
 
 
@@ -47,7 +47,7 @@ async def call(here: Here, key: str = "") -> None:
     metadata = [("authorization", f"Bearer {key}")] if key else []
     async with grpc.aio.insecure_channel(here.rpc_address) as channel:
         request = pb.EmbedRequest(inputs=[pb.Input(text="hello")])
-        await EmbedderStub(channel).Embed(request, metadata=metadata, timeout=20)
+        await EmbedderStub(channel).Embed(request, metadata=metadata, timeout=60)
 
 
 async def test_caller_is_the_address(minilm_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

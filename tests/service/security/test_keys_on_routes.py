@@ -352,7 +352,7 @@ async def test_log_lines_hold_the_name_of_a_key_and_not_the_key(
     url = "http://{}:{}".format(*limited.address)
     try:
         async with (
-            httpx.AsyncClient(base_url=url, trust_env=False) as http,
+            httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http,
             grpc.aio.insecure_channel(limited.rpc_address) as channel,
         ):
             assert (await http.post("/embed", json=EMBED, headers=BEARER)).status_code == 500

@@ -213,7 +213,7 @@ def test_another_authority_is_not_trusted(secure: Secure, shop: Shop) -> None:
 
 def test_plain_text_clients_get_no_response(secure: Secure) -> None:
     with pytest.raises(httpx.TransportError):
-        httpx.get(secure.url.replace("https", "http") + "/health", trust_env=False)
+        httpx.get(secure.url.replace("https", "http") + "/health", trust_env=False, timeout=60)
     assert code_of(grpc.insecure_channel(secure.rpc_address), 3) is grpc.StatusCode.UNAVAILABLE
 
 
@@ -245,7 +245,7 @@ def test_mutual_tls_needs_a_certificate_of_the_authority(mutual: Secure, mutual_
 def test_new_certificate_is_used_without_a_restart(secure: Secure, shop: Shop) -> None:
     context = shop.trusting()
     with (
-        httpx.Client(verify=context, trust_env=False, base_url=secure.url) as http,
+        httpx.Client(verify=context, trust_env=False, timeout=60, base_url=secure.url) as http,
         shop.channel(secure.rpc_address) as channel,
     ):
         assert http.post("/embed", json=TEXT).status_code == 200

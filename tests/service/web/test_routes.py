@@ -11,7 +11,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;
 
 
 def client_of(here: Here) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False)
+    return httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60)
 
 
 async def test_browsers_get_the_page_and_programs_json(tiny_store: Path) -> None:

@@ -23,12 +23,7 @@ from service.http.formats import JSON
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
-from service.protocols.inlay.positions.parameters import (
-    SIZES,
-    Patches,
-    PositionRange,
-    RopeSource,
-)
+from service.protocols.inlay.positions.parameters import SIZES, Patches, PositionRange, RopeSource
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     PlotOptions,
@@ -63,7 +58,7 @@ def _scheme(row: Scheme) -> Description:
         "required": schema.get("required", []),
         "parameters": {name: entry.get("description", "") for name, entry in properties.items()},
         "plots": {plot: figure.about for plot, figure in figures.items()},
-        "fields": {name: _field(row, name, entry) for name, entry in properties.items()},
+        "fields": _fields(row, schema),
         "model_fields": _model_fields(row.name),
         "exclusive": _exclusive(row),
         "example": row.example,
@@ -98,15 +93,19 @@ def _model_fields(scheme: str) -> dict[str, Any]:
 # ---- parameters
 
 
-def _field(row: Scheme, name: str, entry: JsonSchemaValue) -> Description:
-    """Return the JSON schema of a parameter, with what it is for."""
-    field = _plain(entry)
-    if issubclass(row.parameters, RopeSource):
-        field |= _scalings_of(name)
-    field["required"] = name in row.parameters.model_json_schema().get("required", [])
-    field["role"] = "output" if name in TypedArrayOptions.model_fields else "encoding"
-    field["in_pictures"] = name in source_schema(row)["properties"]
-    return field
+def _fields(row: Scheme, schema: JsonSchemaValue) -> dict[str, Description]:
+    """Return the JSON schema of each parameter, with what it is for."""
+    scales, drawn = issubclass(row.parameters, RopeSource), source_schema(row)["properties"]
+    return {
+        name: {
+            **_plain(entry),
+            **(_scalings_of(name) if scales else {}),
+            "required": name in schema.get("required", []),
+            "role": "output" if name in TypedArrayOptions.model_fields else "encoding",
+            "in_pictures": name in drawn,
+        }
+        for name, entry in schema["properties"].items()
+    }
 
 
 def _plain(entry: JsonSchemaValue) -> dict[str, Any]:

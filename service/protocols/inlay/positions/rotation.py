@@ -14,11 +14,7 @@ from models.positions.table import Output, Positions, Table, checked_positions, 
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
 from service.http.parameter_types import SentTensor
-from service.protocols.inlay.positions.parameters import (
-    ConvertParameters,
-    ModelRotateParameters,
-    RotateParameters,
-)
+from service.protocols.inlay.positions.parameters import ConvertParameters, ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.schemes import CardAndWeights, check_positions_alone, choose_rope, model_rope
 
 LISTED_DTYPE = "float32"  # of numbers that come without one

@@ -50,17 +50,7 @@ from service.protocols.inlay.positions.schemes import (
     find_model,
     need_of,
 )
-from service.protocols.inlay.tags import (
-    MODEL_FIGURES,
-    MODEL_GRAPHS,
-    MODEL_NUMBERS,
-    MODEL_PICTURES,
-    POSITION_FIGURES,
-    POSITION_GRAPHS,
-    POSITION_NUMBERS,
-    POSITION_PICTURES,
-    POSITIONS,
-)
+from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
@@ -92,6 +82,10 @@ def _operation(row: Scheme, verb: str, suffix: str = "") -> str:
     return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
 
 
+def _tag(row: Scheme, answer: str) -> str:
+    return f"positions of a model: {answer}" if row.of_model else f"positions: {answer}"
+
+
 def _cache_control(row: Scheme) -> str:
     return REVALIDATE if row.of_model else FOREVER
 
@@ -110,7 +104,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         _operation(row, "post"),
         row.summary,
         row.parameters,
-        tag=MODEL_NUMBERS if row.of_model else POSITION_NUMBERS,
+        tag=_tag(row, "numbers"),
         examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
         need=need_of(row),
     )
@@ -162,7 +156,6 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    tags = (POSITION_FIGURES, MODEL_FIGURES) if extension == DOCUMENT else (POSITION_PICTURES, MODEL_PICTURES)
     content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
@@ -170,7 +163,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         handler=handler,
         name=_operation(row, "draw", f"_{extension}"),
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
-        tag=tags[row.of_model],
+        tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
         query=plot_schema(row, extension),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -202,7 +195,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         handler=handler,
         name=_operation(row, "graph"),
         summary=f"{row.summary}, as an ONNX graph",
-        tag=MODEL_GRAPHS if row.of_model else POSITION_GRAPHS,
+        tag=_tag(row, "ONNX graphs"),
         query=source_schema(row),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
@@ -214,6 +207,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 
 
 def _tensor_routes(context: ServiceContext) -> list[Route]:
+    of_model = MODEL_SCHEMES["rope"]
     queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
     bias = {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}
     rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
@@ -230,8 +224,8 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
         ),
         tensor_route(
             "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
-            ModelRotateParameters, tag=MODEL_NUMBERS, examples={"queries": Example(make=_queries_of)},
-            need=need_of(MODEL_SCHEMES["rope"]),
+            ModelRotateParameters, tag=_tag(of_model, "numbers"), examples={"queries": Example(make=_queries_of)},
+            need=need_of(of_model),
         ),
     ]  # fmt: skip
 

@@ -229,13 +229,13 @@ SCHEMES = {row.name: row for row in _ROWS}
 
 @dataclass(frozen=True, slots=True)
 class CardAndWeights:
-    """A loaded model's card and its tensors as mapped then: its folder may hold another export by now."""
+    """A loaded model's card and its mapped tensors, kept because its folder may hold another export by now."""
 
     card: Card
     weights: Mapping[str, Any]
 
     def tensor(self, name: str | None) -> NDArray[Any] | None:
-        """Return a view of a tensor of the weights file; None where the model has none."""
+        """Return a view of a tensor of the weights file; None if the model has none."""
         if name is None:
             return None
         if self.card.weights is None:
@@ -254,7 +254,7 @@ def _model_rope(model: CardAndWeights, parameters: schemas.ModelRopeParameters) 
 
 
 def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
-    """Return the requested layer type and how it rotates; raise NotFound where the model does not rotate."""
+    """Return the requested layer type and its rotation; raise NotFound if the model has no rotary encoding."""
     check_has(model, "rope")
     encodings = model.card.encodings
     with as_bad_parameters():
@@ -348,17 +348,17 @@ MODEL_SCHEMES = {row.name: row for row in _MODEL_ROWS}
 
 
 def need_of(row: Scheme) -> Need | None:
-    """Return what the routes of a row need, for the OpenAPI document."""
+    """Return what the routes of a row need of a model, for the OpenAPI document."""
     if not row.of_model:
         return None
     return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
 
 
 def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
-    """Return a row's example; of a model whose layers differ, with the first layer type.
+    """Return a row's example; if the model's layers differ, with the first layer type.
 
     Args:
-        card: of the model whose encoding it is; None: of none.
+        card: card of the model that the example is for; None: any model.
     """
     tables: Mapping[str, Any] = {}
     if card is not None and row.of_model:
@@ -396,7 +396,7 @@ def check_has(model: CardAndWeights, scheme: str) -> None:
 
 
 def find_model(context: ServiceContext, name: str | None, scheme: str = "rope") -> CardAndWeights:
-    """Return the loaded model of a name, or the default; raise NotFound where it has no such encoding."""
+    """Return the loaded model of a name, or the default; raise NotFound if it has no such encoding."""
     loaded = context.registry.get(name)
     model = CardAndWeights(loaded.card, loaded.weights)
     check_has(model, scheme)
@@ -417,7 +417,7 @@ def call_maker(context: ServiceContext, row: Scheme, model: str) -> Callable[[An
     """Return the function that turns the row's parameters into a call.
 
     Args:
-        model: whose encoding it is, for a row of MODEL_SCHEMES.
+        model: the model, for a row of MODEL_SCHEMES.
 
     Raises:
         NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.

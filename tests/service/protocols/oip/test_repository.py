@@ -148,7 +148,7 @@ NAMES = [
 def test_no_path_in_a_request_reaches_the_filesystem(name: str, still: Served) -> None:
     host, port = still.address
     for verb in ("load", "unload"):
-        with httpx.Client(trust_env=False) as client:
+        with httpx.Client(trust_env=False, timeout=60) as client:
             url = httpx.URL(f"http://{host}:{port}").copy_with(raw_path=f"/v2/repository/models/{name}/{verb}".encode())
             answer = client.post(url)
         assert answer.status_code == 404
@@ -231,7 +231,7 @@ async def test_load_does_not_delay_requests(tiny_store: Path, monkeypatch: pytes
     async with serving_here(tiny_store, default_model="bert", model_control="explicit") as here:
         monkeypatch.setattr(loading, "read_model", slow)
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             load = asyncio.create_task(client.post("/v2/repository/models/bert/load"))
             await began.wait()
             responses = await asyncio.gather(*[client.post("/embed", json={"inputs": [5, 6]}) for _ in range(20)])
@@ -262,7 +262,7 @@ ROUTES: list[tuple[str, str, Any]] = [
 async def test_no_route_keeps_a_model_that_was_unloaded(tiny_store: Path) -> None:
     async with serving_here(tiny_store, default_model="bert", model_control="explicit") as here:
         url = "http://{}:{}".format(*here.address)
-        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as client:
             for _ in range(2):
                 for verb, path, body in ROUTES:
                     assert (await client.request(verb, path, json=body)).status_code in (200, 422)

@@ -41,12 +41,12 @@ def both(kind: str) -> tuple[Tokenizer, Any]:
     judge = Judge.from_file(str(path))
     judge.no_padding()
     judge.no_truncation()
-    return Tokenizer(path, None), judge
+    return Tokenizer(path), judge
 
 
 def check(kind: str, text: str) -> None:
     ours, judge = both(kind)
-    (tokens,) = ours.tokens_now([text], True, MOST)
+    (tokens,) = ours.tokens([text], True, MOST)
     encoding, raw = judge.encode(text), text.encode()
     assert [token.id for token in tokens] == encoding.ids
     for token, name, special, (start, stop) in zip(
@@ -75,7 +75,7 @@ def test_offsets_of_any_text_are_bytes(kind: str, text: str) -> None:
 @kinds
 def test_batched_texts_tokenise_as_single_ones(kind: str) -> None:
     ours, _ = both(kind)
-    assert ours.tokens_now(TEXTS, False, MOST) == [ours.tokens_now([text], False, MOST)[0] for text in TEXTS]
+    assert ours.tokens(TEXTS, False, MOST) == [ours.tokens([text], False, MOST)[0] for text in TEXTS]
 
 
 @kinds
@@ -83,8 +83,8 @@ def test_decode_matches_the_library_and_rejects_unknown_ids(kind: str) -> None:
     ours, judge = both(kind)
     sequences = [judge.encode(text).ids for text in TEXTS]
     for skip in (True, False):
-        assert ours.decode_now(sequences, skip) == [judge.decode(ids, skip_special_tokens=skip) for ids in sequences]
+        assert ours.decode(sequences, skip) == [judge.decode(ids, skip_special_tokens=skip) for ids in sequences]
     unknown = judge.get_vocab_size() + 1
     with pytest.raises(OutOfRange, match=rf"ids\[1\] holds {unknown}") as refusal:
-        ours.decode_now([[0], [0, unknown]], True)
+        ours.decode([[0], [0, unknown]], True)
     assert refusal.value.index == 1

@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from models.artifacts import card as cards
+from service.embedding.tokenize.tokenizer import sized
 from service.errors import WrongModelKind
 from service.protocols.tei.operations import token_output
 from tests.golden_cases import write_tokenizer
@@ -291,7 +292,10 @@ def test_probes_answer_without_body(served: Served) -> None:
 
 
 async def test_probes_fail_with_error_object_while_stopping(store: Any) -> None:
-    async with serving_here(store, default_model="bert") as here, httpx.AsyncClient(trust_env=False) as client:
+    async with (
+        serving_here(store, default_model="bert") as here,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         here.context.lifecycle.stopping = True
         for path in ("/", "/health", "/ping"):
             response = await client.get(f"http://127.0.0.1:{here.address[1]}{path}")
@@ -304,7 +308,7 @@ async def test_long_texts_are_tokenised_off_the_event_loop(store: Any) -> None:
         model = here.context.registry.get(None)
         assert model.tokenizer is not None
         turns = 0
-        tokenising = asyncio.ensure_future(model.tokenizer.tokens(["a b " * 100_000], True, 10**7, list))
+        tokenising = asyncio.ensure_future(sized(400_000, model.tokenizer.tokens, ["a b " * 100_000], True, 10**7))
         while not tokenising.done():
             turns += 1
             await asyncio.sleep(0)
