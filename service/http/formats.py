@@ -23,6 +23,7 @@ JSON = "application/json"
 OCTETS = "application/octet-stream"
 NPY = "application/x-npy"
 
+UNSIGNED = {1: np.uint8, 2: np.uint16}  # numpy lends no bfloat16 and no float8, and memoryview casts no float16
 KEPT_LENGTHS = 64  # of a tensor, whose headers a cache keeps
 TENSOR_HEADERS = ("inlay-shape", "inlay-dtype", "inlay-lengths")
 
@@ -106,15 +107,13 @@ def check_json(content_type: bytes | None) -> None:
     raise UnsupportedMedia(received, remedy=f"send the body as JSON with content-type: {JSON}")
 
 
-def buffer(rows: NDArray[Any]) -> memoryview:
-    """Return the little-endian bytes of C-contiguous rows, not copied."""
-    if sys.byteorder == "big":
-        rows = rows.byteswap()
+def buffer(rows: NDArray[Any], byteorder: str = "little") -> memoryview:
+    """Return the bytes of C-contiguous rows in a byte order, not copied where it is the machine's."""
     if not rows.size:
         return memoryview(b"")
-    if rows.dtype.itemsize == 2:
-        rows = rows.view(np.uint16)  # numpy exports no buffer of bfloat16, and memoryview cannot cast float16
-    return rows.data.cast("B")
+    if rows.dtype.itemsize in UNSIGNED:
+        rows = rows.view(UNSIGNED[rows.dtype.itemsize])
+    return (rows if byteorder == sys.byteorder else rows.byteswap()).data.cast("B")
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:

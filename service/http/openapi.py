@@ -72,12 +72,7 @@ def build_document(
     tags = {name: about for group in router.groups for name, about in group.tags.items() if name in used}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {
-            "title": "Inlay",
-            "version": version,
-            "summary": "Input layers, positional encodings and sentence vectors.",
-            "description": _description(guarded),
-        },
+        "info": _info(version, guarded),
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
         "components": {
@@ -91,6 +86,11 @@ def build_document(
         document["security"] = [{"key": []}]
     share_parts(document)
     return document
+
+
+def _info(version: str, guarded: bool) -> dict[str, str]:
+    summary = "Input layers, positional encodings and sentence vectors."
+    return {"title": "Inlay", "version": version, "summary": summary, "description": _description(guarded)}
 
 
 def _description(guarded: bool) -> str:

@@ -39,6 +39,26 @@ log = logging.getLogger(__name__)
 class HttpProtocol(asyncio.Protocol):
     """One connection, made by uvicorn for an HttpApplication (`config.loaded_app`)."""
 
+    _client: tuple[str, int] | None = None
+    # the request being received
+    _first_data: bytes | None = None  # the segment with the beginning of its head
+    _incoming: Request | None = None
+    _received_bytes = 0  # of the request as a whole
+    _received_requests = 0  # begun so far, by the parser's count
+    _unparsed = b""  # held back while MAX_PIPELINED requests wait; reading is paused meanwhile
+    _in_message = False
+    _is_last = False  # no request follows it on this connection
+    _expects_continue = False
+    _discarding = False  # further data is dropped, and the connection closes
+    _discard_bytes = DISCARDED_BYTES
+    # the requests being answered
+    _current: Request | None = None
+    _task: asyncio.Task[None] | None = None
+    _keep_alive = True
+    _closing = False
+    # the client's pace
+    _timer: asyncio.TimerHandle | None = None
+
     def __init__(
         self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
@@ -52,28 +72,9 @@ class HttpProtocol(asyncio.Protocol):
         self._parser = RequestParser(self)
         self._transport: Any = None
         self._writer: ResponseWriter
-        self._client: tuple[str, int] | None = None
-        # the request being received
-        self._first_data: bytes | None = None  # the segment with the beginning of its head
-        self._incoming: Request | None = None
         self._body = IncomingBody(app.intake)
-        self._received_bytes = 0  # of the request as a whole
-        self._received_requests = 0  # begun so far, by the parser's count
-        self._unparsed = b""  # held back while MAX_PIPELINED requests wait; reading is paused meanwhile
-        self._in_message = False
-        self._is_last = False  # no request follows it on this connection
-        self._expects_continue = False
-        self._discarding = False  # further data is dropped, and the connection closes
-        self._discard_bytes = DISCARDED_BYTES
-        # the requests being answered
-        self._current: Request | None = None
-        self._task: asyncio.Task[None] | None = None
         self._waiting: deque[tuple[Request, Response | None]] = deque()
-        self._keep_alive = True
-        self._closing = False
-        # the client's pace
         self._idle_since: float | None = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
 
     # ---- asyncio.Protocol
 

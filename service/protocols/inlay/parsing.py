@@ -14,7 +14,7 @@ from service.http.json_structure import check_structure
 from service.http.routes import Request
 from service.http.tensors import SAFETENSORS, from_safetensors
 from service.http.validation_errors import quoted, validated
-from service.http.worker_threads import inline_or_in_thread
+from service.http.worker_threads import INLINE_BYTES, in_thread, inline_or_in_thread
 
 MAX_FIELDS = 1000  # of a query string
 Model = TypeVar("Model", bound=BaseModel)
@@ -60,8 +60,9 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
     Raises:
         UnsupportedMedia: the body is not declared to be JSON.
     """
-    check_json(request.headers.get(b"content-type"))
-    return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
+    check_json(request.head.headers.get(b"content-type"))
+    body = request.body
+    return read(body, *arguments) if len(body) <= INLINE_BYTES else await in_thread(read, body, *arguments)
 
 
 async def from_body(model: type[Model], request: Request) -> Model:

@@ -6,7 +6,6 @@ Source: vLLM 0.33, entrypoints/pooling/utils.py and utils/serial_utils.py.
 """
 
 import json
-import sys
 from secrets import token_hex
 from time import time
 from typing import Any
@@ -17,11 +16,12 @@ from numpy.typing import NDArray
 
 from service.embedding.requests import EmbedResult, Output
 from service.errors import BadRequest, ConflictingFields
-from service.http.formats import OCTETS, check_dense, described
+from service.http.formats import OCTETS, buffer, check_dense, described
 from service.http.response import Response
 
 BYTES = "bytes"
 BYTES_ONLY = "bytes_only"
+ORDERS = {"native": "little", "little": "little", "big": "big"}  # byte orders by `endianness`
 DTYPES: dict[str, Any] = {
     "float32": np.float32,
     "float16": np.float16,
@@ -29,7 +29,6 @@ DTYPES: dict[str, Any] = {
     "fp8_e4m3": ml_dtypes.float8_e4m3fn,
     "fp8_e5m2": ml_dtypes.float8_e5m2,
 }
-_PLAIN = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # numpy lends no bfloat16 and no float8
 # http.client, below requests and urllib3, reads no header line above 65536 bytes; vLLM sends what it reads
 MAX_METADATA_BYTES = 65_000
 
@@ -56,7 +55,7 @@ def answer(
     if encoding == BYTES:
         metadata = _metadata(result, output, rows, embed_dtype, endianness, id_ or f"embd-{token_hex(16)}")
         headers = (*headers[:1], (b"metadata", metadata))
-    return Response((raw(rows, endianness),), headers)
+    return Response((buffer(rows, ORDERS[endianness]),), headers)
 
 
 def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
@@ -76,14 +75,6 @@ def narrowed(rows: NDArray[Any], embed_dtype: str) -> NDArray[Any]:
     if kind is not ml_dtypes.bfloat16 and not np.isfinite(cast).all():
         raise BadRequest(f"a value is too large for {embed_dtype}", remedy="ask for bfloat16 or float32")
     return cast
-
-
-def raw(rows: NDArray[Any], endianness: str) -> memoryview:
-    """Return the bytes of C-contiguous rows; `native` means this server's order, which is little."""
-    plain = rows.view(_PLAIN[rows.dtype.itemsize])
-    if endianness not in ("native", sys.byteorder):
-        plain = plain.byteswap()
-    return plain.data.cast("B") if plain.size else memoryview(b"")
 
 
 def _metadata(

@@ -19,11 +19,11 @@ from service.embedding.pooling import normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Output
 from service.embedding.tokenize.packing import split
 from service.errors import ConflictingFields, OutOfRange, UnknownValue, WrongModelKind
-from service.http.formats import JSON, OCTETS, array_response, count_values
+from service.http.formats import JSON, OCTETS, array_response, buffer, count_values
 from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
-from service.http.worker_threads import inline_or_in_thread
+from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
@@ -132,7 +132,10 @@ def _embedding_handler(context: ServiceContext, decode: Decoder, shape: Shape) -
             result = await embedder.embed(_for_model(decoded, model, shape), request.context)
         response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
         values = count_values(result)
-        response = await inline_or_in_thread(values, _encode, result, decoded, shape, response_id)
+        if values <= INLINE_BYTES:
+            response = _encode(result, decoded, shape, response_id)
+        else:
+            response = await in_thread(_encode, result, decoded, shape, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
 
@@ -255,8 +258,9 @@ def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: st
 
 def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Encoded]:
     """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
-    integers = output.rows.dtype.kind in "iu"
-    rows = output.rows if integers else pooled_bytes.narrowed(output.rows, embed_dtype)
-    size, data = rows.dtype.itemsize * rows.shape[1], pooled_bytes.raw(rows, endianness)
+    rows = output.rows
+    if rows.dtype.kind not in "iu" and rows.dtype.name != embed_dtype:
+        rows = pooled_bytes.narrowed(rows, embed_dtype)
+    size, data = rows.dtype.itemsize * rows.shape[1], buffer(rows, pooled_bytes.ORDERS[endianness])
     ends = [size * end for end in accumulate(output.lengths)]
     return [base64_text(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
