@@ -62,21 +62,16 @@ class VectorCache:
         """The bytes of all entries."""
         return sum([len(entries) * (ENTRY_BYTES + len(_oldest(entries).vector)) for entries in self._filled()])
 
-    def find(self, model: Model, keys: Sequence[bytes], counted: bool = True) -> list[Kept | None]:
-        """Return what is kept under each key, None where nothing is.
-
-        Args:
-            counted: count hits and misses, and what is found as used.
-        """
+    def find(self, model: Model, keys: Sequence[bytes]) -> list[Kept | None]:
+        """Return what is kept under each key, None where nothing is, and count it as used."""
         entries: _Entries = self._models.get(model) or OrderedDict()
         found = [entries.get(key) for key in keys]
-        if counted:
-            for key, entry in zip(keys, found, strict=True):
-                if entry is not None:
-                    entry.used = next(self._used)
-                    entries.move_to_end(key)
-            missed = found.count(None)
-            self._count(model.card.name, len(found) - missed, missed)
+        for key, entry in zip(keys, found, strict=True):
+            if entry is not None:
+                entry.used = next(self._used)
+                entries.move_to_end(key)
+        missed = found.count(None)
+        self._count(model.card.name, len(found) - missed, missed)
         return [None if entry is None else entry.kept() for entry in found]
 
     def keep(self, model: Model, key: bytes, kept: Kept) -> None:

@@ -315,7 +315,6 @@ def test_least_recently_used_vectors_make_room(make: Make) -> None:
     for number in (1, 2):
         cache.keep(model, key_of(number), kept(number))
     assert cache.find(model, [key_of(1)])[0] is not None
-    cache.find(model, [key_of(2)], counted=False)  # which is no use
     cache.keep(model, key_of(3), kept(3))
     found = cache.find(model, [key_of(number) for number in (1, 2, 3)])
     assert [each and each.vector[0, 0] for each in found] == [1, None, 3]
