@@ -86,7 +86,7 @@ class Computation:
         job.lengths = tuple([sequence.tokens for sequence in job.ids])
 
     def _compute(self, job: Job) -> None:
-        """Fill the rows of a job: of all texts in one run, or in batches of an encoder."""
+        """Fill the rows of a job: all texts in one run, or an encoder's in batches."""
         plan, card, ids = self.plan, self._model.card, job.ids
         numbers = list(range(len(ids)))
         if plan.whole and self._runs:
@@ -115,7 +115,7 @@ class Computation:
 
 
 def cut_by_size(numbers: Iterable[int], sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield consecutive numbers whose sizes together are at most `most`; one that is larger is alone."""
+    """Yield ranges of consecutive numbers whose sizes add up to at most `most`; a larger one is alone."""
     chosen: list[int] = []
     room = most
     for number in numbers:

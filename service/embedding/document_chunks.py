@@ -1,4 +1,4 @@
-"""Pairs of a query and a long document as the parts that a model can read: cut, or in chunks."""
+"""Cuts pairs of a query and a long document to what a model can read, or splits the document into chunks."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from service.errors import TooLong
 
 
 class Parts(NamedTuple):
-    """What a model reads of pairs of a query and a document.
+    """The limits for pairs of a query and a document.
 
     Args:
         max_query_tokens: tokens read of a query; the rest is ignored.
@@ -70,7 +70,7 @@ def split(
 
 
 def _room(query_tokens: int, added: int, longest: int) -> int:
-    """Return how many tokens of a document fit beside a query; raise TooLong where none does."""
+    """Return how many tokens of a document fit beside a query; raise TooLong if none does."""
     room = longest - added - query_tokens
     if room < 1:
         raise TooLong(
@@ -83,7 +83,7 @@ def _room(query_tokens: int, added: int, longest: int) -> int:
 
 
 def _sliced(text: str, places: list[Span], start: int, stop: int) -> str:
-    """Return the part of a text that holds its tokens from `start` to `stop`; the text itself where that is all."""
+    """Return the part of a text that holds its tokens from `start` to `stop`; the text itself if that is all."""
     if start == 0 and stop == len(places):
         return text
     return text[places[start][0] : places[stop - 1][1]]

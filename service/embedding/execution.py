@@ -1,4 +1,4 @@
-"""Runs the parts of a job on the graphs of its model, and makes of their arrays what its kinds of output keep.
+"""Runs the parts of a job on the graphs of its model, and reduces their arrays to what its kinds of output need.
 
 The works of a batch, of several requests, are joined, run once and split again.
 """
@@ -44,7 +44,7 @@ Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and i
 
 
 async def run(model: Model, job: Job, parts: Parts, context: RequestContext, admitted: bool = False) -> ItemTimes:
-    """Fill `job.rows` for every part; return the times that the parts waited and ran.
+    """Fill `job.rows` for every part; return the seconds that the parts waited and ran.
 
     Args:
         parts: the parts by the number of the input; a plan that is whole has one part, number 0, for all inputs.
@@ -66,7 +66,7 @@ async def run(model: Model, job: Job, parts: Parts, context: RequestContext, adm
 
 
 async def _gather(model: str, job: Job, queued: Queued, indices: Sequence[int]) -> Sequence[int]:
-    """Add what is kept of the rows of every part to the job; if one fails or the caller leaves, drop the queued ones.
+    """Add the reduced rows of every part to the job; if one fails or the caller leaves, drop the queued ones.
 
     Returns:
         the parts that the plan's early kind has still to complete; without one, all parts.
@@ -99,7 +99,7 @@ async def _gather(model: str, job: Job, queued: Queued, indices: Sequence[int]) 
 
 
 def reduce(model: str, job: Job, index: int, rows: Rows) -> Rows:
-    """Return what the kinds of a plan keep of the rows of one input, which are checked.
+    """Return the rows of one input, reduced to what the kinds of a plan need, and checked.
 
     Hidden states that nothing else needs are so not kept until the rows of all inputs have come.
 
@@ -130,7 +130,7 @@ async def finish(job: Job) -> tuple[Output, ...]:
 def _schedule(
     model: Model, plan: Plan, parts: Parts, times: ItemTimes, context: RequestContext, admitted: bool
 ) -> Queued:
-    """Queue every part at each of its graphs; if one graph has no room, cancel those queued already."""
+    """Queue every part for each of its graphs; if one graph has no room, cancel those queued already."""
     queued: Queued = []
     try:
         optional = model.card.types == "optional"
@@ -150,7 +150,7 @@ def _schedule(
 
 
 def _by_graphs(card: Card, plan: Plan, parts: Parts) -> list[tuple[Graphs, Sequence[int]]]:
-    """Return which parts run on which graphs, where sequences with and without segment ids differ."""
+    """Return which parts run on which graphs, if sequences with and without segment ids differ."""
     groups: list[tuple[Graphs, Sequence[int]]] = []
     for index, part in parts.items():
         untyped = isinstance(part, Packed) and part.types is None

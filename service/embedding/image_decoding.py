@@ -1,4 +1,4 @@
-"""Pictures as upright pixels in RGB."""
+"""Decodes pictures to upright RGB pixels."""
 
 import io
 from collections.abc import Callable

@@ -44,7 +44,7 @@ class Picture(NamedTuple):
 
 
 class Values(NamedTuple):
-    """A tensor, already prepared: pixels, patches or features.
+    """A prepared tensor: pixels, patches or features.
 
     Args:
         grid: rows and columns of flattened patches.
@@ -82,7 +82,7 @@ class Images:
         self._waiting = 0
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
-        """Return one request's outputs, in the requested order; raise InlayError where it cannot be served."""
+        """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
         model = self._models.get(request.model)
         image = reads_images(model.card)
         plan = model.plan(request.options, "")
@@ -98,7 +98,7 @@ class Images:
         return EmbedResult(model.card.name, outputs, patches, bool(request.options.outputs))
 
     def _checked_size(self, patches: int, images: int, plan: Plan) -> int:
-        """Return the bytes of a request's vectors at most, one row for each patch and one more; raise TooLarge."""
+        """Return the most bytes that a request's vectors can take, a row per patch and one more; raise TooLarge."""
         rows = patches + images if plan.token_bytes else images
         size = (patches + images) * plan.token_bytes + images * plan.input_bytes
         limits.check_bytes(size, f"have {rows} rows of {', '.join(plan.names)}, {size} bytes", self._settings)
@@ -177,7 +177,7 @@ def _tensors_only(image: Image) -> BadRequest:
 
 
 def checked(image: Image, ready: Prepared, index: int) -> dict[str, NDArray[Any]]:
-    """Return the graph's feeds; raise WrongShape for a tensor of a shape that the model does not take."""
+    """Return the graph's feeds; raise WrongShape if the model does not take a tensor's shape."""
     values = np.ascontiguousarray(ready.values, dtype=np.float32)
     shape = list(values.shape)
     if image.feed == "features":

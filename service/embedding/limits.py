@@ -104,5 +104,5 @@ def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
 
 
 def least(one: int | None, other: int | None) -> int | None:
-    """Return the lower of two limits, of which either may be none."""
+    """Return the lower of two limits; either may be None."""
     return one if other is None else other if one is None else min(one, other)

@@ -1,4 +1,4 @@
-"""The embedding pipeline: resolve, admit, tokenize, run, finish. Serves the requests of every protocol."""
+"""The embedding pipeline: resolve, admit, tokenize, run, finish. It serves the requests of every protocol."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ class EmbeddingPipeline:
         return model, job
 
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
-        """Return the caller's token ids, checked, with UNREAD in the place of a text, and the numbers of the texts."""
+        """Return the caller's checked token ids, with UNREAD in place of each text, and the numbers of the texts."""
         inputs, cut = request.inputs, plan.cuts[self._settings.auto_truncate]
         if not 0 < len(inputs) <= self._settings.max_inputs:
             limits.check_count(inputs, self._settings)
@@ -139,7 +139,7 @@ class EmbeddingPipeline:
         return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
 
     async def _find_kept(self, model: Model, job: Job, key_name: str) -> None:
-        """Look the inputs of a request up in the vector cache; what is found is not computed."""
+        """Look up the inputs of a request in the vector cache; inputs found there are not computed."""
         inline, arguments = job.characters <= HASHED_INLINE, (model, job, key_name)
         job.keys = self._keys(*arguments) if inline else await asyncio.to_thread(self._keys, *arguments)
         found = enumerate(self._cache.find(model, job.keys))
@@ -147,14 +147,14 @@ class EmbeddingPipeline:
         job.texts = [index for index in job.texts if index not in job.kept]
 
     def _keep(self, model: Model, job: Job) -> None:
-        """Put what was computed into the vector cache."""
+        """Put the computed vectors into the vector cache."""
         name = job.plan.kinds[0].name
         for index, (key, sequence) in enumerate(zip(job.keys, job.ids, strict=True)):
             if index not in job.kept:
                 self._cache.keep(model, key, Kept(job.rows[index][name], sequence.tokens, sequence.cut))
 
     async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> None:
-        """Admit the texts of a request to its queues and tokenize them behind its prompt."""
+        """Admit the texts of a request to its queues and tokenize them after its prompt."""
         started = perf_counter()
         queues, cost, characters = self._check_room(model, job, context)
         card, tokenizer, inputs = model.card, model.tokenizer, job.request.inputs
@@ -186,7 +186,7 @@ class EmbeddingPipeline:
     def _check_room(
         self, model: Model, job: Job, context: RequestContext
     ) -> tuple[list[Batcher[Work[Any], Rows]], int, int]:
-        """Check whether the texts of a request that are to be tokenized, and its ids, may be queued.
+        """Check whether the queues have room for the texts of a request that are to be tokenized, and its ids.
 
         Returns:
             The queues, the tokens that these are estimated to have, and the characters of the texts.
@@ -202,7 +202,7 @@ class EmbeddingPipeline:
         return queues, cost, sum(sizes)
 
     async def _prepare(self, job: Job, context: RequestContext) -> None:
-        """Let the kinds prepare the ids, check what the request needs, and reserve memory for it."""
+        """Let the kinds prepare the ids, check the request's size, and reserve memory for it."""
         plan, ids, kept = job.plan, job.ids, job.kept
         job.vectors = len(ids)
         for kind in plan.preparing:
@@ -226,7 +226,7 @@ class EmbeddingPipeline:
             self._budget.reserve(copies * size, context)
 
     def _parts(self, card: Card, job: Job) -> dict[int, Packed]:
-        """Return one part for the whole request where rows are independent; else one for each sequence, by its number.
+        """Return one part for the whole request if rows are independent; else one for each sequence, by its number.
 
         The rows of what was kept are put into the job.
         """
@@ -253,7 +253,7 @@ class EmbeddingPipeline:
     def _result(
         self, model: str, job: Job, outputs: tuple[Output, ...], times: ItemTimes, context: RequestContext
     ) -> EmbedResult:
-        """Count a request that is done, and return its result."""
+        """Count a finished request, and return its result."""
         tokens, items = sum(job.lengths), times.items or 1
         spent = StageTimes(job.tokenizing, times.queued / items, times.ran / items)
         self._observe((context,), model, tokens, spent)

@@ -1,4 +1,4 @@
-"""Pooling: the rows of a sequence's tokens as one vector, as sentence-transformers 6.2 pools them.
+"""Pooling: one vector of the rows of a sequence's tokens, as in sentence-transformers 6.2.
 
 Source: sentence-transformers 6.2, Pooling._forward_padded.
 """
@@ -27,7 +27,7 @@ def _mean_sqrt_len(rows: Rows, counted: Flags, first: int) -> NDArray[Any]:
 
 
 def _weighted_mean(rows: Rows, counted: Flags, first: int) -> NDArray[Any]:
-    """Return the mean in which a token weighs its position in the sequence, from 1, those of the prompt included."""
+    """Return the mean weighted by each token's position in the sequence, from 1, the prompt included."""
     weights = (np.arange(1, len(rows) + 1) - first) * counted
     total: NDArray[Any] = weights.astype(np.float64) @ rows
     return total / float(weights.sum())
@@ -47,7 +47,7 @@ SPAN_POOLINGS = ("mean", "max", "mean_sqrt_len_tokens", "weightedmean")
 
 
 def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
-    """Return the row of the token that ends a text; row 0 where no token is `end_id`.
+    """Return the row of the token that ends a text; row 0 if no token is `end_id`.
 
     Args:
         ids: ids of the text, [n].
@@ -59,7 +59,7 @@ def end_row(ids: NDArray[np.int64], end_id: int | None) -> int:
 
 
 def pool(mode: str, rows: Rows, mask: NDArray[Any] | None, prompt_tokens: int = 0, end: int = 0) -> Rows:
-    """Return the pooled vector of a sequence, float32 [d]; of several modes, their vectors one after the other.
+    """Return the pooled vector of a sequence, float32 [d]; several modes give their vectors one after the other.
 
     Args:
         mode: one of POOLINGS, or EOS, or several joined as in Pooling.mode.

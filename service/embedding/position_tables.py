@@ -45,7 +45,7 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class TypedOutput:
-    """One output of a table in the dtype it is sent in: floats in the requested one, integers and booleans as they are.
+    """One output of a table in the dtype to send: floats in the requested one, integers and booleans as they are.
 
     Args:
         dtype: one of ITEM_SIZES.
@@ -76,7 +76,7 @@ class TypedOutput:
             yield first, min(first + self.block_rows, self.output.count)
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
-        """Return rows [first, last) in the dtype, C-contiguous; a float beyond the dtype becomes infinite."""
+        """Return rows [first, last) in the dtype, C-contiguous; a float out of its range becomes infinite."""
         values = self.output.rows(first, last)
         if self.output.kind == "float":
             with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -99,13 +99,13 @@ def block_bytes(outputs: Iterable[TypedOutput]) -> int:
 
 
 def little_endian(rows: NDArray[Any]) -> memoryview:
-    """Return the bytes of C-contiguous rows, not copied; every processor that is supported is little-endian."""
+    """Return the bytes of C-contiguous rows without copying; every supported processor is little-endian."""
     return rows.reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """A file that can be read from any byte: a header and behind it the rows of one output after the other."""
+    """A file that can be read from any byte: a header, then the rows of one output after the other."""
 
     header: bytes
     outputs: tuple[TypedOutput, ...]
@@ -116,7 +116,7 @@ class TableFile:
         return len(self.header) + sum(output.size for output in self.outputs)
 
     def blocks(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield what computes the bytes [start, stop), in order."""
+        """Yield the computations of the bytes [start, stop), in order."""
         if start < len(self.header):
             header = memoryview(self.header)[start:stop]
             yield 0, lambda: header
@@ -160,7 +160,7 @@ class Tables:
         self._threads = ThreadPoolExecutor(max(1, available_cpus()), thread_name_prefix="tables")
 
     def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["TypedOutput", ...]:
-        """Return `typed_outputs` of a table; raise TooLarge for more bytes than one response holds."""
+        """Return `typed_outputs` of a table; raise TooLarge for more bytes than one response may have."""
         outputs = typed_outputs(table, dtype, names)
         size = sum(output.size for output in outputs)
         if size > self._max_table_bytes:
@@ -172,11 +172,11 @@ class Tables:
         return outputs
 
     async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Return the function's result, computed in a thread of the tables."""
+        """Return the function's result, computed in one of the tables' threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
 
     def cached(self, key: str) -> memoryview | None:
-        """Return the finished body of a key; None: it is not cached."""
+        """Return the finished body of a key; None if it is not cached."""
         if key in self._cache:
             self._cache.move_to_end(key)
         return self._cache.get(key)
@@ -189,7 +189,7 @@ class Tables:
     def stream(
         self, key: str, file: TableFile, call: Call, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[memoryview]:
-        """Return the bytes [start, stop) of a file in order, cached or computed as they are taken.
+        """Return the bytes [start, stop) of a file in order, cached or computed while they are sent.
 
         Args:
             key: equal for equal bytes, as an ETag is.
@@ -228,7 +228,7 @@ class Tables:
         return await self.run(output.rows, first, last)
 
     async def _compute(self, blocks: Iterator[Block]) -> AsyncGenerator[memoryview, None]:
-        """Yield the bytes of blocks; each is computed in a thread while the one before it is sent."""
+        """Yield the bytes of blocks; each is computed in a thread while the previous one is sent."""
         ahead: Future[memoryview] | None = None
         try:
             for values, compute in blocks:
@@ -249,7 +249,7 @@ class Tables:
         return done
 
     def _make_room(self, size: int) -> bool:
-        """Drop the least recently used files until `size` more bytes fit; False: they cannot."""
+        """Drop the least recently used files until `size` more bytes fit; return False if they cannot."""
         taken = sum(self._filling.values())
         if size > self._cache_bytes // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._cache_bytes:
             return False
@@ -259,7 +259,7 @@ class Tables:
         return True
 
     async def _fill(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
-        """Yield a whole file and cache it; one whose client leaves is not cached."""
+        """Yield a whole file and cache it, unless the client leaves."""
         self._filling[key] = file.size
         body, at = memoryview(bytearray(file.size)), 0
         try:
@@ -281,10 +281,10 @@ async def _once(body: memoryview) -> AsyncIterator[memoryview]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableCall:
-    """A table that is not computed yet: the function that makes it and its arguments, which decide every byte.
+    """A table that is not computed yet: the function that makes it, and its arguments, which determine every byte.
 
     Args:
-        arguments: by the function's own names; arrays, ranges, numbers, texts and frozen dataclasses.
+        arguments: arguments by name; arrays, ranges, numbers, texts and frozen dataclasses.
         facts: facts added to the table's own: the preset or the model it belongs to.
         held_bytes: bytes of memory that its rows need while they are read, beside the block that is sent.
         dtype: of floats in a response, where the request names none.
@@ -303,7 +303,7 @@ class TableCall:
         return replace(table, facts={**self.facts, **table.facts})
 
     def etag(self, *form: str) -> str:
-        """Return a strong ETag, which differs where bytes differ.
+        """Return a strong ETag, which differs if any byte differs.
 
         Args:
             form: the form that the bytes take.
@@ -324,7 +324,7 @@ def _identity(value: Any) -> str:
 
 @contextmanager
 def as_bad_parameters() -> Iterator[None]:
-    """Raise BadParameters where `models` raises BadEncoding, and Unsupported where this machine cannot draw."""
+    """Turn BadEncoding of `models` into BadParameters, and a missing drawing library into Unsupported."""
     try:
         yield
     except BadEncoding as error:

@@ -1,4 +1,4 @@
-"""Vectors in fewer bytes, with the formulas of sentence-transformers 6.2 (quantize_embeddings).
+"""Quantized vectors, by the formulas of sentence-transformers 6.2 (quantize_embeddings).
 
 int8 and uint8 need the least and the largest value of each dimension. They are fixed, by `inlay calibrate`: ranges of
 the vectors of one request would make a vector depend on those beside it.
@@ -17,7 +17,7 @@ NUMPY_DTYPES: dict[str, Any] = {"int8": np.int8, "uint8": np.uint8, "binary": np
 
 
 def columns(dtype: str, width: int) -> int:
-    """Return the values of a vector of `width` dimensions: a byte holds eight of binary and ubinary."""
+    """Return the number of bytes of a vector of `width` dimensions; binary and ubinary hold eight in a byte."""
     return -(-width // 8) if dtype in ("binary", "ubinary") else width
 
 

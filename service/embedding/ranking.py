@@ -39,7 +39,7 @@ class Ranks(NamedTuple):
     result: EmbedResult
 
     def best_first(self) -> Iterator[tuple[int, float]]:
-        """Yield number and score of each text, the highest score first, of equal ones the lower number first."""
+        """Yield number and score of each text, the highest score first; of equal ones the lower number is first."""
         for index in np.argsort(-self.scores, kind="stable").tolist():
             yield index, float(self.scores[index])
 
@@ -58,7 +58,7 @@ class Labelled(NamedTuple):
     result: EmbedResult
 
     def best_first(self, index: int) -> list[tuple[str, float]]:
-        """Return the labels of one text with their scores, the highest first, of equal ones the lower number first."""
+        """Return one text's labels with their scores, the highest first; of equal ones the lower number is first."""
         row = self.scores[index]
         return [(self.labels[number], float(row[number])) for number in np.argsort(-row, kind="stable")]
 
@@ -99,17 +99,17 @@ class Reading(NamedTuple):
 
 
 def classifier_of(card: Card) -> Classifier | None:
-    """Return the classifier of a model; None: it has none."""
+    """Return the classifier of a model; None if it has none."""
     return card.classifier
 
 
 def classifies(card: Card) -> bool:
-    """Return whether a model gives a text, not a token, scores of labels."""
+    """Return whether a model scores the labels of a text, not of its tokens."""
     return card.classifier is not None and card.classifier.pooling is not None
 
 
 def reads_pairs(card: Card) -> bool:
-    """Return whether a model gives labels to texts and pairs as they are, not in a template of its own."""
+    """Return whether a model labels texts and pairs as they are, without a template."""
     return card.classifier is not None and classifies(card) and card.classifier.template is None
 
 
@@ -123,28 +123,27 @@ def ranks_pairs(card: Card) -> bool:
 
 
 def label_activation(classifier: Classifier) -> ScoreActivation:
-    """Return what makes scores of a classifier's logits: the sigmoid of one label, or of several that may hold
-    together; else the softmax (text-embeddings-inference 1.9, transformers' pipeline).
-    """
+    """Return the activation of a classifier's logits: the sigmoid of one label, or of several that may hold together;
+    else the softmax (text-embeddings-inference 1.9, transformers' pipeline)."""
     together = classifier.problem_type == MULTI_LABEL
     return "sigmoid" if len(classifier.labels) == 1 or together else "softmax"
 
 
 def text_activation(card: Card) -> ScoreActivation | None:
-    """Return what makes scores of the logits that a model gives a text; None: it gives a text none."""
+    """Return the activation of the logits of a text; None if the model gives a text none."""
     if card.classifier is None or not classifies(card):
         return None
     return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
 
 
 def not_a_classifier(card: Card) -> WrongModelKind:
-    """Return the error for a model that gives a text no labels."""
+    """Return the error for a model that cannot label texts."""
     what = "labels of tokens" if card.classifier else "embeddings"
     return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives {what}, by /embed")
 
 
 def not_a_ranker(card: Card) -> WrongModelKind:
-    """Return the error for a model that scores no pairs."""
+    """Return the error for a model that cannot score pairs."""
     return WrongModelKind(
         "Model is not a re-ranker model",
         remedy=f"{card.name} gives {', '.join(card.outputs)}; /similarity compares a text with others",
@@ -192,14 +191,14 @@ async def _scored(
     options: EmbedOptions,
     activation: ScoreActivation,
 ) -> tuple[Scores, EmbedResult]:
-    """Return the scores that an activation makes of the logits of inputs, [inputs, labels], and the facts."""
+    """Return the activated logits of inputs, [inputs, labels], and the facts."""
     options = options._replace(outputs=(CLASS_LOGITS,))
     result = await embedder.embed(EmbedRequest(inputs, model.card.name, options), context)
     return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64)), result
 
 
 def _check_template(card: Card, template: PairTemplate, reading: Reading) -> None:
-    """Raise ConflictingFields for an instruction, or a side to cut, that the model's template has no place for."""
+    """Raise ConflictingFields for an instruction, or a side to cut, that the model's template does not support."""
     instruction = reading.instruction
     if instruction is not None and template.instruction is None:
         raise ConflictingFields(
@@ -294,7 +293,7 @@ class Scorer:
     async def score_each(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, readings: Sequence[Reading]
     ) -> Ranks:
-        """Return the score of each pair, read as its own `Reading` says; one in parts, and cosines, are not read here.
+        """Return the score of each pair, read by its own `Reading`; neither parts nor cosines are supported here.
 
         Raises:
             WrongModelKind: the model is no re-ranker.
@@ -399,7 +398,7 @@ class Scorer:
 
 
 def _together(results: Sequence[EmbedResult], places: Sequence[Sequence[int]]) -> EmbedResult:
-    """Return the facts of several results as of one, for pairs at these places."""
+    """Return the facts of several results as those of one, for pairs at these places."""
     cut = [group[index] for result, group in zip(results, places, strict=True) for index in result.truncated]
     return results[0]._replace(
         tokens=sum([result.tokens for result in results]),

@@ -32,7 +32,7 @@ class Text(NamedTuple):
 
 
 class Ids(NamedTuple):
-    """One sequence of token ids and what goes with them, int64 [n] each; None: filled by the model family's rule.
+    """One sequence of token ids and its extra inputs, int64 [n] each; None: filled in by the model family's rule.
 
     Args:
         mask: 1 for each token to attend to; None: all ones.
@@ -66,7 +66,7 @@ Input = Text | Ids
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spans:
-    """The spans of each input that get a vector each, pooled of hidden states of the whole input (late chunking).
+    """The spans of each input, each pooled to a vector from hidden states of the whole input (late chunking).
 
     Args:
         bounds: of all inputs in their order, int64 [spans, 2]: where a span starts, and where it stops, which is not
@@ -85,14 +85,14 @@ class Spans:
 
 
 class Chunking(NamedTuple):
-    """Spans of `size` tokens of each input; each begins with the last `overlap` tokens of the one before."""
+    """Chunks of `size` tokens of each input; each begins with the last `overlap` tokens of the previous one."""
 
     size: int
     overlap: int = 0
 
 
 class Chunks(NamedTuple):
-    """The spans of one input that vectors were made of, int64 [spans, 2] each.
+    """The spans of one input that have vectors, int64 [spans, 2] each.
 
     Args:
         rows: places among the hidden states.
@@ -106,7 +106,7 @@ class Chunks(NamedTuple):
 
 
 class OwnTokens(NamedTuple):
-    """The tokens of an input itself, which are not special ones and none of a prompt.
+    """The tokens of an input without special tokens and its prompt.
 
     Args:
         rows: places of the tokens among the ids, ascending, int64 [n].
@@ -124,7 +124,7 @@ class OwnTokens(NamedTuple):
 
 
 class EmbedOptions(NamedTuple):
-    """What is computed of the inputs of a request, and how these are read.
+    """What to compute of the inputs of a request, and how to read them.
 
     None leaves the choice to the model or the server's settings. Requests with equal options share a plan.
 
@@ -217,7 +217,7 @@ class Output(NamedTuple):
 
 
 class EmbedResult(NamedTuple):
-    """The outputs of a request, in the order in which it names them.
+    """The outputs of a request, in the order of its options.
 
     Args:
         model: the name of the model that computed them.
@@ -244,7 +244,7 @@ class EmbedResult(NamedTuple):
 
 
 class Embedder(Protocol):
-    """What answers requests: the embedding pipeline."""
+    """Answers requests: the embedding pipeline."""
 
     async def embed(self, request: EmbedRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs."""

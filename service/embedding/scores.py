@@ -1,4 +1,4 @@
-"""Late interaction: scores of queries with documents of several vectors each (MaxSim).
+"""Late interaction: scores of queries with documents, which have several vectors each (MaxSim).
 
 MaxSim is the sum, over the vectors of a query, of the largest product with a vector of the document. A query is
 multiplied with one document at a time, in blocks that follow from their own shapes, so that a score does not depend on
@@ -55,7 +55,7 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
 
 
 def function_of(multi_vector: MultiVector) -> Function:
-    """Return the function that a model's files compare its texts by."""
+    """Return the function by which a model's files compare its texts."""
     return "meanmaxsim" if multi_vector.mean else "maxsim"
 
 

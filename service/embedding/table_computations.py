@@ -15,7 +15,7 @@ from service.scheduling.serial_executor import SerialExecutor
 
 
 class TableComputations:
-    """Runs computations of a kind one at a time, and keeps what follows from a table alone.
+    """Runs computations of a kind one at a time, and caches results that depend on a table alone.
 
     Attributes:
         logits: runs those for the tokens of the largest logits.

@@ -1,4 +1,4 @@
-"""How answers say which inputs were cut, for HTTP headers and gRPC metadata."""
+"""How answers report which inputs were cut, in HTTP headers and gRPC metadata."""
 
 MOST_SHOWN = 64  # numbers in a header, which stays below 512 bytes
 INPUTS, COUNT = "inlay-truncated-inputs", "inlay-truncated-count"
@@ -16,7 +16,7 @@ def shown(truncated: Numbers) -> str:
 
 
 def metadata(truncated: Numbers, count: int | None = None) -> tuple[tuple[str, str], ...]:
-    """Return the names and values that an answer carries; none where no input was cut.
+    """Return the names and values that an answer carries; empty if no input was cut.
 
     Args:
         count: number of inputs that were cut; None: `truncated` has all.

@@ -25,7 +25,7 @@ ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python 
 
 
 class _Entry:
-    """A vector as bytes, which take 100 bytes less than an array and hold no other array alive."""
+    """A vector as bytes, which take 100 bytes less than an array and keep no other array alive."""
 
     __slots__ = ("cut", "tokens", "used", "vector")
 
@@ -63,7 +63,7 @@ class VectorCache:
         return sum([len(entries) * (ENTRY_BYTES + len(_oldest(entries).vector)) for entries in self._filled()])
 
     def find(self, model: Model, keys: Sequence[bytes]) -> list[Kept | None]:
-        """Return what is kept under each key, None where nothing is, and count it as used."""
+        """Return the entry of each key, None for keys without one."""
         entries: _Entries = self._models.get(model) or OrderedDict()
         found = [entries.get(key) for key in keys]
         for key, entry in zip(keys, found, strict=True):
@@ -75,7 +75,7 @@ class VectorCache:
         return [None if entry is None else entry.kept() for entry in found]
 
     def keep(self, model: Model, key: bytes, kept: Kept) -> None:
-        """Keep what was computed for an input; all vectors of a model have one width."""
+        """Keep the vector of an input; all vectors of a model have one width."""
         if ENTRY_BYTES + kept.vector.nbytes > self.max_bytes:
             return
         entries = self._models.setdefault(model, OrderedDict())
@@ -100,7 +100,7 @@ def keys_of(
     task: int = NO_TASK,
     key_name: str = "",
 ) -> list[bytes]:
-    """Return a key for each input of a request: the SHA-256 of all that its pooled vector follows from in its model.
+    """Return a key for each input of a request: the SHA-256 of everything that determines its pooled vector.
 
     With API keys each has entries of its own, so that no time tells a caller what another one sent.
 
@@ -129,7 +129,7 @@ def _text_bytes(item: Text) -> bytes:
 
 
 def _ids_bytes(sequence: Ids) -> bytes:
-    """Return the bytes of all arrays behind a description of them, so that no two sequences give the same ones."""
+    """Return the bytes of all arrays after a description of them, so that no two sequences share them."""
     ids, mask, types, positions, extras, cut = sequence[:6]
     arrays = {"ids": ids, "mask": mask, "types": types, "positions": positions, **(extras or {})}
     sent = {name: values for name, values in arrays.items() if values is not None}

@@ -15,7 +15,7 @@ from service.errors import BadRequest, EmptyInput, FieldPath, NotFound, OutOfRan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mapped:
-    """Rows by id of a table that holds each distinct row once."""
+    """Rows by id of a table that stores each distinct row once."""
 
     table: RowSource
     mapping: NDArray[np.int64]
@@ -50,7 +50,7 @@ class WordTable:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """Whatever determines the table's values: the key for caches of results computed from it."""
+        """Everything that determines the table's values: the key for caches of results computed from it."""
         card = self.model.card
         hashes = [file.sha256 for file in card.files.values()]
         return (card.name, self.name, *hashes, repr(card.linked))
@@ -71,7 +71,7 @@ class WordTable:
         return [self.checked(id_, ("a token of the text",)) for id_ in ids]
 
     def id_of(self, token: str) -> int:
-        """Return the id of an entry of the vocabulary or of a text that is one token; raise BadRequest for others."""
+        """Return the id of an entry of the vocabulary or of a one-token text; raise BadRequest for others."""
         ids = self.ids_of(token, entry=True)
         if len(ids) > 1:
             names = ", ".join(f"{id_} {self.token(id_)!r}" for id_ in ids[:8])
@@ -81,7 +81,7 @@ class WordTable:
         return ids[0]
 
     def token(self, id_: int) -> str | None:
-        """Return the text of an id; None where the model has no tokenizer, or the tokenizer no such id."""
+        """Return the text of an id; None if there is no tokenizer, or no such id in it."""
         tokenizer = self.model.tokenizer
         return tokenizer.token(id_) if tokenizer else None
 
@@ -109,7 +109,7 @@ def has_word_table(model: Model) -> bool:
 
 
 def word_table(model: Model) -> WordTable:
-    """Return the word table of a model; raise NotFound where it has none of its own."""
+    """Return the word table of a model; raise NotFound if it has none of its own."""
     card = model.card
     if card.weights is None:
         raise NotFound(f"{card.name} was adopted: its ONNX files hold its tables", remedy="export its checkpoint")

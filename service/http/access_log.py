@@ -1,4 +1,4 @@
-"""A log line and a span for each HTTP request, where access lines or traces are configured.
+"""Writes a log line and a span for each HTTP request, if access lines or traces are configured.
 
 Neither contains what a caller sent: a path is logged as its route's template, unknown paths and query strings are not.
 """

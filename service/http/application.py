@@ -1,4 +1,4 @@
-"""What HttpProtocol needs of the application that uvicorn loads, and the ASGI application that has its lifespan."""
+"""The interface of the application that uvicorn loads, and the ASGI application that has its lifespan."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -17,7 +17,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 class HttpApplication(Protocol):
-    """The application that uvicorn loads, as HttpProtocol uses it; uvicorn itself calls it for its lifespan.
+    """The application that uvicorn loads, as HttpProtocol uses it; uvicorn calls it only for its lifespan.
 
     Attributes:
         pipeline: serves requests.

@@ -1,4 +1,4 @@
-"""HTTP requests that another ASGI server has received, for example Ray Serve's, served by the one pipeline.
+"""Serves HTTP requests that another ASGI server has received, for example Ray Serve's, by the one pipeline.
 
 That server parses HTTP and keeps connections open, as `service/http/server.py` does where Inlay listens itself.
 Requests that arrive together are not gathered here: each is served in a task of its own.
@@ -72,7 +72,7 @@ class Exchange:
             self._pipeline.finish(request, self._status)
 
     async def _read(self) -> Response | None:
-        """Read the body; return the response where the request is refused."""
+        """Read the body; return the response if the request is refused."""
         request, pipeline = self._request, self._pipeline
         try:
             if (error := ambiguity(request.head)) is not None:

@@ -8,7 +8,7 @@ _SINGLE = re.compile(r"bytes\s*=\s*(\d{0,20})-(\d{0,20})", re.IGNORECASE)
 
 
 def requested(header: str, size: int) -> tuple[int, int] | None:
-    """Return the first byte and the last byte + 1 that a Range header asks for; None: all bytes.
+    """Return the first byte and the last byte + 1 of a Range header; None for all bytes.
 
     A header of another unit, of several ranges or that makes no sense is ignored, as the RFC allows.
 
@@ -32,5 +32,5 @@ def requested(header: str, size: int) -> tuple[int, int] | None:
 
 
 def is_current(if_range: bytes | None, etag: str) -> bool:
-    """Return whether a Range is of the bytes that the client holds: no If-Range, or this very tag."""
+    """Return whether a Range applies to the bytes that the client holds: there is no If-Range, or it has this tag."""
     return if_range is None or if_range.strip().decode("latin-1") == etag

@@ -1,4 +1,4 @@
-"""The pace of a client: how fast it sends its request and takes its response, and when that is too slow."""
+"""The pace of a client: how fast it sends its request and reads its response, and when that is too slow."""
 
 import fcntl
 import struct
@@ -21,7 +21,7 @@ class ConnectionSettings(NamedTuple):
 
 
 class ClientPace:
-    """Measures the pace of one connection's client, from one check to the next.
+    """Measures the pace of one connection's client between checks.
 
     Args:
         settings: of connections.
@@ -50,7 +50,7 @@ class ClientPace:
         return now - idle_since >= self._idle_seconds
 
     def is_held_up(self, transfer: object, passed: int, now: float) -> bool:
-        """Return whether the client has let too few bytes pass for `client_seconds`.
+        """Return whether the client has sent or read too few bytes for `client_seconds`.
 
         Args:
             transfer: what the client sends or takes, equal at two checks only while `passed` counts on.
@@ -64,12 +64,12 @@ class ClientPace:
         return now - self._since >= self._client_seconds
 
     def reset(self) -> None:
-        """Note that the server waits for nothing from the client."""
+        """Record that the server waits for nothing from the client."""
         self._transfer = None
 
 
 def unacknowledged_bytes(transport: Any) -> int:
-    """Return the bytes that the kernel holds for the client, so that a slow but steady reader is seen to read."""
+    """Return the bytes that the kernel holds for the client; they show that a slow but steady client reads."""
     connection = transport.get_extra_info("socket")
     try:
         raw = fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, b"\0\0\0\0")

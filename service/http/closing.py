@@ -1,4 +1,4 @@
-"""Ends of connections: a plain close loses the response if data is unread, and keeps memory for what is unsent."""
+"""Closes connections: a plain close loses the response if data is unread, and keeps unsent data in memory."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ LINGER_SECONDS = 2.0
 def close_in_stages(
     transport: Any, loop: asyncio.AbstractEventLoop, most_seconds: float, received_bytes: Callable[[], int]
 ) -> None:
-    """End what is sent; close once the client has sent nothing for LINGER_SECONDS (RFC 9112, 9.6).
+    """Stop sending; close once the client has sent nothing for LINGER_SECONDS (RFC 9112, 9.6).
 
     Args:
         transport: the connection's.
@@ -38,7 +38,7 @@ def close_in_stages(
 
 
 def reset(transport: Any) -> None:
-    """Close at once, and free what the kernel holds for a client that does not read: up to 4 MiB a connection."""
+    """Close at once, and free the up to 4 MiB that the kernel holds for a client that does not read."""
     connection = transport.get_extra_info("socket")
     with suppress(OSError, AttributeError), socket.socket(fileno=os.dup(connection.fileno())) as same:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

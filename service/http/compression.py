@@ -70,7 +70,7 @@ async def _coded_stream(parts: AsyncIterator[bytes | memoryview], encoder: Encod
 
 
 def _size(response: Response, named: dict[bytes, bytes]) -> int | None:
-    """Return the size of the body in bytes; None: not known before the body is made."""
+    """Return the size of the body in bytes; None if it is unknown before the body is made."""
     size = sum(map(len, response.body)) if response.stream is None else None
     if not size and b"content-length" in named:  # that of a body that is left out of the response to HEAD
         return int(named[b"content-length"])

@@ -61,7 +61,7 @@ class Encoder:
         self._sync = row.sync
 
     def part(self, data: bytes | memoryview) -> bytes:
-        """Return the next part coded, readable without later parts."""
+        """Return the next part, coded so that it can be read without later parts."""
         coded: bytes = self._stream.compress(data) + self._stream.flush(self._sync)
         return coded
 

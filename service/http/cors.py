@@ -29,7 +29,7 @@ class Cors:
         self._origins = {origin.encode() for origin in origins}
 
     def preflight(self, request: Request) -> Response | None:
-        """Return the response to a browser's preflight request; None: the request is none."""
+        """Return the response to a browser's preflight request; None for any other request."""
         headers = request.headers
         if request.verb != "OPTIONS" or b"origin" not in headers or b"access-control-request-method" not in headers:
             return None

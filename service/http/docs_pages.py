@@ -30,7 +30,7 @@ LOOKS = {
 
 
 class OpenAPIDocument:
-    """The OpenAPI document, made when it is first asked for and again when other models are loaded.
+    """The OpenAPI document, made on the first request and again when other models are loaded.
 
     Args:
         make: returns the document whose examples name some models.

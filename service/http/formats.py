@@ -44,7 +44,7 @@ def _json(result: EmbedResult, base64: bool) -> Response:
 
 
 def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
-    """Return where each chunk of an input lies: its tokens, and where it came as a text its characters."""
+    """Return where each chunk of an input lies: its tokens and, if it came as a text, its characters."""
     tokens: list[list[int]] = chunks.tokens.tolist()
     if chunks.characters is None:
         return [{"tokens": place} for place in tokens]
@@ -97,7 +97,7 @@ def encoder(accept: bytes | None) -> Encode:
 
 
 def check_json(content_type: bytes | None) -> None:
-    """Raise UnsupportedMedia unless a body is declared to be JSON."""
+    """Raise UnsupportedMedia unless the content type of a body is JSON."""
     if content_type == b"application/json":
         return
     kind = (content_type or b"").decode("latin-1").split(";")[0].strip().lower()
@@ -108,7 +108,7 @@ def check_json(content_type: bytes | None) -> None:
 
 
 def buffer(rows: NDArray[Any], byteorder: str = "little") -> memoryview:
-    """Return the bytes of C-contiguous rows in a byte order, not copied where it is the machine's."""
+    """Return the little-endian bytes of C-contiguous rows without copying."""
     if not rows.size:
         return memoryview(b"")
     if rows.dtype.itemsize in UNSIGNED:
@@ -117,7 +117,7 @@ def buffer(rows: NDArray[Any], byteorder: str = "little") -> memoryview:
 
 
 def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
-    """Return the leading bytes of a .npy file; raise NotAcceptable for bfloat16, which the format has no name for."""
+    """Return the leading bytes of a .npy file; raise NotAcceptable for bfloat16, which the format lacks."""
     if dtype.type is ml_dtypes.bfloat16:
         remedy = f"ask for {SAFETENSORS} or {OCTETS}, or another dtype"
         raise NotAcceptable(f"{NPY} cannot hold bfloat16", remedy=remedy)
@@ -160,7 +160,7 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
 
 
 def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
-    """Return the headers of one tensor's bytes."""
+    """Return the headers that describe the bytes of one tensor."""
     return (_described if len(lengths) <= KEPT_LENGTHS else _described.__wrapped__)(media_type, shape, dtype, lengths)
 
 
@@ -186,7 +186,7 @@ def array_response(document: Any, values: int) -> Response:
 
 
 def count_values(result: EmbedResult) -> int:
-    """Return the number of values in the rows of a result; of a sparse vector indices count too."""
+    """Return the number of values in the rows of a result; indices of sparse vectors count too."""
     values = 0
     for output in result.outputs:
         values += output.rows.size if output.indices is None else 2 * output.rows.size

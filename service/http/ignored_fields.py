@@ -1,4 +1,4 @@
-"""The response header that names fields of a body which were not used, as servers of the same protocol ignore them."""
+"""The response header that names ignored fields of a body, as other servers of the protocol ignore them silently."""
 
 from collections.abc import Iterable
 
@@ -10,6 +10,6 @@ MOST_SHOWN, SHOWN_CHARACTERS = 16, 40
 
 
 def headers(names: Iterable[str]) -> Headers:
-    """Return the header for these names; none where there are none. Names that are no identifiers are shown as `?`."""
+    """Return the header for these names, if there are any. Names that are not identifiers are shown as `?`."""
     shown = [name if name.isascii() and name.isidentifier() else "?" for name in names]
     return ((NAME.encode(), ",".join([name[:SHOWN_CHARACTERS] for name in shown[:MOST_SHOWN]]).encode()),) * bool(shown)

@@ -1,4 +1,4 @@
-"""The bounds on request bodies: of one, and of all that are being received or worked on."""
+"""Bounds request bodies: each one, and all that are being received or worked on."""
 
 from service.errors import BodyTooLarge, Overloaded
 from service.request_context import RequestContext
@@ -32,7 +32,7 @@ class Intake:
         self.held += size
 
     def give_back(self, size: int) -> None:
-        """Stop counting the bytes of a body that is complete or was given up."""
+        """Stop counting the bytes of a body that is complete or was abandoned."""
         self.held -= size
 
 
@@ -53,7 +53,7 @@ class IncomingBody:
         self.size = 0
 
     def add(self, part: bytes, declared: int | None) -> None:
-        """Take the next part of the body.
+        """Add the next part of the body.
 
         Args:
             part: the bytes.
@@ -84,7 +84,7 @@ class IncomingBody:
         return body
 
     def drop(self) -> None:
-        """Forget what has come, and begin the next body."""
+        """Discard the received part, and begin the next body."""
         self._parts, self.size = [], 0
         if self._counted:
             self._intake.give_back(self._counted)

@@ -1,4 +1,4 @@
-"""JSON that holds arrays: encoded at once where they are small, else in pieces while it is sent.
+"""JSON that holds arrays: small ones are encoded at once, large ones in pieces while they are sent.
 
 orjson keeps the GIL for as long as it encodes: a second for a hundred thousand rows, in which no probe is answered. And
 JSON is three times as long as its float32 numbers: in pieces, an answer never exists whole.
@@ -20,7 +20,7 @@ BASE64_BYTES = 3 << 16  # encoded at a time: a multiple of three
 
 
 class Encoded:
-    """JSON that is made piece by piece when it is written.
+    """JSON that is made piece by piece while it is written.
 
     Args:
         pieces: yields the JSON of one value.

@@ -1,4 +1,4 @@
-"""Bounds on what JSON holds, checked on its bytes: parsed, a body of 16 MiB may become a gigabyte of lists.
+"""Bounds the structure of JSON before it is parsed: a body of 16 MiB may become a gigabyte of lists.
 
 Parsers keep the GIL from the first byte to the last: 16 MiB of `[],` took 0.3 s, and two seconds with the garbage
 collections between, in which no probe was answered (orjson 3.11, Python 3.11). A count of bytes takes 2 ms a MiB.
@@ -19,7 +19,7 @@ QUOTE, COMMA, COLON, BRACKET, BRACE, CASE = b'",:[{ '  # a bracket and CASE are 
 
 
 class Counts(NamedTuple):
-    """Bytes that begin or separate values."""
+    """Numbers of the bytes that begin or separate values."""
 
     lists: int
     members: int
@@ -75,7 +75,7 @@ def _counts(document: bytes, *, in_strings: bool) -> Counts:
 
 
 def _outside(piece: NDArray[np.uint8], inside: bool) -> tuple[NDArray[np.uint8], bool]:
-    """Return a piece with zeros for what stands in strings, and whether it ends inside one.
+    """Return a piece with zeros in place of strings, and whether it ends inside one.
 
     Args:
         inside: whether the piece begins inside a string.

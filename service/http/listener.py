@@ -53,7 +53,7 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
 
 @asynccontextmanager
 async def serving_beside(app: HttpApplication, listener: socket.socket, settings: Settings) -> AsyncIterator[None]:
-    """Serve another application in the running event loop; its callers show no certificate, with mutual TLS either.
+    """Serve another application in the running event loop; its callers need no certificate, even with mutual TLS.
 
     Args:
         listener: a bound TCP socket.

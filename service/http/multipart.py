@@ -1,4 +1,4 @@
-"""The parts of a multipart/form-data body that is already in memory (RFC 7578)."""
+"""Splits a multipart/form-data body that is already in memory (RFC 7578)."""
 
 import logging
 from typing import NamedTuple
@@ -25,7 +25,7 @@ class FormPart(NamedTuple):
 
 
 def parts_of(content_type: str, body: bytes) -> list[FormPart]:
-    """Return every part, in order; raise Malformed for a body that its content type's boundary does not divide."""
+    """Return every part, in order; raise Malformed if the content type's boundary does not divide the body."""
     boundary = parse_options_header(content_type)[1].get(b"boundary", b"")
     if not 0 < len(boundary) <= LONGEST_BOUNDARY:
         raise Malformed(f"the content-type names no boundary of 1 to {LONGEST_BOUNDARY} characters")

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the route rows alone."""
+"""Makes the OpenAPI document from the route rows alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -204,7 +204,7 @@ def _answer(answer: Answer, references: References) -> dict[str, Any]:
 
 
 def query_parameters(query: type[BaseModel] | Schema) -> list[dict[str, Any]]:
-    """Return each field of a query's model as OpenAPI has it; one that may be left out has no null."""
+    """Return each field of a query's model as an OpenAPI parameter; optional ones do not allow null."""
     schema = query.model_json_schema() if isinstance(query, type) else query
     parameters = []
     for name, entry in schema.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""Examples of the OpenAPI document: values that an operation answers with the models that are loaded."""
+"""Examples of the OpenAPI document, which the loaded models can answer."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any, NamedTuple
@@ -67,12 +67,12 @@ def body_examples(route: Route, body: RequestBody, loaded: LoadedModels) -> dict
 
 
 def sentence(need: Need) -> str:
-    """Return what is needed, and the answer where it is missing."""
+    """Return the need, and the answer if it is not met."""
     return f"needs {need.what}; without it the answer is {need.status}"
 
 
 def value_of(example: Any, model: Any) -> Any:
-    """Return the value of an example, which may be an Example, for a loaded model; None: for none."""
+    """Return the value of an example, which may be an Example, for a loaded model; None: for no model."""
     if not isinstance(example, Example):
         return example
     return example.make(model) if example.make is not None else example.value

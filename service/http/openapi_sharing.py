@@ -1,4 +1,4 @@
-"""Parts that several operations of the OpenAPI document have, described once under its `components`."""
+"""Moves parts that several operations of the OpenAPI document share to its `components`."""
 
 import json
 import re
@@ -10,7 +10,7 @@ Place = tuple[Any, Any, str]  # a part's holder, its key in it, and a name for i
 
 
 def share_parts(document: dict[str, Any]) -> None:
-    """Move equal response headers, responses and parameters to `components`, and refer to them in their places."""
+    """Move equal response headers, responses and parameters to `components`, and leave references to them."""
     operations = [operation for item in document["paths"].values() for operation in item.values()]
     answers = [(f"{each['operationId']}.{status}", status, each) for each in operations for status in each["responses"]]
     headers = [each["responses"][status].get("headers", {}) for _, status, each in answers]

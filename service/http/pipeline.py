@@ -1,4 +1,4 @@
-"""The one pipeline that every HTTP request passes: route, key, limits, deadline, admission, handler, errors, metrics.
+"""The pipeline of every HTTP request: route, key, limits, deadline, admission, handler, errors, metrics.
 
 The server calls `prepare` for a new head, `accept` when a request's head is complete, `respond` when its body is, and
 `finish` when the response has been sent or the client has left.
@@ -99,11 +99,11 @@ class Pipeline:
 
     @property
     def stopping(self) -> bool:
-        """Whether connections are to be closed after their response."""
+        """Whether connections close after their response."""
         return self._lifecycle.stopping or self._lifecycle.draining
 
     def prepare(self, head: Head) -> None:
-        """Work out what follows from a head alone: its route, and whether its responses may be compressed."""
+        """Resolve what follows from a head alone: its route, and whether its responses may be compressed."""
         match = self.router.find(head.verb, head.path)
         if match is None:
             head.template = self.router.template(head.path)
@@ -118,7 +118,7 @@ class Pipeline:
         head.batched = is_plain and match.route.batch_handler is not None
 
     def gather(self, request: Request, connection: Connection) -> None:
-        """Take a request for its route's batch handler, with all others that are readable in this turn of the loop."""
+        """Add a request to those for its route's batch handler that are readable in this turn of the loop."""
         self._gathered.append((request, connection))
         if len(self._gathered) > 1:
             return
@@ -128,7 +128,7 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
-        """Answer gathered requests, TURN_BYTES of bodies a turn; those the batch handler declines are served singly."""
+        """Answer gathered requests, TURN_BYTES of bodies a turn; serve those that the batch handler declines singly."""
         waiting, self._gathered = self._gathered, []
         self._single_caller = False  # requests gathered meanwhile take a turn
         size = count = 0
@@ -174,7 +174,7 @@ class Pipeline:
                 connection.serve(request)
 
     def accept(self, request: Request) -> Response | None:
-        """Check the head of a request; return the response if the body need not be read."""
+        """Check the head of a request; return a response if the body need not be read."""
         head = request.head
         request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
@@ -190,7 +190,7 @@ class Pipeline:
         return None
 
     def _check_key(self, request: Request, keys: Keys) -> None:
-        """Take a place of the key that the request shows; raise Unauthorized or KeyLimited."""
+        """Admit the request to the limits of its key; raise Unauthorized or KeyLimited."""
         began = perf_counter()
         try:
             request.key = keys.acquire(shown_key(request.varying.get(b"authorization", b"")), request.context)
@@ -217,7 +217,7 @@ class Pipeline:
             content_coding.coding_of(head.headers[b"content-encoding"])  # refused before the body is read
 
     async def respond(self, request: Request) -> Response:
-        """Return the response to a whole request; errors come as the route's protocol renders them."""
+        """Return the response to a complete request; the route's protocol renders errors."""
         CURRENT_CALL.set(request.context)
         route = request.head.route
         assert route is not None
@@ -284,13 +284,13 @@ class Pipeline:
         return response._replace(headers=(*response.headers, *cors.headers(request)))
 
     def leaving(self, request: Request) -> None:
-        """Give back the place of a request whose response is being sent: from now on it takes memory alone."""
+        """Release a request whose response is being sent, except its memory."""
         if request.admitted:
             self._admission.release()
             request.admitted = False
 
     def finish(self, request: Request, status: int) -> None:
-        """Count a request whose response has been sent, or whose client has left (GONE); give its places back."""
+        """Count and release a request whose response has been sent, or whose client has left (GONE)."""
         now = perf_counter()
         if request.admitted:
             self.leaving(request)
@@ -314,5 +314,5 @@ def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:
 
 
 def shown_key(value: bytes) -> bytes | None:
-    """Return the key that an Authorization header shows (RFC 6750)."""
+    """Return the key in an Authorization header (RFC 6750)."""
     return value[7:].strip() if value[:7].lower() == b"bearer " else None

@@ -44,7 +44,7 @@ def error_type(error: InlayError) -> str:
 
 
 def problem_document(error: InlayError, spelling: Spelling = INLAY) -> dict[str, Any]:
-    """Return the members of a `Problem`; `spelling` is of its fields' names."""
+    """Return the members of a `Problem`; `spelling` spells the names of fields."""
     status, message = STATUSES[error.code], error.render(spelling)
     document = {
         "type": f"urn:inlay:problem:{error.code}",
@@ -61,6 +61,6 @@ def problem_document(error: InlayError, spelling: Spelling = INLAY) -> dict[str,
 
 
 def render_problem(error: InlayError, spelling: Spelling = INLAY) -> Response:
-    """Return an error as a problem document; `spelling` is of its fields' names."""
+    """Return an error as a problem document; `spelling` spells the names of fields."""
     body = orjson.dumps(problem_document(error, spelling))
     return Response((body,), (_CONTENT_TYPE, *retry_headers(error)), STATUSES[error.code].http)

@@ -1,4 +1,4 @@
-"""Parses HTTP/1.1 requests with httptools. An Upgrade header is ignored: this server speaks no other protocol."""
+"""Parses HTTP/1.1 requests with httptools. An Upgrade header has no effect: this server speaks no other protocol."""
 
 import re
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ _HOST = re.compile(rb"[\w.~!$&'()*+;=%:\[\]-]*")  # and a port (RFC 3986, 3.2.2)
 
 
 class RequestReceiver(Protocol):
-    """Takes the parts of requests as they are parsed."""
+    """Receives the parts of requests as they are parsed."""
 
     def on_message_begin(self) -> bool:
         """Begin a request; return whether it is to be served."""
         ...
 
     def on_head(self, head: Head, varying: Mapping[bytes, bytes], keep_alive: bool) -> None:
-        """Take a request's head, its headers of VARYING, and whether another request may follow on the connection."""
+        """Receive a request's head, its headers of VARYING, and whether another request may follow."""
         ...
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body."""
+        """Receive a part of the body."""
         ...
 
     def on_message_complete(self) -> None:
@@ -69,7 +69,7 @@ class RequestParser:
             raise Malformed("the request is not HTTP/1.1", remedy="send a request line and headers") from None
 
     def _feed_without_upgrade(self, rest: bytes) -> None:
-        """Parse a request with an Upgrade header as one without; httptools would skip its body."""
+        """Parse a request without its Upgrade header, which would make httptools skip the body."""
         if not self._serving:
             return
         method = self._parser.get_method()
@@ -91,12 +91,12 @@ class RequestParser:
 
     @property
     def verb(self) -> str:
-        """The verb of the request being received; "GET" as long as that is unknown."""
+        """The verb of the request being received; "GET" while it is unknown."""
         return self._parser.get_method().decode("ascii") if self.target else "GET"
 
     @property
     def keeps_alive(self) -> bool:
-        """Whether another request may follow the one that is complete; a trailer may have said otherwise."""
+        """Whether another request may follow the complete one; a trailer may forbid it."""
         return bool(self._parser.should_keep_alive())
 
     # ---- httptools callbacks
@@ -107,17 +107,17 @@ class RequestParser:
         self.target, self.headers = b"", {}
 
     def on_url(self, url: bytes) -> None:
-        """Take a part of the request target."""
+        """Add a part of the request target."""
         self.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; repeated ones become a list (RFC 9110, 5.3)."""
+        """Add one header; repeated ones become a list (RFC 9110, 5.3)."""
         name = name.lower()
         headers, value = self.headers, value.rstrip(b" \t")
         headers[name] = headers[name] + b"," + value if name in headers else value
 
     def on_headers_complete(self) -> None:
-        """Hand on the head of a request that is to be served."""
+        """Pass on the head of a request that is to be served."""
         if not self._serving:
             return
         parser, headers = self._parser, self.headers
@@ -136,7 +136,7 @@ def varying_of(headers: dict[bytes, bytes]) -> dict[bytes, bytes]:
 
 
 def ambiguity(head: Head) -> Malformed | None:
-    """Return why other servers may read a request otherwise than httptools: a proxy may have, and seen other bounds."""
+    """Return why other servers may read a request differently; a proxy that does so sees other bounds of requests."""
     headers, version = head.headers, head.version
     host, coding = headers.get(b"host"), headers.get(b"transfer-encoding")
     if version not in ("1.1", "1.0"):

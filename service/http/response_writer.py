@@ -1,4 +1,4 @@
-"""The bytes of responses: head and body in one system call, or a stream no faster than the client takes it."""
+"""Writes responses: head and body in one system call, or a stream no faster than the client reads it."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,13 +45,13 @@ class ResponseWriter:
         return self._writable is not None
 
     def pause(self) -> None:
-        """Hold the stream until the client has taken what was sent."""
+        """Pause the stream until the client has read what was sent."""
         self._writable = asyncio.Event()
         self._waiting = self._transport.get_write_buffer_size()
         self._budget.add(self._waiting)
 
     def resume(self) -> None:
-        """Let the stream go on."""
+        """Resume the stream."""
         if self._writable is not None:
             self._writable.set()
             self._writable = None
@@ -77,7 +77,7 @@ class ResponseWriter:
             self._transport.writelines((lines, *body))
 
     async def stream(self, request: Request, response: Response, keep_alive: bool) -> None:
-        """Write a response part by part, no faster than the client takes it.
+        """Write a response part by part, no faster than the client reads it.
 
         Raises:
             ValueError: a header is not one line, or declares another length than the stream has.
@@ -113,7 +113,7 @@ class ResponseWriter:
 
 
 def in_pieces(response: Response) -> Response:
-    """Return a response with a large body as a stream, of which a transport never holds more than a piece."""
+    """Return a response with a large body as a stream, so that a transport holds at most one piece."""
     body, headers = response.body, response.headers
     size = sum(map(len, body))
     if size <= WHOLE_BYTES:
@@ -131,7 +131,7 @@ async def _pieces(body: Body) -> AsyncIterator[memoryview]:
 
 
 def ends_with_connection(request: Request, response: Response) -> bool:
-    """Return whether only the end of the connection shows the client where a stream ends (HTTP/1.0)."""
+    """Return whether only the closed connection tells the client where a stream ends (HTTP/1.0)."""
     return request.head.version != "1.1" and declared_length(response) is None
 
 

@@ -1,4 +1,4 @@
-"""Route rows, and the request that a row's handler takes.
+"""Route rows, and the requests that their handlers receive.
 
 A row declares one route: dispatch, key gate, CORS, metrics, admission, limits and OpenAPI come from it.
 """
@@ -74,7 +74,7 @@ class Head:
 
 
 class Request:
-    """A request whose body has arrived whole and is decoded. Most attributes keep their class's default.
+    """A request whose body is complete and decoded. Most attributes keep their class's default.
 
     Attributes:
         head: the request line and the headers that the client repeats.
@@ -147,11 +147,11 @@ class Request:
         return self.head.parameters
 
     def header(self, name: bytes) -> str:
-        """Return a header as text, empty where it was not sent."""
+        """Return a header as text, empty if it was not sent."""
         return self.head.headers.get(name, b"").decode("latin-1")
 
     def holds(self, etag: str) -> bool:
-        """Return whether If-None-Match says that the client holds the bytes of this tag."""
+        """Return whether If-None-Match says that the client has the bytes of this tag."""
         held = [tag.strip().removeprefix("W/") for tag in self.header(b"if-none-match").split(",")]
         return etag in held or "*" in held
 
@@ -174,7 +174,7 @@ def binary(description: str = "") -> Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What an operation, or one of its examples, needs and not every model or server has; for the OpenAPI document.
+    """Something that an operation or example needs and not every model or server has, for the OpenAPI document.
 
     Args:
         what: the thing, such as "a model that reads images".
@@ -205,7 +205,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestBody:
-    """What a route reads, for the OpenAPI document.
+    """The body of a route, for the OpenAPI document.
 
     Args:
         model: the pydantic model that validates a JSON body.
@@ -243,7 +243,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row: a verb, a path, what answers it, and what is known of it.
+    """One row: a verb, a path, the handler, and everything else that is known about them.
 
     Args:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.

@@ -88,7 +88,7 @@ class HttpProtocol(asyncio.Protocol):
         self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the work for a client that is gone, and give back its places."""
+        """Cancel the work for a client that has left, and release its requests."""
         self._server_state.connections.discard(self)
         self._body.drop()
         if self._timer is not None:
@@ -105,7 +105,7 @@ class HttpProtocol(asyncio.Protocol):
                 self._task.cancel()
 
     def eof_received(self) -> bool:
-        """Close: a client that has left cannot be told from one that only stopped sending; neither can uvicorn."""
+        """Close: a client that has left cannot be told from one that only stopped sending; uvicorn does the same."""
         return False
 
     def data_received(self, data: bytes) -> None:
@@ -130,12 +130,12 @@ class HttpProtocol(asyncio.Protocol):
         self._parse(data)
 
     def pause_writing(self) -> None:
-        """Hold the stream and the requests that wait, and read no more, until the client has taken more."""
+        """Pause the stream, the waiting requests and reading until the client has read more."""
         self._writer.pause()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Let the stream, the requests that wait and reading go on."""
+        """Resume the stream, the waiting requests and reading."""
         self._writer.resume()
         if self._current is None and self._waiting and not self._closing:
             self._go_on()
@@ -153,7 +153,7 @@ class HttpProtocol(asyncio.Protocol):
     # ---- RequestReceiver
 
     def on_message_begin(self) -> bool:
-        """Begin a request; return False if the one before was the connection's last."""
+        """Begin a request; return False if the previous one was the connection's last."""
         self._in_message = self._keep_alive
         self._received_requests += 1
         self._idle_since = None
@@ -180,7 +180,7 @@ class HttpProtocol(asyncio.Protocol):
             self._continue()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body, within the bounds."""
+        """Add a part of the body, within the bounds."""
         request = self._incoming
         if request is None:
             return
@@ -208,7 +208,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether a new request must wait: for one before it, or until the client has read what was sent."""
+        """Whether a new request must wait for an earlier one, or until the client has read what was sent."""
         return self._current is not None or self._writer.is_paused or len(self._waiting) > 0
 
     def _begin(self, request: Request) -> None:
@@ -220,7 +220,7 @@ class HttpProtocol(asyncio.Protocol):
             self.serve(request)
 
     def _wait(self, request: Request, response: Response | None) -> None:
-        """Queue a request, or its early response, behind the ones before; read no more while many wait."""
+        """Queue a request, or its early response, after earlier ones; stop reading while many wait."""
         self._waiting.append((request, response))
         if len(self._waiting) >= MAX_PIPELINED:
             self._transport.pause_reading()
@@ -243,7 +243,7 @@ class HttpProtocol(asyncio.Protocol):
             start = end
 
     def _feed(self, data: bytes) -> None:
-        """Parse a piece; refuse a request of which too much is not its body."""
+        """Parse a piece; refuse a request with too many bytes outside its body."""
         self._received_bytes += len(data)
         try:
             self._parser.feed(data)
@@ -258,7 +258,7 @@ class HttpProtocol(asyncio.Protocol):
             self._refuse(HeadTooLarge(text, remedy="send what is long in the body"))
 
     def _read_on(self) -> None:
-        """Parse the unparsed data, and resume reading unless MAX_PIPELINED requests or the client's reading wait."""
+        """Parse the remaining data; resume reading unless MAX_PIPELINED requests wait or the client must read."""
         if self._unparsed:
             data, self._unparsed = self._unparsed, b""
             self._parse(data)
@@ -279,7 +279,7 @@ class HttpProtocol(asyncio.Protocol):
             self._count_task()
 
     def _count_task(self) -> None:
-        """Let uvicorn wait for the request under way, and cancel it when its patience ends."""
+        """Register the task with uvicorn, which waits for it at shutdown and cancels it after its time limit."""
         if self._task is not None:
             self._server_state.tasks.add(self._task)
             self._task.add_done_callback(self._server_state.tasks.discard)
@@ -371,7 +371,7 @@ class HttpProtocol(asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """Begin the next request, or wait for one, or until the client has read what was sent."""
+        """Begin the next request, or wait for one or until the client has read what was sent."""
         while self._waiting:
             if self._writer.is_paused:
                 return
@@ -392,7 +392,7 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_since = self._loop.time()
 
     def _close(self) -> None:
-        """Close; in stages where data was dropped, so that the client gets the response."""
+        """Close; in stages if data was dropped, so that the client gets the response."""
         self._closing = True
         if self._discarding:
             seconds = LINGER_SECONDS if self._pipeline.stopping else self._settings.client_seconds

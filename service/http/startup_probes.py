@@ -1,4 +1,4 @@
-"""Probes while models load: answers on the management port before the application does.
+"""Answers probes on the management port while models load.
 
 It runs in a thread of the process that has bound the port, which with several workers is their supervisor.
 """
@@ -59,7 +59,7 @@ class _Server(ThreadingHTTPServer):
         return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), client
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let a client that leaves or speaks no HTTP go."""
+        """Ignore a client that leaves or does not speak HTTP."""
 
 
 def answer_until(served: Callable[[], bool], listener: socket.socket, files: tls.Files | None) -> threading.Thread:

@@ -41,7 +41,7 @@ def etag(body: bytes) -> str:
 
 
 def read_static_files(folder: Path) -> dict[str, StaticFile]:
-    """Return the files of a folder by their path in it, such as `views/try.js`; licences and notes are left out."""
+    """Return the files of a folder by relative path, such as `views/try.js`, without licences and notes."""
     return {
         path.relative_to(folder).as_posix(): StaticFile.of(path.read_bytes(), path.suffix)
         for path in sorted(folder.rglob("*"))
@@ -50,7 +50,7 @@ def read_static_files(folder: Path) -> dict[str, StaticFile]:
 
 
 async def file_response(file: StaticFile, request: Request, *, headers: Headers) -> Response:
-    """Return a file, or 304 where the browser holds it."""
+    """Return a file, or 304 if the browser has it."""
     headers = ((b"etag", file.etag.encode()), *headers)
     if request.holds(file.etag):
         return Response((), headers, 304)

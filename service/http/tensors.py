@@ -1,4 +1,4 @@
-"""Tensors that callers send: nested lists, base64 with a dtype and a shape, or a safetensors body."""
+"""Reads tensors that callers send: nested lists, base64 with a dtype and a shape, or a safetensors body."""
 
 from math import prod
 from typing import Any
@@ -102,7 +102,7 @@ def _nested(value: list[Any]) -> NDArray[Any]:
 
 
 def _holds_numbers(values: list[Any]) -> bool:
-    """Return whether nothing but numbers stands in the lists; numpy would read true as 1, and texts for seconds."""
+    """Return whether the lists hold only numbers; numpy would read true as 1, and texts as seconds."""
     kinds = set(map(type, values))
     if list not in kinds:
         return kinds <= NUMBERS

@@ -1,4 +1,4 @@
-"""Request headers that say how long the client waits.
+"""Reads the request headers that say how long the client waits.
 
 inlay-timeout-ms is our own; with x-envoy-expected-rq-timeout-ms, Envoy tells a server the timeout of its route.
 """

@@ -1,4 +1,4 @@
-"""JSON bodies as typed pydantic models, and what pydantic finds wrong with them as errors that a caller can act on."""
+"""Validates JSON bodies with pydantic models, and turns pydantic's faults into errors that a caller can act on."""
 
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -83,7 +83,7 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
 
 
 def validation_error(error: ValidationError, model: type[BaseModel], path: FieldPath = ()) -> BadRequest:
-    """Return the first fault that pydantic found: the field, what came, and the field's description as what is allowed.
+    """Return pydantic's first fault as an error: the field, what came, and the field's description as what is allowed.
 
     Args:
         path: where the validated value stands in the body.
@@ -126,7 +126,7 @@ def unknown_field(name: str, known: Any, path: FieldPath = ()) -> UnknownField:
 
 
 def quoted(value: Any) -> str:
-    """Return a caller's value as a message shows it: at most about 40 characters, and as JSON has it."""
+    """Return a caller's value for a message, as JSON of at most about 40 characters."""
     if isinstance(value, str):
         return f'"{value}"' if len(value) <= SHOWN_CHARACTERS else f'"{value[:SHOWN_CHARACTERS]}…"'
     if value is None or isinstance(value, bool):
@@ -139,7 +139,7 @@ def quoted(value: Any) -> str:
 
 
 def json_bytes(data: Any) -> bytes:
-    """Return a JSON value that was parsed as bytes again, e.g. as the key of a cache.
+    """Return a parsed JSON value as bytes again, e.g. as the key of a cache.
 
     Raises:
         BadRequest: orjson parses deeper nests than it writes, and no field is one.
@@ -162,7 +162,7 @@ def _missing(names: list[str], model: type[BaseModel], path: FieldPath) -> Missi
 
 
 def _fields(model: type[BaseModel]) -> str:
-    """Return the fields that an object must have and those that it may have, as a clause."""
+    """Return the required and the optional fields of an object, as a clause."""
     fields = model.model_fields.items()
     required, optional = ([name for name, field in fields if field.is_required() is each] for each in (True, False))
     text = f" with {', '.join(required)}" if required else ""

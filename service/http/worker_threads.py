@@ -1,4 +1,4 @@
-"""Threads for coding, decoding, reading and writing bodies, apart from those that compute."""
+"""Threads for coding, decoding, reading and writing bodies, separate from those that compute."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,5 +19,5 @@ async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Argum
 
 
 async def inline_or_in_thread(size: int, convert: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return the function's result, computed off the event loop unless it is of few bytes or numbers."""
+    """Return the function's result, computed off the event loop unless few bytes or numbers are involved."""
     return convert(*arguments) if size <= INLINE_BYTES else await in_thread(convert, *arguments)

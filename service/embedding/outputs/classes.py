@@ -1,4 +1,4 @@
-"""The logits of labels that a classifier makes of hidden states, for texts or for their tokens.
+"""The logits of labels that a classifier computes from hidden states, for texts or for their tokens.
 
 A head has two steps: `reduce` keeps what it reads of a text's hidden states, as they come, and `complete` runs its
 graph over what all texts of a request left.
@@ -48,7 +48,7 @@ class ClassLogits(OutputKind):
         return name in CLASS_OUTPUTS and card.classifier is not None and card.graph_for(name, False) is None
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
-        """Return the rows that the classifier's layers read of a text's hidden states [n, d]."""
+        """Return the rows of a text's hidden states [n, d] that the classifier's layers read."""
         return {self.name: self._read(rows[HIDDEN], job.ids[index])}
 
     def _read(self, hidden: NDArray[np.float32], sequence: Ids) -> NDArray[np.float32]:
@@ -64,7 +64,7 @@ class ClassLogits(OutputKind):
         return pool(classifier.pooling, hidden, sequence.mask)[None]
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Put the logits in the place of what `reduce` kept."""
+        """Replace the reduced rows by the logits."""
         kept = [job.rows[index][self.name] for index in indices]
         for index, part in zip(indices, self._logits(kept), strict=True):
             late = self._classifier.late
@@ -79,7 +79,7 @@ class ClassLogits(OutputKind):
         return Output(self.name, cast(joined(job.rows, self.name), self.dtype), lengths, self.pooled)
 
     def probe(self) -> None:
-        """Make the logits of one row of zeros."""
+        """Compute the logits of one row of zeros."""
         if modules := self._classifier.modules:
             (logits,) = self._logits([np.zeros((1, modules.inner), np.float32)])
             check_width(self.card, CLASSIFIER, self.name, logits, len(self._classifier.labels))

@@ -1,4 +1,4 @@
-"""Sentence vectors: rows of hidden states pooled, sent through the model's modules, cut, scaled and cast."""
+"""Sentence vectors: hidden states pooled, sent through the model's modules, cut, scaled and cast."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -98,13 +98,13 @@ class SentenceVector(OutputKind):
 
     @classmethod
     def makes(cls, planning: Planning, name: str) -> bool:
-        """Return whether this is the sentence vector, which a model without one of its own may pool."""
+        """Return whether this is the sentence vector, which is pooled if the model has none of its own."""
         card, options = planning.card, planning.options
         pooled = (options.pooling or own_pooling(card)) and HIDDEN in card.outputs
         return name == POOLED and not planning.spans and (POOLED in card.outputs or bool(pooled))
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
-        """Return the pooled vector of one input, [1, d]; of a graph's own, as it is."""
+        """Return the pooled vector of one input, [1, d]; a vector from the graph is returned as it is."""
         if self.mode is None:
             return {self.name: rows[POOLED]}
         sequence, hidden = job.ids[index], rows[HIDDEN]
@@ -112,7 +112,7 @@ class SentenceVector(OutputKind):
         return {self.name: pool(self.mode, hidden, sequence.mask, job.prompts.get(index, 0), end)[None]}
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Put the vectors that the card's modules make in the place of the pooled ones."""
+        """Replace the pooled vectors by those that the card's modules return."""
         pooled = [job.rows[index][self.name] for index in indices]
         for index, vectors in zip(indices, run_modules(self, pooled), strict=True):
             job.rows[index][self.name] = vectors
@@ -140,7 +140,7 @@ class SentenceVector(OutputKind):
             check_width(self.card, MODULES, "vectors", vectors, modules.width)
 
     def _ranges(self, planning: Planning, dtype: str) -> Ranges | None:
-        """Return the ranges of int8 and uint8 vectors; None: binary ones need none.
+        """Return the ranges of int8 and uint8 vectors; None for binary vectors, which need none.
 
         Raises:
             ConflictingFields: the card has none, or has those of other vectors.
@@ -168,12 +168,12 @@ class SentenceVector(OutputKind):
 
 
 def own_pooling(card: Card) -> str | None:
-    """Return how a model's hidden states are pooled; None: its graph does it, or nothing is pooled."""
+    """Return how a model's hidden states are pooled; None if its graph does it, or nothing is pooled."""
     return card.pooling.mode if card.pooling and not card.pooling.in_graph else None
 
 
 def precisions(options: EmbedOptions) -> tuple[str, ...]:
-    """Return the precisions that a request wants its sentence vectors in."""
+    """Return the precisions that a request asks for its sentence vectors."""
     return (options.dtype, *options.precisions) if options.dtype in PRECISIONS else options.precisions
 
 

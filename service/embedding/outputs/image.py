@@ -47,7 +47,7 @@ class ImageVector(OutputKind):
 
 
 def is_of_images(card: Card) -> bool:
-    """Return whether a model's inputs are images, not texts and token ids."""
+    """Return whether a model's inputs are images instead of texts and token ids."""
     return card.image is not None
 
 
@@ -60,7 +60,7 @@ def reads_images(card: Card) -> Image:
 
 
 def rows_of(image: Image, feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Return the patches or frames of an image: its cost."""
+    """Return the number of patches or frames of an image, which is its cost."""
     shape: tuple[int, ...] = next(iter(feeds.values())).shape
     if image.feed == "pixels":
         rows, columns = image.patches(shape[1], shape[2])

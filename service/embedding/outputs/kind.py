@@ -1,4 +1,4 @@
-"""What a kind of output is, the plan of a request's outputs, and the job that their methods work on."""
+"""The interface of a kind of output, the plan of a request's outputs, and the job that their methods work on."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ Graphs = dict[str, tuple[str, ...]]
 
 
 class Planning(NamedTuple):
-    """What a plan is made from.
+    """The inputs of a plan.
 
     Args:
         weights: the model's tensors by name.
@@ -41,12 +41,12 @@ class Planning(NamedTuple):
     spans: str = ""
 
     def width(self, output: str) -> int:
-        """Return the values in a row of an output."""
+        """Return the number of values in a row of an output."""
         return self.engine.widths.get(output, self.card.hidden_size)
 
 
 class Kept(NamedTuple):
-    """What the vector cache keeps of an input.
+    """The vector cache's entry for an input.
 
     Args:
         vector: pooled, float32 [1, width], neither cut nor normalised.
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One request while it is computed: what its kinds of output read, and the arrays that they leave.
+    """One request while it is computed: the inputs that its kinds of output read, and the arrays that they return.
 
     Attributes:
         ids: ids of each input as it is read; the placeholder of a text that is not tokenized yet has no ids.
@@ -98,7 +98,7 @@ class Job:
 
 
 class OutputKind:
-    """One output of a plan: what it costs, and how it is made of the arrays that graphs give.
+    """One output of a plan: its cost, and how it is made of the graphs' arrays.
 
     A plan keeps it for all requests with the same options, so that what belongs to one request lies in its Job. The
     stages run in the order check, prepare, reduce, complete, finish; a kind says which of them it has. Those that may
@@ -161,10 +161,10 @@ class OutputKind:
         """Raise an InlayError for a request that is wrong whatever its tokens are."""
 
     def prepare(self, job: Job) -> None:
-        """Change or mark the ids of a request, which are known now."""
+        """Change or mark the ids of a request, once they are known."""
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
-        """Return what is kept of the arrays of a part, which come with those of other requests."""
+        """Return the values to keep of a part's arrays, which may come with those of other requests."""
         return {self.name: rows[self.name]}
 
     def reduces_slowly(self, job: Job, index: int, rows: Rows) -> bool:
@@ -172,7 +172,7 @@ class OutputKind:
         return False
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Put what is made of several parts together in the place of what `reduce` kept of each."""
+        """Replace the reduced values of the parts by values that are computed of several parts together."""
 
     def finish(self, job: Job) -> Output:
         """Return the output of all inputs."""
@@ -183,11 +183,11 @@ class OutputKind:
         return False
 
     def probe(self) -> None:
-        """Run what lies behind the graphs on one row; raise EngineFailure where it does not keep what its card says."""
+        """Run the steps after the graphs on one row; raise EngineFailure if the result contradicts the card."""
 
 
 class Plan(NamedTuple):
-    """How the requests with some options are computed by one model.
+    """How one model computes requests with the same options.
 
     Args:
         kinds: one for each output, in the order of the request.
@@ -245,7 +245,7 @@ def not_finite(model: str, output: str, index: int) -> EngineFailure:
 
 
 def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return rows in a dtype; raise BadRequest for a value that it does not hold."""
+    """Return rows in a dtype; raise BadRequest for a value out of its range."""
     if dtype == "float32":
         return rows
     with np.errstate(over="ignore"):
@@ -258,7 +258,7 @@ def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
 def run_heads(
     card: Card, engine: Engine, graph: str, output: str, parts: Sequence[NDArray[np.float32]], about: str
 ) -> list[NDArray[np.float32]]:
-    """Return what a graph behind the encoder makes of the rows [n, d] of each part, in one run.
+    """Return the output of a graph of heads for rows [n, d].
 
     ONNX Runtime runs these, since numpy's products give a row other bits alone than among others. Of 768 -> 3072 -> 768
     one text takes 0.69 ms (numpy 0.65) and 32 texts 2.1 ms (numpy 4.6, or row by row, with equal bits, 21): too long
@@ -278,7 +278,7 @@ def run_heads(
 
 
 def check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:
-    """Raise EngineFailure for an output that is not as wide as the card says."""
+    """Raise EngineFailure if an output is not as wide as the card says."""
     if values.shape[-1] != width:
         file = card.every_graph[graph].file
         raise EngineFailure(f"{file} gives {name} {values.shape[-1]} wide where its card promises {width}")

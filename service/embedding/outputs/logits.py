@@ -1,4 +1,4 @@
-"""Hidden states to logits of a served model, a block of rows at a time, and the tokens of the largest logits.
+"""Logits of hidden states by a served model's head, a block of rows at a time, and the tokens of the largest.
 
 Logits are the engine's float32; the softmax over the whole vocabulary is taken of them in float64.
 """
@@ -27,7 +27,7 @@ Rows = NDArray[np.float64]
 
 
 def head_of(model: Model) -> OutputHead:
-    """Return the output head of a served model; raise NotFound that says why it has none."""
+    """Return the output head of a served model; raise NotFound, with the reason, if it has none."""
     card = model.card
     if card.head is not None:
         return card.head
@@ -41,7 +41,7 @@ def head_of(model: Model) -> OutputHead:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HiddenStates:
-    """Hidden states, checked, and the head that makes logits of them.
+    """Checked hidden states, and the head that computes their logits.
 
     Args:
         hidden: finite float32 [N, width], N at least 1.
@@ -57,7 +57,7 @@ class HiddenStates:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Whatever determines a value of the logits; part of the ETag."""
+        """Everything that determines the values of the logits; part of the ETag."""
         card = self.model.card
         hashes = tuple(file.sha256 for file in card.files.values())
         source = {"model": card.name, "files": hashes, "device": self.model.engine.device}
@@ -77,7 +77,7 @@ class HiddenStates:
 
     @property
     def block_rows(self) -> int:
-        """The number of rows that the engine is given at a time."""
+        """The number of rows that the engine runs at a time."""
         return max(1, BLOCK_VALUES // self.head.vocab_size)
 
     def logits(self, start: int, stop: int) -> NDArray[np.float32]:
@@ -126,7 +126,7 @@ def whole(states: HiddenStates, output: str) -> Table:
 
 
 def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
-    """Return the tokens of the largest logits of each row, the largest first, of equal ones the lower id first.
+    """Return the tokens of the largest logits of each row, the largest first; of equal ones the lower id is first.
 
     Args:
         top_k: tokens of each row.
@@ -158,7 +158,7 @@ def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
 
 
 def largest(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the places of the `count` largest, the largest first, of equal ones the first."""
+    """Return the indices of the `count` largest, the largest first; of equal ones the lower index is first."""
     bound = np.partition(logits, len(logits) - count)[len(logits) - count]
     above = np.flatnonzero(logits > bound)
     equal = np.flatnonzero(logits == bound)[: count - len(above)]
@@ -195,7 +195,7 @@ TRANSFORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
 
 
 class _Blocks:
-    """Logits row by row, computed in blocks: the last block is kept, because rows are taken in order."""
+    """Logits row by row, computed in blocks; the last block is kept, because rows are taken in order."""
 
     def __init__(self, states: HiddenStates) -> None:
         self._states = states

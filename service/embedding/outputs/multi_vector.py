@@ -1,4 +1,4 @@
-"""Several vectors a text, as late-interaction models (ColBERT, BGE-M3) make them of its hidden states.
+"""Several vectors a text, which late-interaction models (ColBERT, BGE-M3) compute from its hidden states.
 
 Queries and documents are read differently: by their prompt, which holds a marker token, their longest length, the
 tokens that queries are filled up with and the tokens that get no vector. Token ids are taken as they are sent.
@@ -30,7 +30,7 @@ Flags = NDArray[np.bool_]
 
 
 class MultiVector(OutputKind):
-    """A vector for each token of a text that is not left out."""
+    """A vector for each token of a text, except tokens that are left out."""
 
     prepares = completes = True
     inline_inputs = 100  # that are filled up and marked on the event loop: half a millisecond
@@ -51,7 +51,7 @@ class MultiVector(OutputKind):
         return name == MULTI_VECTOR and card.multi_vector is not None and card.graph_for(name, False) is None
 
     def as_read(self, options: EmbedOptions) -> EmbedOptions:
-        """Return the options with the prompt of their kind of text, if they name none."""
+        """Return the options; if they name no prompt, with the prompt of their kind of text."""
         named = options.prompt_name is not None or options.task is not None
         return options if named else options._replace(prompt_name=self._side.prompt)
 
@@ -69,7 +69,7 @@ class MultiVector(OutputKind):
         return {MULTI_VECTOR: rows[HIDDEN]}
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Put the vectors of texts in the place of their hidden states."""
+        """Replace the hidden states of texts by their vectors."""
         hidden = [job.rows[index][MULTI_VECTOR] for index in indices]
         flags = [job.ids[index].vectors for index in indices]
         for index, vectors in zip(indices, self.project(hidden, flags), strict=True):
@@ -78,7 +78,7 @@ class MultiVector(OutputKind):
     def project(
         self, hidden: Sequence[NDArray[np.float32]], flags: Sequence[Flags | None]
     ) -> list[NDArray[np.float32]]:
-        """Return the vectors of texts [k, width], of their hidden states [n, d] and the flags of tokens that get one.
+        """Return the vectors of texts [k, width], from their hidden states [n, d] and the flags of tokens that get one.
 
         Raises:
             EngineFailure: a vector is not finite.
@@ -95,7 +95,7 @@ class MultiVector(OutputKind):
         return Output(self.name, cast(joined(job.rows, MULTI_VECTOR), self.dtype), lengths, False)
 
     def probe(self) -> None:
-        """Make the vector of one row."""
+        """Compute the vector of one row."""
         modules = self._made.modules
         (rows,) = self.project([np.ones((1, modules.inner), np.float32)], [None])
         check_width(self.card, MULTI_VECTORS, MULTI_VECTOR, rows, modules.width)

@@ -1,4 +1,4 @@
-"""The kinds of outputs, one row each, and the plan that they make of the options of a request on one model."""
+"""KINDS, one row for each kind of output, and the plan that they make of a request's options on one model."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -36,7 +36,7 @@ ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
 
 
 def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
-    """Return what makes the plans of a model and keeps them."""
+    """Return the function that makes the plans of a model and caches them."""
 
     @lru_cache(maxsize=256)
     def plan(options: EmbedOptions, spans: str) -> Plan:
@@ -113,7 +113,7 @@ def _check_values(card: Card, options: EmbedOptions) -> None:
 
 
 def _check_fields(planning: Planning, kinds: Sequence[type[OutputKind]]) -> None:
-    """Raise ConflictingFields for an option that applies to a kind of output which the request does not ask for."""
+    """Raise ConflictingFields for an option of a kind of output that the request does not ask for."""
     card, options, names = planning.card, planning.options, planning.outputs
     asked = f"{card.name} was asked for {', '.join(names)}"
     vector = IMAGE_VECTOR if card.image else POOLED
@@ -148,7 +148,7 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
 
 
 def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs) -> str | None:
-    """Return the one graph that reads nothing but ids, positions and segments, which the family fills."""
+    """Return the one graph that reads only ids, positions and segments, which the family fills in."""
     if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
         return None
     if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
@@ -166,7 +166,7 @@ def _prompt(card: Card, options: EmbedOptions) -> str | None:
 
 
 def _cuts(card: Card, options: EmbedOptions, kinds: Sequence[OutputKind]) -> tuple[Cut, Cut]:
-    """Return how inputs are cut where the server does not cut by itself, and where it does."""
+    """Return how inputs are cut if the server does not cut by default, and if it does."""
     limits = card.max_tokens, options.max_tokens, *[kind.longest for kind in kinds]
     most = min([limit for limit in limits if limit is not None], default=None)
     fields = options.truncation_direction, options.max_tokens, options.special_tokens, most
@@ -175,7 +175,7 @@ def _cuts(card: Card, options: EmbedOptions, kinds: Sequence[OutputKind]) -> tup
 
 
 def width_in_graph(card: Card, name: str) -> int | None:
-    """Return how wide the card says that an output of its graphs is; None: it does not say."""
+    """Return the width of a graph's output by the card; None if the card does not say."""
     widths = {POOLED: card.graph_width or card.hidden_size, IMAGE_VECTOR: card.sentence_width}
     widths |= dict.fromkeys((HIDDEN, ONE_ROW), card.token_width)
     if card.classifier:

@@ -1,4 +1,4 @@
-"""The rows that a graph gives: one for each token, or one for each input, as they are.
+"""The rows of a graph, unchanged: one for each token, or one for each input.
 
 Rows of the input layer are independent, so requests for plain token ids that are readable at the same time are checked,
 joined, run and split at once by RowLookup, without a queue item or task for each. The embedding pipeline serves all
@@ -29,7 +29,7 @@ UNCOUNTED_BYTES = 1 << 16  # of the rows of one request, for which no memory is 
 
 
 class GraphRows(OutputKind):
-    """What a graph of the model gives under the output's own name."""
+    """An output that a graph of the model returns under the same name."""
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, name)

@@ -1,4 +1,4 @@
-"""Late chunking: the whole text is encoded once, and each of its spans is pooled by itself.
+"""Late chunking: the whole text is encoded once, and each of its spans is pooled separately.
 
 Source: Günther et al. 2024, arXiv:2409.04701, and its code, jina-ai/late-chunking.
 """
@@ -58,7 +58,7 @@ class SpanVectors(SentenceVector):
             )
 
     def check(self, job: Job) -> None:
-        """Raise an InlayError for spans that are wrong in themselves; tokens are not known yet.
+        """Raise an InlayError for spans that are invalid whatever the tokens are.
 
         Raises:
             ConflictingFields: an input is a pair.
@@ -83,7 +83,7 @@ class SpanVectors(SentenceVector):
             _check_spans(spans, request, job.settings)
 
     def prepare(self, job: Job) -> None:
-        """Place the spans of each input among its hidden states."""
+        """Find the place of each input's spans among its hidden states."""
         job.chunks = _placed(job)
         job.vectors = sum([len(each.rows) for each in job.chunks])
 
@@ -137,7 +137,7 @@ def _check_spans(spans: Spans, request: EmbedRequest, settings: Settings) -> Non
 
 
 def _raise_first(spans: Spans, wrong: NDArray[np.bool_], allowed: str) -> None:
-    """Raise OutOfRange for the first span that is wrong, if there is one."""
+    """Raise OutOfRange for the first invalid span, if there is one."""
     if wrong.any():
         place = int(np.argmax(wrong))
         ends = np.cumsum(spans.counts)

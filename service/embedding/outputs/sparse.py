@@ -1,4 +1,4 @@
-"""Sparse vectors of texts: pooled logits (SPLADE), lexical weights (BGE-M3), or a table of weights of ids.
+"""Sparse vectors of texts: pooled logits (SPLADE), lexical weights (BGE-M3), or a table of weights by id.
 
 Those that are made of hidden states are made in the run that gives these (`with_sparse`): hidden states are dropped as
 soon as their batch is reduced, the head's matrix is read once for several texts and callers, and a queue counts the
@@ -30,7 +30,7 @@ Run = Callable[[list[Any]], list[Rows]]
 
 
 class SparseVector(OutputKind):
-    """The values of a sparse vector, ascending by their columns, which lie beside them under INDICES."""
+    """The values of a sparse vector, ascending by their columns, which are stored beside them under INDICES."""
 
     fields = ("max_active_dims",)
     sparse = finishes_in_thread = True
@@ -71,7 +71,7 @@ class SparseVector(OutputKind):
         return True
 
     def probe(self) -> None:
-        """Make the vector of one row of zeros."""
+        """Compute the vector of one row of zeros."""
         made = self.card.sparse
         if made is not None and self.source and (made.splade or made.lexical):
             hidden = np.zeros((1, self.card.token_width), np.float32)
@@ -81,7 +81,7 @@ class SparseVector(OutputKind):
 
 
 class SparseLookup(SparseVector):
-    """The sparse vector of a query that is the weights of its ids in a table; no graph is run."""
+    """The sparse vector of a query, made of the weights of its ids in a table; no graph is run."""
 
     completes = True
 
@@ -99,7 +99,7 @@ class SparseLookup(SparseVector):
 
     @classmethod
     def makes(cls, planning: Planning, name: str) -> bool:
-        """Return whether the model looks the vectors of such inputs up."""
+        """Return whether the model looks up the vectors of such inputs."""
         sparse = planning.card.sparse
         return name == SPARSE and sparse is not None and sparse.looks_up(planning.options.input_type)
 
@@ -125,7 +125,7 @@ class SparseLookup(SparseVector):
 
 
 def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
-    """Return a run of a graph, which also makes sparse vectors of the hidden states of the works that ask for them."""
+    """Return a run of a graph that also makes sparse vectors for the works that request them."""
     sparse = card.sparse
     if sparse is None or (sparse.splade is None and sparse.lexical is None):
         return run
@@ -158,7 +158,7 @@ def _attended(rows: NDArray[np.generic], work: Work[Packed]) -> NDArray[np.gener
 def _vectors(
     engine: Engine, sparse: Sparse, hidden: Sequence[NDArray[np.generic]], ids: Sequence[NDArray[np.generic]]
 ) -> Iterator[Vector]:
-    """Yield the vector of each text, of its attended tokens' hidden states [n, d] and ids [n]."""
+    """Yield the vector of each text, from its attended tokens' hidden states [n, d] and ids [n]."""
     joined = hidden[0] if len(hidden) == 1 else np.concatenate(hidden)
     lengths = [len(part) for part in ids]
     if sparse.splade:
@@ -229,7 +229,7 @@ def _largest_of_ids(ids: NDArray[np.generic], weights: Floats, lexical: Lexical)
 
 
 def largest(indices: NDArray[np.int32], values: Floats, count: int) -> Vector:
-    """Return the `count` values that are furthest from 0, of equal ones those of the lowest indices.
+    """Return the `count` values furthest from 0; of equal ones those of the lowest indices.
 
     Source: sentence-transformers 6.2, select_max_active_dims.
     """

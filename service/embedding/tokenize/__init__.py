@@ -1,1 +1,1 @@
-"""From what a caller sends to packed token ids: prompts, tokenizers, checks, packing."""
+"""Turns inputs into packed token ids: prompts, tokenizers, checks, packing."""

@@ -1,4 +1,4 @@
-"""Where the tokens of an input lie: their places among its ids, and the characters of its text that they cover."""
+"""Where the tokens of an input lie: their places among its ids, and the characters that they cover."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from service.embedding.requests import Ids, Int64s, OwnTokens
 
 
 def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:
-    """Return the own tokens of a text.
+    """Return the tokens of a text without special tokens and its prompt.
 
     Args:
         whole: the encoding before it was cut (tokenizers.Encoding, with offsets).
@@ -33,7 +33,7 @@ def _located(encoding: Any, prompt: int) -> tuple[Int64s, Int64s, Int64s]:
 
 
 def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:
-    """Return the own tokens of token ids: every one that is read.
+    """Return the tokens of an input of token ids: every one that is read.
 
     Args:
         sent: the ids that the caller sent.

@@ -64,7 +64,7 @@ Content = TypeVar("Content")
 
 
 class Work(NamedTuple, Generic[Content]):
-    """What one request has for one run of a graph.
+    """The part of one request for one run of a graph.
 
     Args:
         packed: packed tokens, or an image.
@@ -138,7 +138,7 @@ def join(parts: Sequence[Packed]) -> Packed:
 
 
 def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
-    """Return views of consecutive rows, `counts` at a time; nothing is copied."""
+    """Return views of consecutive rows, `counts` at a time, without copying."""
     views, start = [], 0
     for count in counts:
         views.append(rows[start : start + count])

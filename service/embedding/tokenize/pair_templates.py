@@ -15,7 +15,7 @@ _FILLERS = ("0", "1 2 3 4")  # that tokenize differently: tokens that both texts
 def texts_of(
     template: PairTemplate, tokenizer: Tokenizer | None, pairs: Sequence[Text], instruction: str | None
 ) -> list[Text]:
-    """Return what a causal reranker reads of pairs of a query and a document.
+    """Return the texts that a causal reranker reads of pairs of a query and a document.
 
     Args:
         template: template of the model.

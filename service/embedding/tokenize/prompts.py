@@ -61,7 +61,7 @@ def prompt_of(card: Card, name: str | None, task: str | None = None, input_type:
 
 
 def task_of(card: Card, task: str | None, prompt_name: str | None, input_type: InputType | None = None) -> int:
-    """Return the number of the task that a request names, itself or by its prompt, else of the model's default task.
+    """Return the number of the task that a request names, directly or by its prompt, else of the model's default task.
 
     Args:
         input_type: the use of the texts; if neither is named, the task of this use is taken, if there is one.
@@ -83,7 +83,7 @@ def task_of(card: Card, task: str | None, prompt_name: str | None, input_type: I
 
 
 def _name_of(card: Card, input_type: InputType) -> str | None:
-    """Return the name of the prompt, or of the task without a prompt, that a model has for a use; None: it has none.
+    """Return the name of a model's prompt for a use, or of its task without a prompt; None if it has neither.
 
     Empty prompts count last: sentence-transformers saves them as placeholders beside a prompt of another name.
     """
@@ -92,7 +92,7 @@ def _name_of(card: Card, input_type: InputType) -> str | None:
 
 
 def check_prompts(encoded: Mapping[int, Ids], prompts: Mapping[int, int]) -> None:
-    """Raise BadInput for the first input that is cut to tokens which pooling does not count."""
+    """Raise BadInput for the first input that is cut so short that no token is pooled."""
     for index, sequence in encoded.items():
         if len(sequence.ids) <= prompts[index]:
             raise BadInput(

@@ -42,7 +42,7 @@ class Token:
 
 
 class Tokenizer:
-    """A tokenizer.json, its own padding and truncation switched off.
+    """A tokenizer.json, with its padding and truncation switched off.
 
     Args:
         max_characters: longest text, or part of a pair; None: no limit.
@@ -94,7 +94,7 @@ class Tokenizer:
     def encode_located(
         self, texts: Mapping[int, Text], cut: Cut, prompt: str
     ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
-        """Return what `encode` does of texts behind a prompt, and where the tokens of each text lie.
+        """Return the result of `encode` for texts after a prompt, and where the tokens of each text lie.
 
         `encode` keeps no offsets, with which it takes twice as long.
         """
@@ -109,9 +109,8 @@ class Tokenizer:
     def _encode(
         self, texts: Mapping[int, Text], cut: Cut, encode: EncodeBatch
     ) -> Iterator[tuple[int, Text, Any, Any, bool]]:
-        """Yield of each text its number, the text within the limit of characters, its whole encoding, the one within
-        the limit of tokens, and whether anything was cut.
-        """
+        """Yield for each text its number, the text within the limit of characters, its whole encoding, the one within
+        the limit of tokens, and whether anything was cut."""
         sent = texts
         if self._max_characters is not None:
             texts = {index: self._short(index, text, cut) for index, text in texts.items()}
@@ -142,7 +141,7 @@ class Tokenizer:
         )
 
     def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Return every token of each text; nothing is cut.
+        """Return every token of each text as `written` writes them, in the same thread; nothing is cut.
 
         Raises:
             TooLarge: all texts together have more than `most` tokens.
@@ -153,7 +152,7 @@ class Tokenizer:
         return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
     def spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Return where the tokens of each text lie in it; special ones are not added and nothing is cut."""
+        """Return where the tokens of each text lie in it; no special tokens are added and nothing is cut."""
         return [encoding.offsets for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     @property
@@ -191,22 +190,22 @@ class Tokenizer:
         return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
     def id_of(self, token: str) -> int | None:
-        """Return the id of an entry of the vocabulary; None: it has no such entry."""
+        """Return the id of an entry of the vocabulary; None if there is no such entry."""
         token_id: int | None = self._tokenizer.token_to_id(token)
         return token_id
 
     def token(self, id_: int) -> str | None:
-        """Return the entry of the vocabulary with that id; None: it has none."""
+        """Return the entry of the vocabulary with that id; None if there is none."""
         token: str | None = self._tokenizer.id_to_token(id_)
         return token
 
     def text(self, id_: int) -> str:
-        """Return the text of one id by itself; special tokens are shown."""
+        """Return the text of a single id; special tokens are shown."""
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
     def _fitted(self, index: int, text: Text, whole: Any, most: int | None, cut: Cut, encode: EncodeBatch) -> Any:
-        """Return the encoding of a text, which is empty or too long, within `most` tokens."""
+        """Return the encoding of a text that is empty or too long, within `most` tokens."""
         count = len(whole)
         if not count and not self._may_be_empty:
             raise EmptyInput(
@@ -227,7 +226,7 @@ class Tokenizer:
         return self._cut(text, most, cut, encode)
 
     def _ids(self, encoding: Any, cut: bool, ending: tuple[int, ...] = ()) -> Ids:
-        """Return the ids of an encoding; `ending` takes the place of the last where the text was cut."""
+        """Return the ids of an encoding; `ending` replaces the last ones if the text was cut."""
         types = np.array(encoding.type_ids, np.int64) if self._segments else None
         ids = np.array(encoding.ids, np.int64)
         if cut and ending:
@@ -243,7 +242,7 @@ class Tokenizer:
         return filled
 
     def _short(self, index: int, text: Text, cut: Cut) -> Text:
-        """Return the text within the limit of characters, which holds for each part of a pair."""
+        """Return the text within the limit of characters, which applies to each part of a pair."""
         most = self._max_characters
         longest = max(len(text.text), len(text.pair or ""))
         if most is None or longest <= most:
@@ -259,7 +258,7 @@ class Tokenizer:
         return Text(text.text[kept], text.pair and text.pair[kept], text.ending)
 
     def _cut(self, text: Text, max_tokens: int, cut: Cut, encode: EncodeBatch) -> Any:
-        """Return the tokens of a text cut to `max_tokens`; special ones are cut last, and count (vLLM 0.33)."""
+        """Return the tokens of a text cut to `max_tokens`; special ones are cut last, but count (vLLM 0.33)."""
         parts = [text.text] if text.pair is None else [text.text, text.pair]
         added = self._tokenizer.num_special_tokens_to_add(len(parts) == 2) if cut.special_tokens else 0
         room = max(0, max_tokens - added)
@@ -300,14 +299,14 @@ def _byte_offsets(text: str) -> Sequence[int]:
 
 
 def _prompt_length(tokenizer: Any, prompt: str) -> int:
-    """Return the tokens of a prompt, less a closing special one (sentence-transformers 6.2)."""
+    """Return the tokens of a prompt, without a closing special token (sentence-transformers 6.2)."""
     encoding = tokenizer.encode(prompt)
     closing = bool(encoding.special_tokens_mask) and encoding.special_tokens_mask[-1] == 1
     return len(encoding.ids) - int(closing)
 
 
 def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
-    """Return the ids that two texts both end in, without special tokens."""
+    """Return the ids with which two texts both end, without special tokens."""
     ids = [tokenizer.encode(text, add_special_tokens=False).ids[::-1] for text in (one, other)]
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
     return tuple(each for each, _ in same)[::-1]

@@ -12,7 +12,7 @@ from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange
 def check(
     card: Card, index: int, sequence: Ids, truncate: bool, direction: Direction, max_tokens: int | None = None
 ) -> Ids:
-    """Return one sequence of token ids, checked, and cut where it is too long.
+    """Return one checked sequence of token ids, cut if it is too long.
 
     Args:
         card: card of the model.
@@ -110,7 +110,7 @@ def _typed(card: Card, index: int, sequence: Ids) -> Ids:
 
 
 def _with_extras(card: Card, index: int, sequence: Ids, extras: Mapping[str, Int64s]) -> Ids:
-    """Return the ids with the extra inputs that the model reads; others are dropped, and must be all 0."""
+    """Return the ids with the extra inputs that the model reads; others must be all 0 and are dropped."""
     known = {extra.name: extra for extra in card.extras if extra.sent}
     for name, values in extras.items():
         if name not in known:
