@@ -92,8 +92,8 @@ class Row:
         if (name := self.reference) is None or INLAY not in self.samples:
             return None
         pairs = list(zip(self.samples[INLAY], self.samples[name], strict=True))
-        speeds = sorted(own.per_second / other.per_second for own, other in pairs)
-        cpu = statistics.median(other.cpu_us / own.cpu_us for own, other in pairs)
+        speeds = sorted(ours.per_second / other.per_second for ours, other in pairs)
+        cpu = statistics.median(other.cpu_us / ours.cpu_us for ours, other in pairs)
         return Ratio(name, statistics.median(speeds), speeds[0], speeds[-1], cpu)
 
     @property

@@ -124,9 +124,9 @@ def measure(folder: Path, layers: int, width: int, texts: int, rounds: int) -> d
     }
 
 
-def _share(own: list[float], dense: list[float]) -> float:
+def _share(measured: list[float], dense: list[float]) -> float:
     """Return the median over the rounds of one kind's time divided by that of the dense vectors."""
-    return round(statistics.median(one / other for one, other in zip(own, dense, strict=True)), 3)
+    return round(statistics.median(one / other for one, other in zip(measured, dense, strict=True)), 3)
 
 
 def main() -> int:

@@ -183,7 +183,7 @@ def speed(path: Path, rows: int, folder: Path, rounds: int, model: str) -> dict[
     shares = [alone / whole for alone, whole in zip(seconds["engine alone"], seconds["inlay embed"], strict=True)]
     return {
         "rows": rows,
-        "rows_per_s": {name: round(rows / statistics.median(own)) for name, own in seconds.items()},
+        "rows_per_s": {name: round(rows / statistics.median(taken)) for name, taken in seconds.items()},
         "of_engine_alone": round(statistics.median(shares), 3),
         "of_engine_alone_by_round": [round(share, 3) for share in shares],
     }

@@ -151,8 +151,8 @@ def measure_level(
 def measure_server(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> ServerResult:
     """Measure one server at every multiple of its capacity."""
     levels = [measure_level(spec, multiple, options, cores) for multiple in options.multiples]
-    own = spec.name == servers.INLAY and not options.documents
-    return ServerResult(spec.name, levels, measure_others(spec, options, cores) if own else [])
+    is_inlay = spec.name == servers.INLAY and not options.documents
+    return ServerResult(spec.name, levels, measure_others(spec, options, cores) if is_inlay else [])
 
 
 def measure_others(spec: ServerSpec, options: argparse.Namespace, cores: tuple[Cores, Cores]) -> list[Level]:

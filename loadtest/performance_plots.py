@@ -165,8 +165,8 @@ def balancing(figure: Figure) -> None:
     axes = figure.subplots()
     rows = [row for row in saved("fleet")["sizes"] if row["is_bursty"] and row["replicas"] > 1]
     for policy, colour in BALANCING.items():
-        own = [row for row in rows if row["policy"] == policy]
-        points = [row["replicas"] for row in own], [row["p99_ms"] / 1000 for row in own]
+        ours = [row for row in rows if row["policy"] == policy]
+        points = [row["replicas"] for row in ours], [row["p99_ms"] / 1000 for row in ours]
         axes.plot(*points, "o-", color=colour, label=policy)
     axes.set_xscale("log")
     axes.set_xticks([10, 100, 1000], ["10", "100", "1000"])
@@ -203,7 +203,7 @@ def draw(folder: Path) -> None:
 def _times_as_fast(timings: dict[str, Any], reference: dict[str, Any]) -> float:
     """Return the median of the ratios of interleaved rounds."""
     pairs = zip(timings["rounds_ms"], reference["rounds_ms"], strict=True)
-    return float(statistics.median(theirs / own for own, theirs in pairs))
+    return float(statistics.median(theirs / ours for ours, theirs in pairs))
 
 
 def _over_torch(engines: list[dict[str, Any]], case: str) -> float:

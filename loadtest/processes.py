@@ -55,12 +55,12 @@ def split_cores(pin: bool) -> tuple[Cores, Cores]:
 @contextlib.contextmanager
 def running_on(cores: Cores) -> Iterator[None]:
     """Let processes that are started inside inherit `cores`; this process returns to its own afterwards."""
-    own = os.sched_getaffinity(0)
+    allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
-        os.sched_setaffinity(0, own)
+        os.sched_setaffinity(0, allowed)
 
 
 @contextlib.contextmanager

@@ -119,7 +119,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
         wait_for(process, log, port, "/health")
         workers = {each.name: stack.enter_context(started(each, folder, cores)) for each in contestants}
         for case, texts in cases().items():
-            own = np.array(rerank(port, texts)[1])
+            served = np.array(rerank(port, texts)[1])
             scores = {name: worker.vectors(texts, [range(len(texts))])[0][:, 0] for name, worker in workers.items()}
             seconds: dict[str, list[float]] = {name: [] for name in (INLAY, *workers)}
             for _ in range(rounds):
@@ -132,8 +132,8 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
                     name: round(statistics.median(np.array(seconds[name]) / np.array(seconds[INLAY])), 2)
                     for name in workers
                 },
-                "largest_difference": {name: float(np.abs(each - own).max()) for name, each in scores.items()},
-                "same_order": bool((np.argsort(-own) == np.argsort(-scores[LIBRARY])).all()),
+                "largest_difference": {name: float(np.abs(each - served).max()) for name, each in scores.items()},
+                "same_order": bool((np.argsort(-served) == np.argsort(-scores[LIBRARY])).all()),
             }
     return figures
 

@@ -79,12 +79,12 @@ def compare(model: Any, connection: http.client.HTTPConnection, core: frozenset[
             ours.append(seconds(lambda: embed(connection, chosen)))  # noqa: B023  # called at once
             with running_on(core):
                 theirs.append(seconds(lambda: model.encode(chosen)))  # noqa: B023
-        own, plain = statistics.median(ours), statistics.median(theirs)
+        inlay_seconds, plain = statistics.median(ours), statistics.median(theirs)
         rows.append(
             {
                 "texts": count,
                 "words": words,
-                "texts_per_s": {"inlay": round(count / own), "model2vec": round(count / plain)},
+                "texts_per_s": {"inlay": round(count / inlay_seconds), "model2vec": round(count / plain)},
                 "of_model2vec": round(statistics.median(b / a for a, b in zip(ours, theirs, strict=True)), 2),
                 "largest_difference": difference,
             }

@@ -63,7 +63,7 @@ def main() -> None:
         for name, compute in timed.items():
             taken[name].append(seconds(compute))
     ratios = {
-        name: statistics.median(own / bare for own, bare in zip(taken[name], taken["formula"], strict=True))
+        name: statistics.median(ours / bare for ours, bare in zip(taken[name], taken["formula"], strict=True))
         for name in ("exact", "parity")
     }
     figures = {

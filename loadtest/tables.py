@@ -135,8 +135,8 @@ def measure_cached(
     spec = servers.constant_file(f"constant {table}", file)
     with servers.started(spec, folder, cores[0]) as constant, running_on(cores[1]):
         pairs = [(speed(inlay, path, size), speed(constant, "/file", size)) for _ in range(rounds + 1)][1:]
-    own, other = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return CachedTable(table, size, own, other, statistics.median(one / two for one, two in pairs))
+    first, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return CachedTable(table, size, first, other, statistics.median(one / two for one, two in pairs))
 
 
 def measure_streamed(inlay: RunningServer, client: Cores) -> StreamedTable:

@@ -1,4 +1,4 @@
-"""Model families, checkpoints, positional encodings and exported ONNX models; imports numpy and ml_dtypes alone."""
+"""Model families, checkpoints, positional encodings and exported ONNX models; imports only numpy and ml_dtypes."""
 
 import os
 

@@ -72,9 +72,9 @@ def contenders(model: Model, prepared: Prepared, threads: int, peers_python: Pat
         peers_python: the interpreter that has torch and transformers; None: Inlay alone.
     """
     env = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    own = {"store": str(prepared.store), "model": MODEL, "engine": "onnx"}
+    inlay = {"store": str(prepared.store), "model": MODEL, "engine": "onnx"}
     engine = "loadtest.encoders.inlay_engine", "InlayOnIds"
-    listed = [Contender(Contestant("Inlay", Path(sys.executable), engine, own, env))]
+    listed = [Contender(Contestant("Inlay", Path(sys.executable), engine, inlay, env))]
     if peers_python:
         attention = "eager" if model.name in WITHOUT_SDPA else "sdpa"
         torch = {"checkpoint": str(prepared.checkpoint), "threads": str(threads), "attention": attention}

@@ -40,10 +40,10 @@ class Section:
     @property
     def about(self) -> str:
         """What the table's title says."""
-        own = self.prepared
+        ours = self.prepared
         return (
-            f"{self.model.name}: {own.megabytes:.0f} MB, created in {own.create_seconds:.1f} s, "
-            f"exported in {own.export_seconds:.1f} s"
+            f"{self.model.name}: {ours.megabytes:.0f} MB, created in {ours.create_seconds:.1f} s, "
+            f"exported in {ours.export_seconds:.1f} s"
         )
 
 
@@ -63,12 +63,12 @@ def table(section: Section) -> Table:
 
 
 def _speed(result: Result, reference: Result, case: str, count: int) -> str:
-    if (own := result.timings.get(case)) is None:
+    if (ours := result.timings.get(case)) is None:
         return ""
     theirs = reference.timings.get(case)
-    paired = theirs and len(theirs.rounds_ms) == len(own.rounds_ms)
-    ratio = f" ({own.ratio(theirs):.2f})" if theirs and paired and result is not reference else ""
-    return f"{1000 * count / own.median_ms:.0f}{ratio}"
+    paired = theirs and len(theirs.rounds_ms) == len(ours.rounds_ms)
+    ratio = f" ({ours.ratio(theirs):.2f})" if theirs and paired and result is not reference else ""
+    return f"{1000 * count / ours.median_ms:.0f}{ratio}"
 
 
 def _memory(used: Footprint | None) -> str:
@@ -113,13 +113,13 @@ def save(sections: Sequence[Section], facts: Mapping[str, str], target: Path) ->
 
 
 def _figures(section: Section) -> dict[str, Any]:
-    own = section.prepared
+    ours = section.prepared
     return {
         "name": section.model.name,
         "config": json.loads(section.model.config.read_text(encoding="utf-8")),
-        "megabytes": round(own.megabytes, 1),
-        "create_seconds": round(own.create_seconds, 2),
-        "export_seconds": round(own.export_seconds, 2),
+        "megabytes": round(ours.megabytes, 1),
+        "create_seconds": round(ours.create_seconds, 2),
+        "export_seconds": round(ours.export_seconds, 2),
         "tokens": {case.name: tokens(case) for case in cases(section.model.longest)},
         "engines": [asdict(result) for result in section.results],
     }

@@ -67,8 +67,8 @@ def http_bars(rows: Sequence[Row], missing: Mapping[str, str]) -> Iterator[Bar]:
     why = "no other server took part" + (f" ({'; '.join(sorted(missing))} did not start)" if missing else "")
     for row in rows:
         layouts = {name: _share(row, name) for name in row.samples if name.startswith(LAYOUT)}
-        own = (SERVER, INLAY_INT8, INLAY_OPENVINO, *layouts)
-        peers = {name: _share(row, name) for name in row.samples if name not in own}
+        ours = (SERVER, INLAY_INT8, INLAY_OPENVINO, *layouts)
+        peers = {name: _share(row, name) for name in row.samples if name not in ours}
         best = min(layouts, key=lambda name: layouts[name], default=None)
         about = f"HTTP, {row.connections} connection{'s' if row.connections > 1 else ''}"
         if best:
@@ -82,7 +82,7 @@ def http_bars(rows: Sequence[Row], missing: Mapping[str, str]) -> Iterator[Bar]:
 def _share(row: Row, name: str) -> float:
     """Return Inlay's requests/s over another server's, the median of the rounds."""
     pairs = zip(row.samples[SERVER], row.samples[name], strict=True)
-    return statistics.median([own.per_second / other.per_second for own, other in pairs])
+    return statistics.median([ours.per_second / other.per_second for ours, other in pairs])
 
 
 def input_layer_bars(taken: Mapping[str, Mapping[str, Sequence[float]]]) -> Iterator[Bar]:

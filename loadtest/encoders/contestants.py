@@ -111,9 +111,9 @@ def engines(prepared: Files) -> list[Contestant]:
 
 def own_engines(prepared: Files) -> list[Contestant]:
     """Return Inlay in each of its forms."""
-    own = Path(sys.executable), ("loadtest.encoders.inlay_engine", "Inlay")
+    interpreter = Path(sys.executable), ("loadtest.encoders.inlay_engine", "Inlay")
     store = str(prepared.stores["fp32"])
-    plain = Contestant(INLAY, *own, {"store": store, "model": MODEL, "engine": "onnx"})
+    plain = Contestant(INLAY, *interpreter, {"store": store, "model": MODEL, "engine": "onnx"})
     listed = [plain]
     if "int8" in prepared.stores:
         listed.append(replace(plain, name=INLAY_INT8, options={**plain.options, "store": str(prepared.stores["int8"])}))

@@ -57,7 +57,7 @@ class Timing:
     def ratio(self, reference: "Timing") -> float:
         """Return how many times as fast as the reference, the median of the rounds."""
         pairs = zip(reference.rounds_ms, self.rounds_ms, strict=True)
-        return statistics.median([theirs / own for theirs, own in pairs])
+        return statistics.median([theirs / ours for theirs, ours in pairs])
 
     def ratio_of_fastest(self, reference: "Timing") -> float:
         """Return the same of the fastest calls, which other processes disturb least."""
@@ -123,7 +123,7 @@ def quality_of(
         singly: of the texts that are arranged, each alone.
         together: the number of such a text and its vector from a batch.
     """
-    cosines = [_cosine(own, other) for own, other in zip(evaluated, reference, strict=True)]
+    cosines = [_cosine(ours, other) for ours, other in zip(evaluated, reference, strict=True)]
     differences = [float(np.abs(vector - singly[index]).max()) for index, vector in together]
     return Quality(
         min(cosines),

@@ -199,11 +199,11 @@ def feeds_of(tokens: int, vocabulary: int) -> Feeds:
 
 def check(forms: Mapping[str, Form], feeds: Feeds) -> None:
     """Compare the rows of every form; SystemExit where one differs."""
-    own = forms[OWN_FORM](feeds)
+    expected = forms[OWN_FORM](feeds)
     for name, form in forms.items():
-        difference = float(np.abs(form(feeds) - own).max())
+        difference = float(np.abs(form(feeds) - expected).max())
         if not difference <= TOLERANCE:
-            raise SystemExit(f"{name} differs by {difference:.2g} for {len(own)} tokens")
+            raise SystemExit(f"{name} differs by {difference:.2g} for {len(expected)} tokens")
 
 
 def microseconds(form: Form, feeds: Feeds) -> float:

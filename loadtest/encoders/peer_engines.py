@@ -62,8 +62,8 @@ class Padded:
         count, batches = prepared
         vectors = [self.run(inputs) for _, inputs in batches]
         rows = np.empty((count, vectors[0].shape[1]), np.float32)
-        for (batch, _), own in zip(batches, vectors, strict=True):
-            rows[batch] = own
+        for (batch, _), vector in zip(batches, vectors, strict=True):
+            rows[batch] = vector
         return rows
 
     @abstractmethod

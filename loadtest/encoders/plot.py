@@ -50,8 +50,8 @@ def _engines(axes: Axes, results: list[dict[str, Any]]) -> None:
     for number, case in enumerate(reference):
         ratios = [
             statistics.median(
-                theirs / own
-                for theirs, own in zip(reference[case]["rounds_ms"], one["timings"][case]["rounds_ms"], strict=True)
+                theirs / ours
+                for theirs, ours in zip(reference[case]["rounds_ms"], one["timings"][case]["rounds_ms"], strict=True)
             )
             for one in timed
         ]

@@ -105,9 +105,9 @@ def engine_table(results: Sequence[EngineResult]) -> Table:
 
 
 def _cells(result: EngineResult, reference: EngineResult, case: str) -> tuple[str, str]:
-    own, theirs = result.timings[case], reference.timings[case]
-    ratios = f"{own.ratio(theirs):.2f}/{own.ratio_of_fastest(theirs):.2f}"
-    return f"{own.median_ms:.3g}/{own.fastest_ms:.3g}", ratios
+    ours, theirs = result.timings[case], reference.timings[case]
+    ratios = f"{ours.ratio(theirs):.2f}/{ours.ratio_of_fastest(theirs):.2f}"
+    return f"{ours.median_ms:.3g}/{ours.fastest_ms:.3g}", ratios
 
 
 def http_table(result: HttpResult) -> Table:
@@ -121,14 +121,14 @@ def http_table(result: HttpResult) -> Table:
 
 
 def _http_line(row: Row, name: str) -> tuple[str, ...]:
-    one, own = row.median(name), row.median(next(iter(row.samples)))
+    one, ours = row.median(name), row.median(next(iter(row.samples)))
     figures = (
         f"{one.per_second:.1f}",
         f"{one.p50_us / 1000:.1f}",
         f"{one.p99_us / 1000:.1f}",
         f"{one.cpu_us / 1000:.2f}",
     )
-    return (name, str(row.connections), *figures, f"{own.per_second / one.per_second:.2f}")
+    return (name, str(row.connections), *figures, f"{ours.per_second / one.per_second:.2f}")
 
 
 def bar_table(bars: Sequence[Bar]) -> Table:

@@ -70,6 +70,6 @@ class Balancer:
 
     def _one_of_least(self, loads: NDArray[np.float64]) -> int:
         """Return one of those with the least load, drawn evenly: the first would get all of a quiet time."""
-        own = loads[self._up]
-        least = np.flatnonzero(own == own.min())
+        up_loads = loads[self._up]
+        least = np.flatnonzero(up_loads == up_loads.min())
         return int(self._up[least[int(self._uniform() * len(least))]])

@@ -57,9 +57,13 @@ def draw(document: dict[str, Any], target: Path) -> None:
 
 def _by_size(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for policy in POLICIES:
-        own = [row for row in rows if row["policy"] == policy or row["replicas"] == 1]
+        chosen = [row for row in rows if row["policy"] == policy or row["replicas"] == 1]
         axes.plot(
-            [row["replicas"] for row in own], [row["p99_ms"] for row in own], "o-", color=COLOURS[policy], label=policy
+            [row["replicas"] for row in chosen],
+            [row["p99_ms"] for row in chosen],
+            "o-",
+            color=COLOURS[policy],
+            label=policy,
         )
     axes.set_xscale("log")
     axes.set_xlabel("replicas (log)")
@@ -68,9 +72,13 @@ def _by_size(axes: Axes, rows: list[dict[str, Any]]) -> None:
 
 def _by_load(axes: Axes, rows: list[dict[str, Any]]) -> None:
     for policy in POLICIES:
-        own = [row for row in rows if row["policy"] == policy]
+        chosen = [row for row in rows if row["policy"] == policy]
         axes.plot(
-            [row["load"] for row in own], [row["p99_ms"] for row in own], "o-", color=COLOURS[policy], label=policy
+            [row["load"] for row in chosen],
+            [row["p99_ms"] for row in chosen],
+            "o-",
+            color=COLOURS[policy],
+            label=policy,
         )
     axes.set_title(f"{LOADS_REPLICAS} replicas, bursts, a tenth at 1/3 speed")
     axes.set_xlabel("load / nominal capacity")

@@ -164,12 +164,14 @@ def _one_server(document: dict[str, Any]) -> list[str]:
     rows = []
     for row in server["rows"]:
         for name in ("measured", "simulated"):
-            own = row[name]
-            kept = percent(own["kept_from_core"]) if "kept_from_core" in own else ""
-            times = [milliseconds(own[key]) for key in ("p50_ms", "p99_ms")]
-            if short := own.get("p99_ms_of_short_runs"):
+            numbers = row[name]
+            kept = percent(numbers["kept_from_core"]) if "kept_from_core" in numbers else ""
+            times = [milliseconds(numbers[key]) for key in ("p50_ms", "p99_ms")]
+            if short := numbers.get("p99_ms_of_short_runs"):
                 times[1] += f" ({' to '.join(map(milliseconds, short))})"
-            rows.append([name, row["load"], row["rate"], *times, f"{own['busy']:.2f}", kept, percent(own["answered"])])
+            rows.append(
+                [name, row["load"], row["rate"], *times, f"{numbers['busy']:.2f}", kept, percent(numbers["answered"])]
+            )
     facts, settings = server["facts"], server["settings"]
     return [
         "## One real server beside the simulation",

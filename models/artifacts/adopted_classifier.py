@@ -1,4 +1,4 @@
-"""The classifier of an adopted graph, which gives the logits itself: their number, and config.json's words on them."""
+"""The classifier of an adopted graph that returns logits: their number, and what config.json says about them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +16,14 @@ IN_GRAPH = "graph"  # the pooling of logits that a graph gives of texts
 
 
 def output(config: Mapping[str, Any]) -> str | None:
-    """Return what the logits of a graph are served as; None: config.json names no class that classifies."""
+    """Return the output that a graph's logits are served as; None if config.json names no classifier."""
     if not classifier_fitting.is_classifier(config):
         return None
     return TOKEN_CLASS_LOGITS if classifier_fitting.of_tokens(config) else CLASS_LOGITS
 
 
 def classifier(config: Mapping[str, Any], graph: AdoptedGraph, folder: Path) -> Classifier | None:
-    """Return the classifier of an adopted graph; None: it gives no logits of labels.
+    """Return the classifier of an adopted graph; None if the graph gives no logits of labels.
 
     Args:
         config: config.json.

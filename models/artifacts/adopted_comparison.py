@@ -45,7 +45,7 @@ _GRAPH = "encoder.onnx"
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What is compared.
+    """An adopted graph and the texts on which it is compared.
 
     Attributes:
         source: the ONNX file that is adopted.
@@ -98,7 +98,7 @@ def compare(
 
 
 def _to_vector(source: OnnxSource, card: Card, in_graph: bool) -> ToVector | None:
-    """Return what makes the sentence vector that is served of a text's token vectors; None: no file says it.
+    """Return the function from a text's token vectors to its served sentence vector; None if no file describes it.
 
     It is the mean where the model pools nothing.
     """
@@ -111,7 +111,7 @@ def _to_vector(source: OnnxSource, card: Card, in_graph: bool) -> ToVector | Non
 
 
 def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progress) -> tuple[str, Float32s]:
-    """Return the name of the float32 weights and their vectors: another ONNX file's, else the safetensors'."""
+    """Return the name and the vectors of the float32 weights: another ONNX file's, else the safetensors'."""
     files = compared.source.files
     for path in FLOAT32_ONNX:
         if path == compared.source.path or not files.has(path):
@@ -137,7 +137,7 @@ def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progr
 
 
 def _output(compared: Compared, graph: Graph, in_graph: bool, path: str) -> str:
-    """Return the output of a float32 graph that is compared; BadCheckpoint where it gives none that fits."""
+    """Return the output of a float32 graph to compare with; BadCheckpoint if none fits."""
     if in_graph and POOLED in graph.outputs:
         return POOLED
     if compared.vector is None or HIDDEN not in graph.outputs:
@@ -163,7 +163,7 @@ def _feeds(card: Card, graph: Graph, ids: Ids) -> dict[str, NDArray[np.int64]]:
 def _checkpoint_vectors(
     source: Checkpoint, vector: ToVector, texts: Sequence[Ids], folder: Path, progress: Progress
 ) -> Float32s:
-    """Return the vectors that the encoder exported from safetensors gives the texts."""
+    """Return the vectors of the texts by an encoder exported from the safetensors."""
     fitted = fit(source)
     if not fitted.encoder:
         raise BadCheckpoint(f"of model_type {fitted.model_type!r} only the input layer is exported")

@@ -26,7 +26,7 @@ NO_MODULES = StoredModules()
 
 @dataclass(frozen=True, slots=True)
 class AdoptedGraph:
-    """A graph to adopt, and what to run where its outputs are compared.
+    """A graph to adopt, and the inputs on which its outputs are compared.
 
     Attributes:
         entry: the card's.
@@ -44,7 +44,7 @@ class AdoptedGraph:
 def decide(
     source: Path, sentence: SentenceFiles, graph: AdoptedGraph, chosen: str | None, fetch: Fetch = on_disk
 ) -> tuple[Pooling | None, StoredModules]:
-    """Return how sentence vectors are made, and the modules that run behind pooling here.
+    """Return how sentence vectors are made, and the modules that the service runs after pooling.
 
     The pooling is None where there are token vectors alone, or no file says more of the graph's.
 
@@ -86,14 +86,14 @@ def decide(
 
 
 def can_compute(source: Path, fetch: Fetch = on_disk) -> bool:
-    """Return whether the folder's files alone say how to make vectors of token rows."""
+    """Return whether the folder's files suffice to make vectors of token rows."""
     kinds = [kind for kind, _ in sentence_transformers.modules(source)]
     known = kinds[:2] == ["Transformer", "Pooling"] and set(kinds[2:]) <= set(sentence_transformers.BEHIND_POOLING)
     return known and sentence_modules.hold_weights(source, fetch)
 
 
 def described_modules(source: Path, pooling: Pooling, hidden_size: int, fetch: Fetch = on_disk) -> StoredModules:
-    """Return the modules that the files have behind pooling; errors as sentence_modules.read_modules."""
+    """Return the modules after pooling that the files describe; errors as sentence_modules.read_modules."""
     return sentence_modules.read_modules(source, hidden_size * len(pooling.modes), fetch)
 
 
@@ -124,7 +124,7 @@ def _check_same(source: Path, pooling: Pooling, found: StoredModules, graph: Ado
 
 
 def _check_holds_all(source: Path, pooling: Pooling, graph: AdoptedGraph) -> None:
-    """Raise BadCheckpoint unless the graph's vector is known to have passed the modules behind pooling."""
+    """Raise BadCheckpoint unless the graph's vector is known to include the modules after pooling."""
     if HIDDEN not in graph.entry.outputs:
         raise _unknown_origin(source, graph)
     if _cosine(to_vector(pooling, NO_MODULES), graph) >= LEAST_COSINE:
@@ -135,7 +135,7 @@ def _check_holds_all(source: Path, pooling: Pooling, graph: AdoptedGraph) -> Non
 
 
 def _unknown_origin(source: Path, graph: AdoptedGraph) -> BadCheckpoint:
-    """Return the error for a graph that may hold the modules behind pooling, or may not."""
+    """Return the error for a graph of which it is unknown whether it holds the modules after pooling."""
     return BadCheckpoint(
         f"{source / 'modules.json'} has {_behind(source)} behind pooling, and whether {graph.entry.file} computes them "
         f"cannot be seen from its {POOLED} alone: if it is their output, adopt it with --pooling {GRAPH}"
@@ -148,7 +148,7 @@ def _behind(source: Path) -> str:
 
 
 def _cosine(described: ToVector, graph: AdoptedGraph) -> float:
-    """Return the least cosine between the graph's vectors and those described, over sequences alone."""
+    """Return the least cosine between the graph's vectors and those described, over single sequences."""
     names = [graph.entry.rename.get(name, name) for name in (HIDDEN, POOLED)]
     least = 1.0
     for feeds in _alone(graph.entry, graph.inputs):

@@ -98,7 +98,7 @@ def _checked(
     pooling: str | None,
     progress: Progress,
 ) -> tuple[Card, StoredModules]:
-    """Return the card with its pooling and with how far a batch moves a sequence of it, and the modules to run.
+    """Return the card with its pooling and with how far a batch moves a sequence, and the modules to run.
 
     Args:
         onnx: the ONNX model that is adopted.
@@ -163,7 +163,7 @@ def _pooled(card: Card, graph: Graph, pooling: Pooling | None, chosen: str | Non
 
 
 def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
-    """Write the modules that run behind pooling, if there are any, and return the card with them."""
+    """Write the modules that run after pooling, if there are any, and return the card with them."""
     if (modules := sentence_vectors.described(found)) is None:
         return card
     stored = weights.write(folder, sentence_vectors.arrays(found), ())
@@ -176,7 +176,7 @@ def _with_modules(folder: Path, card: Card, found: StoredModules) -> Card:
 
 
 def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxContents, folder: Path) -> Card:
-    """Return the card, its pooling and differences still missing, and copy the tokenizer."""
+    """Copy the tokenizer and return the card, still without its pooling and differences."""
     sentence = sentence_transformers.read(onnx.place.folder, "none")
     beside = config_folder(onnx.place.folder)
     has_tokenizer = tokenizer.copy(beside, folder, sentence.lowercase)

@@ -68,13 +68,13 @@ class Graph:
 
     @property
     def pools(self) -> bool:
-        """Whether it gives one vector a sequence in one pass over the rows, as cheap as a row-wise graph."""
+        """Whether the graph returns one vector per sequence in one pass over its rows, as cheap as a row-wise one."""
         return self.layout == "packed" and self.outputs == ("sentence_embedding",)
 
 
 @dataclass(frozen=True, slots=True)
 class RowGraphs:
-    """The graphs of an encoder that compute one row of each sequence behind the last attention: what some models pool.
+    """The graphs of an encoder that, after the last attention, compute only the row of each sequence that is pooled.
 
     Attributes:
         row: the pooled token among those attended to: the first or the last.
@@ -95,7 +95,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedEncoder:
-    """How the matrices of an encoder's blocks are stored, and what that changes.
+    """How the matrices of an encoder's blocks are stored, and how that changes its vectors.
 
     Attributes:
         dtype: int8: the matrices are int8 by column, the rows that they multiply uint8 by row.
@@ -142,7 +142,7 @@ class AdoptedFile:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The ranges that int8 and uint8 sentence vectors are made with, which `inlay calibrate` finds.
+    """The ranges that int8 and uint8 sentence vectors are quantized with; `inlay calibrate` finds them.
 
     Attributes:
         least, largest: value of each dimension of the sentence vectors of some texts, as the model gives them to a
@@ -157,7 +157,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class TextFilling:
-    """How texts, though not token ids, are filled up behind their end; all tokens are attended to (SigLIP).
+    """How texts, but not token ids, are filled up at their end; all tokens are attended to (SigLIP).
 
     Attributes:
         tokens: number of tokens of each filled text.
@@ -177,7 +177,7 @@ class Card:
         family: model_type of the model.
         hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
-        max_tokens: limit of texts, special tokens included, which are cut; None: none. `position` binds token ids.
+        max_tokens: longest text, special tokens included, before it is cut; None: any. `position` bounds token ids.
         pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
@@ -301,7 +301,7 @@ class Card:
 
     @property
     def sentence_width(self) -> int:
-        """The width of whole sentence vectors, or of images' vectors; `hidden_size` of a model that gives none."""
+        """The width of whole sentence vectors, or of images' vectors; `hidden_size` if the model returns none."""
         if self.image:
             return self.image.vector_width or self.hidden_size
         if self.modules:
@@ -312,7 +312,7 @@ class Card:
 
     @property
     def default_width(self) -> int:
-        """The width of sentence vectors where the caller states no dimensions."""
+        """The width of sentence vectors if the caller states no dimensions."""
         kept = self.pooling.dimensions if self.pooling else None
         return min(self.sentence_width, kept or self.sentence_width)
 
@@ -322,7 +322,7 @@ class Card:
         return self.known_width(self.default_output) or self.hidden_size
 
     def known_width(self, output: str) -> int | None:
-        """Return the width of an output without options; None: only its graph knows it."""
+        """Return the width of an output without options; None if only its graph knows it."""
         if output in ("sentence_embedding", IMAGE_VECTOR):
             return self.default_width
         if self.classifier and output == self.classifier_output:
@@ -359,7 +359,7 @@ class Card:
 
     @property
     def module_graphs(self) -> dict[str, tuple[SentenceModules, str]]:
-        """The modules of single rows that have a graph of their own, and its output, by its name."""
+        """The modules of single rows that have their own graph, with its output, by name."""
         lexical = self.sparse.lexical if self.sparse else None
         modules = {
             MODULES: (self.modules, "vectors"),
@@ -379,7 +379,7 @@ class Card:
         return self.graphs | head | modules
 
     def graph_for(self, output: str, typed: bool) -> str | None:
-        """Return the name of the graph that gives `output`; where two do, the one that reads types if `typed`.
+        """Return the name of the graph that returns `output`; of two, the one that reads types if `typed`.
 
         A sparse vector is made of hidden states where they come: behind the graph that gives them.
         """

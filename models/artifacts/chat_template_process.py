@@ -1,4 +1,4 @@
-"""The process of chat_templates.py: reads a template and conversations from its input, writes what they rendered to.
+"""The process of chat_templates.py: reads a template and conversations from stdin, writes the rendered texts.
 
 It imports nothing of this project, as it runs without its path.
 
@@ -16,7 +16,7 @@ MOST_CHARACTERS = 1 << 20  # of what is rendered
 
 
 def render(text: str, variables: dict[str, Any], conversations: list[Any]) -> list[str | None]:
-    """Return what a template makes of each conversation; None: it raises, or makes too much."""
+    """Return the text that a template makes of each conversation; None if it raises, or makes too much."""
     import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -1,4 +1,4 @@
-"""Renders chat templates, which are programs of other people, in a process of its own with little time and memory."""
+"""Renders chat templates, which are untrusted programs, in a separate process with little time and memory."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ NO_JINJA = 3  # the status with which it ends where there is none
 def rendered(
     text: str, variables: Mapping[str, Any], conversations: Sequence[Sequence[Mapping[str, Any]]]
 ) -> list[str | None]:
-    """Return what a chat template makes of each conversation; None: it raises, takes too long, or needs too much.
+    """Return the text that a chat template makes of each conversation; None if it raises or exceeds its limits.
 
     Args:
         text: text of the template.

@@ -123,7 +123,7 @@ def make_check_inputs(card: Card, seed: int = _SEED) -> CheckInputs:
 
 
 def _random_extra(extra: Extra, sequences: list[NDArray[np.int64]], random: np.random.Generator) -> NDArray[np.int64]:
-    """Return values for every token, a fifth of them the default for an input not sent; box corners are ordered."""
+    """Return values for every token, a fifth of them the default of an unsent input; box corners are ordered."""
     if extra.counted:
         return np.concatenate([extra_values(extra, ids, None, None) for ids in sequences])
     shape = (sum(map(len, sequences)), extra.columns)
@@ -189,7 +189,7 @@ def _differences(folder: Path, card: Card, inputs: CheckInputs) -> dict[str, flo
 
 
 def _row_difference(folder: Path, card: Card, name: str, file: str, inputs: CheckInputs) -> float:
-    """Return the largest difference of the graph of one row from that of all, as `relative_difference`."""
+    """Return the `relative_difference` of the graph of one row from the graph of all rows."""
     session, whole = Session(folder / file), Session(folder / card.graphs[name].file)
     feeds = {key: value for key, value in inputs.feeds().items() if key in card.graphs[name].inputs}
     rows = whole.run(feeds, ("last_hidden_state",))["last_hidden_state"]

@@ -74,7 +74,7 @@ def is_model_type(what: str) -> bool:
 
 
 def describe(what: str) -> str:
-    """Describe a model_type, an exported folder or a checkpoint; ModelError if `what` is none of them."""
+    """Return a description of a model_type, an exported folder or a checkpoint; ModelError if `what` is none."""
     path = Path(what)
     if what in FAMILIES:
         return _family(what, family_of(what))
@@ -118,12 +118,12 @@ def comparison_summary(card: Card) -> str:
 
 
 def _inexact(card: Card) -> tuple[str, ...]:
-    """Return the outputs for which `encoder_precision` speaks."""
+    """Return the outputs that `encoder_precision` is about."""
     return card.graphs["encoder"].outputs if card.quantized else ()
 
 
 def encoder_precision(card: Card) -> str | None:
-    """Return what quantizing the encoder changed, in one sentence; None where it is float32 or there is none."""
+    """Return in one sentence what quantizing the encoder changed; None without a quantized encoder."""
     if (quantized := card.quantized) is None:
         return None
     return (
@@ -133,7 +133,7 @@ def encoder_precision(card: Card) -> str | None:
 
 
 def blocks_summary(model: Card | FittedModel) -> str | None:
-    """Return why the input layer alone is exported; None: the blocks are too, or the card does not say."""
+    """Return why only the input layer is exported; None if the blocks are too, or the card does not say."""
     return f"input layer alone: {model.no_blocks_reason}" if model.no_blocks_reason else None
 
 
@@ -198,7 +198,7 @@ def _attention(family: Family) -> str:
 
 
 def _encodings(encodings: Encodings) -> str:
-    """Return what the attention does with positions, in one line."""
+    """Return the positional encodings of the attention, in one line."""
     parts = [
         f"rope{'' if name == EVERY_LAYER else f' of {name}'}: {table.rope.rope_type}, theta {table.rope.theta:g}, "
         f"{table.rope.rotary_dim} channels, {table.layout}"
@@ -215,7 +215,7 @@ def _encodings(encodings: Encodings) -> str:
 
 
 def warnings(card: Card) -> list[str]:
-    """Return what the checkpoint allows no table of, a sentence each."""
+    """Return a sentence for each table that the checkpoint does not allow."""
     refused = card.encodings.refused.items()
     return [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in refused]
 
@@ -248,7 +248,7 @@ def _optional_facts(model: Card | FittedModel, side: str | None) -> dict[str, st
 
 
 def _classifier(classifier: Classifier | None, no_classifier_reason: str | None) -> str:
-    """Return what the classifier of a model gives, or why it has none; "" for a model that needs none."""
+    """Return what the classifier of a model returns, or why it has none; "" for a model that needs none."""
     if classifier is None:
         return f"none: {no_classifier_reason}" if no_classifier_reason else ""
     labels = f"{len(classifier.labels)} label{'s' * (len(classifier.labels) > 1)} ({', '.join(classifier.labels[:8])}"
@@ -305,7 +305,7 @@ def _pooling(pooling: Pooling | None) -> str:
 
 
 def _sentence_facts(card: Card) -> dict[str, str]:
-    """Return lines on what makes sentence vectors of pooled ones, and on how these are meant to be compared."""
+    """Return lines on how sentence vectors are made of pooled ones, and how to compare them."""
     facts = {}
     if several := card.multi_vector:
         filled = f", queries filled up to {several.expansion.tokens} tokens" if several.expansion else ""
@@ -325,7 +325,7 @@ def _sentence_facts(card: Card) -> dict[str, str]:
 
 
 def _tables(card: Card) -> list[str]:
-    """Return how each table is stored, and its error where the dtype is not the checkpoint's."""
+    """Return how each table is stored, and its error if the dtype is not the checkpoint's."""
     homes = {
         name: f" in {file}, served in place" for file, linked in (card.linked or {}).items() for name in linked.tensors
     }

@@ -114,6 +114,6 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
 
 
 def _check_unused(options: Mapping[str, Any], checkpoint: str, reason: str) -> None:
-    """Raise ModelError if an option of blocks is used for a model that has none, for this reason."""
+    """Raise ModelError, with this reason, if an option of blocks is used for a model without blocks."""
     if used := [option for option, value in options.items() if value]:
         raise ModelError(f"{checkpoint} {reason}; leave out {' and '.join(used)}")

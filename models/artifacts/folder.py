@@ -44,7 +44,7 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def put_in_place(folder: Path, out: Path) -> None:
-    """Rename `folder` to `out`; what was there is exchanged with it, or moved aside first, and deleted last.
+    """Rename `folder` to `out`; a previous folder is exchanged with it, or moved aside, and deleted last.
 
     A reader sees the old export or the new one; if the filesystem cannot exchange folders, there is none for a moment.
     """

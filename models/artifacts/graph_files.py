@@ -63,7 +63,7 @@ def write_graphs(
 
 
 def write_module_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> None:
-    """Emit the graphs of the modules behind pooling and of heads, beside their tensors."""
+    """Emit the graphs of the modules after pooling and of heads, beside their tensors."""
     for name, (modules, output) in card.module_graphs.items():
         save(sentence_modules(GraphBuilder(placed), modules, name, output), folder / f"{name}.onnx")
 
@@ -71,7 +71,7 @@ def write_module_graphs(folder: Path, card: Card, placed: dict[str, Tensor]) -> 
 def write_row_graphs(
     folder: Path, fitted: FittedModel, placed: dict[str, Tensor], pooling: Pooling | None, heads: TaskHeads
 ) -> RowGraphs | None:
-    """Write the graphs for one row of each sequence and return the card's entry; None: the model reads others too."""
+    """Write the graphs for one row of each sequence and return the card's entry; None if other rows are read too."""
     if heads.multi_vector or heads.sparse:  # its other vectors have the bits that they have beside these
         return None
     modes = [pooling.mode if pooling.include_prompt else "others"] if pooling else []

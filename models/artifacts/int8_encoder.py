@@ -37,7 +37,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Int8Options:
-    """What the caller says of an int8 encoder.
+    """The caller's options of an int8 encoder.
 
     Attributes:
         calibration: file of texts like those the model will get, one a line; None: CALIBRATION.
@@ -57,7 +57,7 @@ class Int8Options:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What the float32 encoder gave.
+    """The results of the float32 encoder that int8 is calibrated and judged by.
 
     Attributes:
         largest: largest value of each smoothed product, as int8_matrices.quantized takes it.
@@ -147,7 +147,7 @@ def measure(
 def tokenized(
     path: Path, texts: Sequence[str], max_tokens: int | None, filling: TextFilling | None = None
 ) -> list[Ids]:
-    """Return the token ids of texts, cut to `max_tokens` and filled up; those without a token are left out.
+    """Return the token ids of texts, cut to `max_tokens` and filled up; texts without a token are left out.
 
     Raises:
         BadCheckpoint: there is no such tokenizer.
@@ -182,7 +182,7 @@ def _feeds(session: Session, fitted: FittedModel, ids: Ids) -> dict[str, NDArray
 
 
 def encoder_vectors(session: Session, fitted: FittedModel, vector: ToVector, texts: Sequence[Ids]) -> Float32s:
-    """Return the vectors that an exported encoder gives texts, of unit length."""
+    """Return the vectors of texts by an exported encoder, of unit length."""
     rows = (session.run(_feeds(session, fitted, ids), [HIDDEN])[HIDDEN] for ids in texts)
     return unit_vectors([vector(text_rows.astype(np.float64)) for text_rows in rows])
 

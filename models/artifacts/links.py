@@ -156,7 +156,7 @@ def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
 
 
 def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:
-    """Return every linked tensor, where it lies."""
+    """Return the place of every linked tensor."""
     return [
         Tensor(name, place.dtype, place.shape, folder / file, place.offset, place.bytes)
         for file, held in linked.items()

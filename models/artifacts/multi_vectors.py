@@ -1,4 +1,4 @@
-"""The part of late interaction in an export: the card's entry, with tokens as the tokenizer numbers them."""
+"""The part of late interaction in an export: the card's entry, with token ids of the tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _MASKS = ("[MASK]", "<mask>")  # of tokenizers whose config does not name theirs
 
 @dataclass(frozen=True, slots=True)
 class MultiVectorHead:
-    """What makes several vectors of a text.
+    """The head that makes several vectors of a text.
 
     Attributes:
         multi_vector: the card's field.
@@ -40,7 +40,7 @@ class MultiVectorHead:
 
 
 def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> MultiVectorHead | None:
-    """Return what makes several vectors of a text; None: the model does not, or its blocks are not exported.
+    """Return the head for several vectors of a text; None if the model has none, or its blocks are not exported.
 
     Args:
         place: place of the checkpoint, with the files of sentence-transformers.
@@ -72,14 +72,14 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
 
 
 def longest(multi_vector: MultiVector, usual: int | None, positions: int | None) -> int | None:
-    """Return the longest input of a model in tokens, where its files state lengths of queries and documents."""
+    """Return the longest input of a model in tokens, if its files state lengths of queries and documents."""
     stated = [side.max_tokens for side in (multi_vector.query, multi_vector.document) if side.max_tokens is not None]
     most = None if usual is None else max([usual, *stated])
     return most if positions is None or most is None else min(most, positions)
 
 
 def _fetch(repository: Repository, source: Checkpoint) -> None:
-    """Fetch what Stanford's ColBERT and BGE-M3 have beside config.json."""
+    """Fetch the files that Stanford's ColBERT and BGE-M3 have beside config.json."""
     names: tuple[str, ...] = ()
     if late_interaction.STANFORD in (source.config.get("architectures") or ()):
         names = (late_interaction.METADATA,)
@@ -91,7 +91,7 @@ def _fetch(repository: Repository, source: Checkpoint) -> None:
 
 
 def _check_seen(source: Checkpoint, expansion: Expansion, fitted: FittedModel) -> None:
-    """Raise BadCheckpoint where a token that fills a query up has no position, or may see no token that counts."""
+    """Raise BadCheckpoint if a token that fills a query up has no position, or can see no token that counts."""
     most = min(fitted.position.longest() or _MOST_TOKENS, _MOST_TOKENS)
     if expansion.tokens > most:
         raise BadCheckpoint(f"{source.name} fills queries up to {expansion.tokens} tokens, and at most {most} are read")
@@ -116,7 +116,7 @@ def _flops(files: LateInteraction) -> int:
 
 
 class _Vocabulary:
-    """The vocabulary of a checkpoint's tokenizer, which is read where it is needed."""
+    """The vocabulary of a checkpoint's tokenizer, read on first use."""
 
     def __init__(self, source: Checkpoint) -> None:
         self._name, self._folder = source.name, source.folder
@@ -134,7 +134,7 @@ class _Vocabulary:
             raise BadCheckpoint(f"{path} is not a tokenizer: {error}") from error
 
     def ids(self, words: Sequence[str]) -> tuple[int, ...]:
-        """Return the ids of texts; those that are no token are left out."""
+        """Return the ids of texts that are tokens; others are left out."""
         ids = [self._tokenizer.token_to_id(word) for word in words]
         return tuple(sorted({token_id for token_id in ids if token_id is not None}))
 
@@ -150,7 +150,7 @@ class _Vocabulary:
         return int(found)
 
     def divided(self, prompts: Sequence[str]) -> tuple[str, ...]:
-        """Return the markers at the beginning of prompts that are in the vocabulary and not read as one token."""
+        """Return the markers at the beginning of prompts that are in the vocabulary but not read as one token."""
         markers = []
         for prompt in prompts:
             known = [
@@ -166,6 +166,6 @@ class _Vocabulary:
 
 
 def _text(token: Any) -> str | None:
-    """Return the text of a token in a tokenizer's config, where it may be an object."""
+    """Return the text of a token in a tokenizer's config, which may hold it as an object."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None

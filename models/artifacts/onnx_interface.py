@@ -1,4 +1,4 @@
-"""Reads the inputs and outputs of an adopted graph: what Inlay feeds it, and what it is served for."""
+"""Reads the inputs and outputs of an adopted graph, and what they are served as."""
 
 from models.artifacts.card import CLASS_LOGITS, Graph
 from models.artifacts.comparison import Session
@@ -17,7 +17,7 @@ def graph_of(session: Session, logits: str | None = None) -> Graph:
 
     Args:
         session: session of the graph.
-        logits: output to serve the logits as if the graph gives no hidden states; None: they are not served.
+        logits: output that serves the logits of a graph without hidden states; None: they are not served.
 
     Raises:
         BadCheckpoint: Inlay does not know its inputs and outputs.

@@ -1,4 +1,4 @@
-"""Checks where a command may write a folder: where nothing is, or over an exported model.
+"""Checks that a command writes a folder only to a free place or over an exported model.
 
 The old folder is deleted once the new one has taken its place. So only an export is ever replaced, and nothing through
 a link; --force only allows deleting other files that lie in the export's folder.
@@ -86,7 +86,7 @@ def _cards_below(out: Path, deep: bool) -> Iterator[Path]:
 
 
 def _files_of_export(out: Path) -> set[str] | None:
-    """Return the files that the export in `out` wrote, as its card lists them; None: it is no export.
+    """Return the files that the export in `out` wrote, as its card lists them; None if it is not an export.
 
     A folder with a damaged card counts as an export if it holds only files as exports write them, because the service
     tells its operator to export such a model again.

@@ -84,17 +84,17 @@ def _defaults(family: Family, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(family: Family, key: str) -> set[str]:
-    """Return what config files of the family call a usual key."""
+    """Return the names that config files of the family use for a usual key."""
     return {key, family.names.get(key, key)}
 
 
 def _own_name(family: Family, key: str) -> str:
-    """Return what the family's config class calls a key; `names` may hold what older files call it."""
+    """Return the name that the family's config class uses for a key; `names` may hold older ones."""
     return key if key in family.defaults else family.names.get(key, key)
 
 
 def _fit_to_vocabulary(family: Family, model_type: str, config: dict[str, Any], given: Mapping[str, Any]) -> None:
-    """Take back defaults that the vocabulary or the width is too small for."""
+    """Remove defaults that the vocabulary or the width is too small for."""
     sizes = config_of(model_type, config)
     if "pad_token_id" not in given:
         pad = config.get("pad_token_id")
@@ -108,7 +108,7 @@ def _fit_to_vocabulary(family: Family, model_type: str, config: dict[str, Any], 
 
 
 def _heads(family: Family, model_type: str, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return heads of a usual width that fit the hidden size, and what else their number and width decide."""
+    """Return heads of a usual width that fit the hidden size, and the values that follow from them."""
     hidden = config_of(model_type, config).count("hidden_size")
     head_dim = next((size for size in _HEAD_DIMS if hidden % size == 0), hidden)
     heads = hidden // head_dim

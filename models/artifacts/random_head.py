@@ -1,4 +1,4 @@
-"""A classification head of random weights: its tensors, and what config.json says of it."""
+"""A classification head of random weights: its tensors, and its keys in config.json."""
 
 import re
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _DEFAULT_LABELS = 2  # of transformers, where a config names none
 
 
 def with_labels(config: Mapping[str, Any], model_type: str, labels: int | None) -> dict[str, Any]:
-    """Return a config that names a class for sequence classification with so many labels; None: as it is.
+    """Return a config that names a class for sequence classification with so many labels; None: unchanged.
 
     Raises:
         ModelError: the labels are fewer than 1.

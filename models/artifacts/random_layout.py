@@ -1,4 +1,4 @@
-"""The tensors of a created checkpoint: their names and shapes as published files hold them, and which are not drawn."""
+"""The tensors of a created checkpoint: their names and shapes as in published files, and which are not random."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -34,7 +34,7 @@ class DrawnTensor:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointLayout:
-    """What a created checkpoint holds.
+    """The tensors of a created checkpoint.
 
     Attributes:
         input_layer: the steps before the first block.
@@ -87,7 +87,7 @@ def _stored(
 
 
 def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:
-    """Return the value of each norm's weight that multiplies by 1: 0 where the file holds what is added to 1."""
+    """Return the value of each norm's weight that multiplies by 1: 0 if the file holds the offset from 1."""
     weights = {norm.weight: 1.0 - norm.offset for step in recipe for norm in _norms(step) if norm.weight}
     if encodings.buckets and encodings.buckets.norm:
         weights[encodings.buckets.norm[0]] = 1.0

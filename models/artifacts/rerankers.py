@@ -1,4 +1,4 @@
-"""Causal rerankers: a score is the logit of one token, less that of another, behind a text made of query and document.
+"""Causal rerankers: a score is the logit of one token, minus that of another, after a text of query and document.
 
 Source: sentence-transformers 6.2, cross_encoder.modules.LogitScore and base.modules.Transformer; the template of models
     without one of their own is that of Qwen3-Reranker's published files.
@@ -42,7 +42,7 @@ _NOT_RENDERED = {"restore_suffix", "padding", "truncation", "max_length", "retur
 
 
 def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int, ...] | None:
-    """Return the ids whose logits make a score: the first's, less the second's if there are two; None: it has none.
+    """Return the ids whose logits make a score, the first minus the second if there are two; None if there is none.
 
     Args:
         folder: folder of the sentence-transformers files.
@@ -72,7 +72,7 @@ def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int
 
 
 def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tuple[StoredModules, Computed]:
-    """Return the layer that gives the score of a hidden state, and what computes its matrix of one row.
+    """Return the layer from a hidden state to its score, and the function that computes its matrix of one row.
 
     Raises:
         MissingHead: the model's logits are not its hidden states times a matrix.
@@ -97,7 +97,7 @@ def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tupl
 
 
 def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> PairTemplate:
-    """Return how the model's text is made of a pair: by its chat template; by Qwen3's if only `option` says it ranks.
+    """Return the template of a pair's text: the chat template, or Qwen3's if only `option` says that the model ranks.
 
     Raises:
         MissingHead: it has no chat template of queries and documents.
@@ -119,18 +119,18 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
 
 
 def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:
-    """Return a chat template as texts around the instruction, the query and the document; None: it carries no pair."""
+    """Return a chat template as texts around instruction, query and document; None if it cannot hold a pair."""
     roles = tuple(_MARKS)
-    asked = [(chosen, structured) for structured in (False, True) for chosen in (roles[1:], roles)]
-    texts = rendered(text, variables, [[_message(role, structured) for role in chosen] for chosen, structured in asked])
-    split = [_split(made, chosen) if made else None for made, (chosen, _) in zip(texts, asked, strict=True)]
-    for plain, told in (split[:2], split[2:]):
-        if told and prompt:
-            return PairTemplate(told[0], told[1], told[2], told[3], prompt)
-        if told and plain and told[2:] == plain[1:] and len(plain[0]) >= len(told[0]) + len(told[1]):
-            usual = plain[0].removeprefix(told[0]).removesuffix(told[1])
-            if told[0] + usual + told[1] == plain[0]:
-                return PairTemplate(told[0], told[1], told[2], told[3], usual)
+    forms = [(chosen, structured) for structured in (False, True) for chosen in (roles[1:], roles)]
+    conversations = [[_message(role, structured) for role in chosen] for chosen, structured in forms]
+    texts = rendered(text, variables, conversations)
+    split = [_split(each, chosen) if each else None for each, (chosen, _) in zip(texts, forms, strict=True)]
+    for plain, instructed in (split[:2], split[2:]):
+        if instructed:
+            begin, end, before_document, ending = instructed
+            usual = prompt or (plain[0].removeprefix(begin).removesuffix(end) if plain else "")
+            if prompt or plain == [begin + usual + end, before_document, ending]:
+                return PairTemplate(begin, end, before_document, ending, usual)
         if plain and not prompt:
             return PairTemplate("", plain[0], plain[1], plain[2])
     return None
@@ -140,9 +140,9 @@ def _message(role: str, structured: bool) -> dict[str, Any]:
     return {"role": role, "content": [{"type": "text", "text": _MARKS[role]}] if structured else _MARKS[role]}
 
 
-def _split(made: str, roles: tuple[str, ...]) -> list[str] | None:
-    """Return what a chat template put around the messages of these roles; None: it left one out or repeated it."""
-    parts = [made]
+def _split(text: str, roles: tuple[str, ...]) -> list[str] | None:
+    """Return the texts around the messages of these roles; None if the template left one out or repeated it."""
+    parts = [text]
     for role in roles:
         before, found, after = parts.pop().partition(_MARKS[role])
         if not found:
@@ -152,7 +152,7 @@ def _split(made: str, roles: tuple[str, ...]) -> list[str] | None:
 
 
 def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return the chat template of a tokenizer, None where it has none or a very long one, and the special tokens."""
+    """Return the chat template of a tokenizer, None if it has none or a very long one, and the special tokens."""
     path = folder / "tokenizer_config.json"
     config = read_object(path) if path.is_file() else {}
     text: Any = config.get("chat_template")
@@ -167,7 +167,7 @@ def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any]]:
 
 
 def _render_options(folder: Path) -> dict[str, Any]:
-    """Return what the sentence-transformers files pass to the chat template."""
+    """Return the options that the sentence-transformers files pass to the chat template."""
     path = sentence_transformers.weights_folder(folder) / sentence_transformers.TRANSFORMER_CONFIGS[0]
     settings = (read_object(path).get("processing_kwargs") or {}) if path.is_file() else {}
     options = settings.get("chat_template") or {}

@@ -1,4 +1,4 @@
-"""Sentence vectors: from a text's token rows by pooling and modules, in float64; and the modules' part of an export."""
+"""Sentence vectors of a text's token rows, by pooling and modules in float64; and the export of these modules."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +34,7 @@ def pool(pooling: Pooling, rows: Vector) -> Vector:
 
 
 def to_vector(pooling: Pooling | None, found: StoredModules) -> ToVector:
-    """Return what makes the vector of a text: its mean where nothing is pooled; it is not scaled at the end."""
+    """Return the function that makes a text's vector, the mean if nothing is pooled; it does not normalize."""
     usual = pooling or Pooling("mean", False)
     modules, held = described(found), arrays(found)
     if modules is None:

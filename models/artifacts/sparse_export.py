@@ -1,4 +1,4 @@
-"""Exports a table of weights of ids, from which inference-free sparse models look queries up: no graph is run."""
+"""Exports a table of weights by id, in which inference-free sparse models look queries up without a graph."""
 
 from models.artifacts import tokenizer, weights
 from models.artifacts.card import SPARSE, Card

@@ -1,4 +1,4 @@
-"""What an export finds and writes of sparse vectors: a card's `sparse`, a table of weights, a linear layer's graph."""
+"""Exports sparse vectors: the card's `sparse`, a table of weights, the graph of a linear layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ _HAVE_LINEAR = ("xlm-roberta",)  # model types of which a hub repository may hol
 
 @dataclass(frozen=True, slots=True)
 class SparseHead:
-    """How a checkpoint makes sparse vectors, and the tensors that this takes besides the model's.
+    """How a checkpoint makes sparse vectors, and the tensors that this needs besides the model's.
 
     Attributes:
         sparse: the card's entry.
@@ -40,7 +40,7 @@ class SparseHead:
 def find(
     place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, files: SparseFiles | None
 ) -> SparseHead | None:
-    """Return how a checkpoint whose blocks are exported makes sparse vectors; None: it makes none.
+    """Return how a checkpoint whose blocks are exported makes sparse vectors; None if it makes none.
 
     Args:
         files: what the files or the operator say of SPLADE.

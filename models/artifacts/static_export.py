@@ -61,7 +61,7 @@ def write_weights(
 
 
 def _graphs(source: StaticCheckpoint, placed: dict[str, Tensor]) -> dict[str, Any]:
-    """Return both graphs by name, or the tokens' alone where nothing is pooled."""
+    """Return both graphs by name, or only that of the tokens if nothing is pooled."""
     emitters = {"embedding": static_graph.embedding}
     if source.sentence.pooling:
         emitters["sentences"] = static_graph.sentences

@@ -1,4 +1,4 @@
-"""The task heads of an exported model: what a checkpoint makes of its hidden states besides a sentence vector."""
+"""The task heads of an exported model, which read its hidden states beside the sentence vector."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

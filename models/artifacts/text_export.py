@@ -44,7 +44,7 @@ MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextOptions:
-    """What the caller of `export` chose; see its arguments."""
+    """The options of `export` for models of text; see its arguments."""
 
     checkpoint: str
     pooling: str | None
@@ -60,7 +60,7 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """What of a checkpoint is exported.
+    """The parts of a checkpoint that are exported.
 
     Attributes:
         source: the checkpoint.
@@ -78,12 +78,12 @@ class TextModel:
 
     @property
     def max_tokens(self) -> int | None:
-        """The longest input in tokens; None: any."""
+        """The longest input in tokens; None: no limit."""
         return tokenizer.longest_input(self.fitted.position.longest(), self.sentence, self.source.folder)
 
     @property
     def vector(self) -> ToVector:
-        """What makes the vector of a text of its rows."""
+        """The function that makes a text's vector of its rows."""
         return sentence_vectors.to_vector(self.sentence.pooling, self.modules)
 
 
@@ -121,7 +121,7 @@ def export(
 def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
-    """Return what of the checkpoint is exported."""
+    """Return the parts of the checkpoint that are exported."""
     fitted = fit(source, options.side, options.assume, options.attention)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if options.pooling is None and options.encoder is not False:
@@ -152,7 +152,7 @@ def _chosen(
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:
-    """Return the model, without its blocks where they are not to be written."""
+    """Return the model, without its blocks if they are not to be written."""
     requested = options.encoder or options.int8 is not None
     if not fitted.encoder:
         if requested:
@@ -171,7 +171,7 @@ def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFi
 def _with_layer_mean(
     fitted: FittedModel, heads: TaskHeads, place: LocatedCheckpoint, source: Checkpoint
 ) -> tuple[FittedModel, TaskHeads]:
-    """Return the model, whose blocks give the mean of several layers where its files say so, and its heads then."""
+    """Return the model; if its files say so, its blocks return the mean of several layers for its heads."""
     mean = sentence_modules.layer_mean(place.folder, source.config, place.fetch_module)
     if mean is None:
         return fitted, heads
@@ -182,7 +182,7 @@ def _with_layer_mean(
 
 
 def _check_attention(fitted: FittedModel, attention: Attention | None, source: Checkpoint) -> None:
-    """Raise BadCheckpoint if a decoder's files leave open how it attends, or `attention` is of no blocks."""
+    """Raise BadCheckpoint if a decoder's files do not say how it attends, or `attention` is given without blocks."""
     if attention and not fitted.encoder:
         raise BadCheckpoint(
             f"--attention is of decoders exported whole, and {source.name} is not: {fitted.no_blocks_reason}"
@@ -198,7 +198,7 @@ def _check_attention(fitted: FittedModel, attention: Attention | None, source: C
 
 
 def _calibration(model: TextModel, int8: Int8Options, folder: Path, progress: Progress) -> Calibration:
-    """Return what the float32 encoder gives, which is written to a folder inside `folder` for that."""
+    """Return the results of the float32 encoder, which is written to a folder inside `folder` for that."""
     fitted, longest = model.fitted, model.max_tokens
     with TemporaryDirectory(prefix=".float32-", dir=folder) as name:
         full = Path(name)
@@ -245,7 +245,7 @@ def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Pa
 
 
 def _card(model: TextModel, stored: WrittenWeights) -> Card:
-    """Return the card, its files still missing."""
+    """Return the card without its files."""
     fitted = model.fitted
     width = fitted.config.count("hidden_size")
     card = Card(
@@ -277,7 +277,7 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
 
 
 def _with_texts(card: Card, model: TextModel) -> Card:
-    """Return the card with how texts are read, and made to sentence vectors."""
+    """Return the card with how texts are read and become sentence vectors."""
     fitted, sentence, folder = model.fitted, model.sentence, model.source.folder
     return replace(
         card,
@@ -298,7 +298,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
 
 
 def _with_heads(card: Card, model: TextModel) -> Card:
-    """Return the card with what the model makes of its hidden states besides sentence vectors."""
+    """Return the card with the heads that read the hidden states besides sentence vectors."""
     fitted, heads = model.fitted, model.heads
     if several := heads.multi_vector:
         longest = multi_vectors.longest(several.multi_vector, card.max_tokens, fitted.position.longest())
@@ -317,7 +317,7 @@ def _with_heads(card: Card, model: TextModel) -> Card:
 
 
 def _flops(fitted: FittedModel, width: int) -> dict[str, int]:
-    """Return the operations a token by graph."""
+    """Return the operations per token by graph."""
     flops = {"embedding": cost.flops_per_token(fitted.recipe, fitted.shapes, width)}
     if fitted.encoder:
         flops["encoder"] = flops["embedding"] + cost.flops_per_token(fitted.encoder, fitted.shapes, width)
@@ -327,7 +327,7 @@ def _flops(fitted: FittedModel, width: int) -> dict[str, int]:
 
 
 def _default_task(fitted: FittedModel, default_prompt: str | None) -> str | None:
-    """Return the task of requests that name none: config.json's, else that of the default prompt; None: no adapter."""
+    """Return the task of requests that name none: config.json's, else the default prompt's; None without adapters."""
     named = fitted.config.get("default_task")
     if fitted.tasks and named is not None and named not in fitted.tasks:
         raise BadCheckpoint(
@@ -355,7 +355,7 @@ def _default_output(model: TextModel) -> str:
 
 
 def _prompt_embeds_output(fitted: FittedModel) -> str:
-    """Return the family's output for prompt_embeds; where nothing scales, rows are unscaled already."""
+    """Return the family's output for prompt_embeds; if nothing scales, rows are unscaled already."""
     output = fitted.family.prompt_embeds_output
     scales = any(isinstance(step, Scale) for step in fitted.recipe)
     return "token_embeddings" if output == "unscaled_embeddings" and not scales else output

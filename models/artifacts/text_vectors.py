@@ -1,4 +1,4 @@
-"""The vectors that families make of texts where no files of sentence-transformers describe any: CLIP, SigLIP."""
+"""The text vectors of families that need no sentence-transformers files: CLIP, SigLIP."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ _OLD_END = 2  # eos_token_id of CLIP's files before 2023, which is no token of t
 
 
 def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkpoint) -> SentenceFiles:
-    """Return the settings with the family's own pooling and case of letters; the same where files describe a pooling.
+    """Return the settings with the family's pooling and letter case; unchanged if files describe a pooling.
 
     Vectors of a dual encoder are scaled to unit length, which is how it compares them itself.
 
@@ -37,7 +37,7 @@ def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkp
 
 
 def _end_id(config: Config) -> int | None:
-    """Return the id whose first occurrence ends a text; None: it is the largest id of the text.
+    """Return the id whose first occurrence ends a text; None: the largest id of the text.
 
     Source: transformers 5.23, CLIPTextModel.
     """
@@ -46,7 +46,7 @@ def _end_id(config: Config) -> int | None:
 
 
 def projection(fitted: FittedModel, source: Checkpoint) -> StoredModules:
-    """Return the projection behind the family's own pooling as modules; none where the file holds none."""
+    """Return the projection after the family's pooling as modules; empty if the file holds none."""
     text_vector = fitted.family.text_vector
     name = text_vector and _in_file(text_vector, fitted, source)
     if not text_vector or not name:
@@ -76,7 +76,7 @@ def _in_file(text_vector: TextVector, fitted: FittedModel, source: Checkpoint) -
 
 
 def filling(fitted: FittedModel, folder: Path, max_tokens: int | None) -> TextFilling | None:
-    """Return how texts are filled up to the length with which the family was trained; None: they are not."""
+    """Return how texts are filled up to the length that the family was trained with; None if they are not."""
     text_vector = fitted.family.text_vector
     if text_vector is None or not text_vector.filled or not fitted.encoder or max_tokens is None:
         return None
@@ -85,7 +85,7 @@ def filling(fitted: FittedModel, folder: Path, max_tokens: int | None) -> TextFi
 
 
 def _tokenizer_pad_id(folder: Path) -> int | None:
-    """Return the id with which the checkpoint's tokenizer pads; None: its files do not say.
+    """Return the id with which the checkpoint's tokenizer pads; None if its files do not say.
 
     It is not always the config's pad_token_id: SigLIP2's files leave that out, and its default is another token there.
     """

@@ -13,7 +13,7 @@ FILE_NAME = "tokenizer.json"
 
 
 def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
-    """Copy tokenizer.json where there is one, after checking that it loads.
+    """Copy tokenizer.json if there is one, after checking that it loads.
 
     Args:
         checkpoint: the folder it lies in.
@@ -47,7 +47,7 @@ def copy_bare(path: Path, folder: Path) -> None:
 
 
 def add_markers(folder: Path, markers: Sequence[str]) -> None:
-    """Let an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
+    """Make an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
     from tokenizers import AddedToken, Tokenizer
 
     exported = Tokenizer.from_file(str(folder / FILE_NAME))

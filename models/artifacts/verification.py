@@ -1,4 +1,4 @@
-"""Compares the graphs of an exported folder with the reference, when it is written and, with its hashes, later."""
+"""Compares the graphs of an exported folder with the reference, at the export and later with its hashes."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -46,7 +46,7 @@ def _names(row: Family) -> list[str]:
 
 
 def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
-    """Describe a checkpoint folder; BadCheckpoint if it is no model of its family."""
+    """Return a description of a checkpoint folder; BadCheckpoint if it is not a model of its family."""
     fitted = fit(source, *tower)
     size = sum(source.tensors[name].bytes for name in fitted.shapes)
     return [
@@ -60,7 +60,7 @@ def checkpoint(source: Checkpoint, tower: tuple[str, Config]) -> list[str]:
 
 
 def image(spec: Image) -> dict[str, Any]:
-    """Return what an exported model reads, by a heading."""
+    """Return the inputs of an exported model, by a heading."""
     allowed = f"of {spec.fixed[0]}x{spec.fixed[1]} alone" if spec.fixed else "of any size"
     reads = {
         "pixels": f"pixel_values [{spec.width}, height, width] {allowed}, patches of {spec.patch}",

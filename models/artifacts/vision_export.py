@@ -65,7 +65,7 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
 
 
 def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) -> FittedTower:
-    """Return the plan, without its blocks where they are not to be written."""
+    """Return the tower, without its blocks if they are not to be written."""
     if encoder and not fitted.encoder:
         raise BadCheckpoint(
             f"{source.name} (model_type {fitted.model_type!r}) cannot be exported whole: {fitted.no_blocks_reason}; "
@@ -113,7 +113,7 @@ def _image(fitted: FittedTower, folder: Path) -> Image:
 
 
 def _is_oblong(step: Any) -> bool:
-    """Return whether the positions form no square; transformers resizes positions of square grids only."""
+    """Return whether the positions do not form a square; transformers resizes only those of square grids."""
     return isinstance(step, AddGrid) and step.rows != step.columns
 
 

@@ -36,7 +36,7 @@ TABLE_DTYPES = (KEEP, *ELEMENTS, *quantization.LEVELS)
 
 @dataclass(frozen=True, slots=True)
 class WrittenWeights:
-    """What `write` wrote.
+    """The tensors that `write` wrote.
 
     Attributes:
         placed: where each tensor lies, by name; a quantized table has its codes under the table's name, see
@@ -55,7 +55,7 @@ class WrittenWeights:
         return sum(tensor.bytes for tensor in self.placed.values())
 
     def parameters(self) -> int:
-        """Return the number of values of all tensors; a quantized table counts as what it stands for."""
+        """Return the number of values of all tensors; a quantized table counts the values that it stands for."""
         shapes = {name: tensor.shape for name, tensor in self.placed.items()}
         paired = {
             quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))
@@ -109,7 +109,7 @@ def _aligned_first(source: TensorSource) -> tuple[int, int]:
 
 
 def _target(array: RowSource, dtype: str, is_table: bool) -> str:
-    """Return what a tensor is written as: a safetensors dtype, int8 or int4."""
+    """Return the type that a tensor is written as: a safetensors dtype, int8 or int4."""
     dtype_name = safetensors.NAMES[np.dtype(array.dtype)]
     if dtype_name == "F64":
         dtype_name = "F32"
@@ -192,7 +192,7 @@ class _TensorJob:
             _release(rows)
 
     def _parts(self, meter: _Meter) -> Iterator[NDArray[np.float32]]:
-        """Yield all rows as float32, as many at a time as stay in a core's cache."""
+        """Yield all rows as float32, as many at a time as fit a core's cache."""
         for _, rows in self._chunks(meter):
             for part in _split(rows):
                 yield floats(rows[part])
@@ -243,7 +243,7 @@ def _split(rows: NDArray[Any]) -> Iterator[slice]:
 
 
 def _release(rows: NDArray[Any]) -> None:
-    """Release the mapped pages of rows that are done with: they stay in the page cache, but not in this process."""
+    """Release mapped pages of finished rows: they stay in the page cache, but not in this process."""
     owner: Any = rows
     while isinstance(owner, np.ndarray | memoryview):
         owner = owner.base if isinstance(owner, np.ndarray) else owner.obj

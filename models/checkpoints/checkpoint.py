@@ -82,12 +82,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_optional(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file; empty where there is no such file."""
+    """Return the object of a JSON file; empty if there is no such file."""
     return read_object(path) if path.is_file() else {}
 
 
 def optional_count(path: Path, config: Mapping[str, Any], key: str) -> int | None:
-    """Return a whole number from 1 on of the object in `path`; None: the object has none; BadCheckpoint for others."""
+    """Return a positive integer of the object in `path`; None if it has none; BadCheckpoint for other values."""
     value = config.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 1 << 31):
         raise BadCheckpoint(f"{path}: {key} is {str(value)[:20]!r}; it must be a whole number from 1 on")
@@ -127,7 +127,7 @@ def headers(folder: Path) -> dict[str, Tensor]:
 
 
 def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
-    """Return the error of a checkpoint without safetensors, which says what may be done with the files that it has.
+    """Return the error of a checkpoint without safetensors; it says what can be done with the files that it has.
 
     Args:
         where: name of the checkpoint in messages.
@@ -207,13 +207,13 @@ def read_tensors(checkpoint: Checkpoint, names: Iterable[str]) -> dict[str, NDAr
 
 
 def _used(tensor: Tensor, held: NDArray[Any]) -> Any:
-    """Return what is used like the tensor's array: a quantized one makes its rows when they are sliced."""
+    """Return the value that serves as the tensor's array; a quantized one makes its rows when they are sliced."""
     array: Any = gguf_blocks.QuantizedTensor(held, tensor.stored, tensor.shape) if tensor.stored else held
     return _Changed(tensor, array) if tensor.paired or tensor.shift else array
 
 
 class _Changed:
-    """A tensor whose rows lie in another order, or whose values are higher, in the file; changed as they are sliced."""
+    """A tensor whose rows have another order, or whose values are higher, in the file; converted when sliced."""
 
     def __init__(self, tensor: Tensor, array: Any) -> None:
         self.shape, self.dtype, self.nbytes, self.ndim = array.shape, array.dtype, array.nbytes, array.ndim

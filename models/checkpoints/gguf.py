@@ -45,7 +45,7 @@ class Gguf:
 
 @dataclass(slots=True)
 class _Cursor:
-    """Reads one value after the other and never past the end."""
+    """Reads one value after the other, never past the end."""
 
     data: mmap.mmap
     path: Path
@@ -86,7 +86,7 @@ class _Cursor:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Return the header of a file, and of the rest of its parts where it is the first of several.
+    """Return the header of a file and, if it is the first of several parts, of the others.
 
     Raises:
         BadCheckpoint: the file is not GGUF, or its header describes what the file does not hold.
@@ -209,7 +209,7 @@ def _infos(cursor: _Cursor, count: int) -> list[Tensor]:
 
 
 def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> Tensor:
-    """Return one tensor in the terms of safetensors; a quantized one reads as F32."""
+    """Return one tensor as safetensors would describe it; a quantized one reads as F32."""
     dimensions = cursor.number("I", f"the rank of {name!r}")
     if not 1 <= dimensions <= MOST_DIMENSIONS:
         raise cursor.error(f"{name!r} has {dimensions} dimensions; there are 1 to {MOST_DIMENSIONS}")
@@ -228,7 +228,7 @@ def _info(cursor: _Cursor, name: str, known: Mapping[int, Format]) -> Tensor:
 
 
 def _placed(cursor: _Cursor, infos: list[Tensor], begin: int, alignment: int) -> dict[str, Tensor]:
-    """Return where every tensor lies; each begins where the one before it ends, padding apart, and inside the file."""
+    """Return the place of every tensor; each begins where the previous ends, padding apart, and inside the file."""
     tensors: dict[str, Tensor] = {}
     at = 0
     for info in infos:

@@ -24,7 +24,7 @@ class Format(NamedTuple):
 
 
 def formats() -> dict[int, Format]:
-    """Return GGML's tensor types by their numbers; BadCheckpoint where the gguf package is not installed."""
+    """Return GGML's tensor types by their numbers; BadCheckpoint if the gguf package is not installed."""
     return {int(kind): Format(kind.name, *size) for kind, size in _library().GGML_QUANT_SIZES.items()}
 
 
@@ -61,7 +61,7 @@ class QuantizedTensor:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
-        """Return rows by slice, number or array of numbers, as float32; infinite or NaN where a scale is."""
+        """Return rows by slice, number or array of numbers, as float32; a bad scale gives infinity or NaN."""
         selected = self._rows if self.ndim == 1 else self._rows[rows]
         shape = (*selected.shape[:-1], *self.shape[1:]) if self.ndim > 1 else self.shape
         values = np.empty(shape, np.float32)

@@ -111,7 +111,7 @@ def _own_factors(factors: list[float], trained: Any) -> Config:
 
 
 def _llama3(config: Config, factors: list[float], rotated: int) -> Config:
-    """Return Llama 3's parameters where they make these factors (its converter writes the factors alone); else {}."""
+    """Return Llama 3's parameters if they give these factors, which are all its converter writes; else {}."""
     theta, factor = config.get("rope_theta", 10000.0), max(factors, default=0.0)
     if len(factors) * 2 != rotated or factor <= 1 or not isinstance(theta, float) or theta <= 1:
         return {}

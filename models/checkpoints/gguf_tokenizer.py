@@ -1,4 +1,4 @@
-"""The files beside a model, made from a GGUF header: tokenizer.json and sentence-transformers' pooling files.
+"""Makes the files beside a model from a GGUF header: tokenizer.json and sentence-transformers' pooling files.
 
 A tokenizer is made where the header holds a complete one (tokenizer.huggingface.json) or a WordPiece vocabulary. Other
 vocabularies (BPE, SentencePiece) name their pre-tokenization but do not hold it: such models take token ids only.
@@ -26,7 +26,7 @@ _SPECIAL = ("cls", "seperator", "unknown", "padding", "mask")  # spelled as the 
 
 
 def write(folder: Path, file: Gguf, whole: bool) -> None:
-    """Write tokenizer.json, and modules.json with what it names, into `folder`, as far as the file gives them.
+    """Write tokenizer.json, modules.json and the files that it names into `folder`, as far as the file has them.
 
     Args:
         whole: whether the blocks of the model's family are computed: vectors of others are not pooled.
@@ -54,7 +54,7 @@ def _write_modules(folder: Path, mode: str, tensors: Mapping[str, Tensor]) -> No
 
 
 def _write_dense(folder: Path, tensors: Mapping[str, Tensor], name: str) -> None:
-    """Write the projection behind the pooling of an EmbeddingGemma, which has no bias and no activation."""
+    """Write the projection after the pooling of an EmbeddingGemma, which has no bias and no activation."""
     folder.mkdir()
     held = read_tensors(Checkpoint(folder, {}, dict(tensors)), [name])[name]
     weight = np.asarray(held[:], np.float32)
@@ -65,7 +65,7 @@ def _write_dense(folder: Path, tensors: Mapping[str, Tensor], name: str) -> None
 
 
 def _word_piece(metadata: Mapping[str, Any]) -> str | None:
-    """Return tokenizer.json of a WordPiece vocabulary; None where there is none, or it is not complete."""
+    """Return tokenizer.json of a WordPiece vocabulary; None if there is none, or it is incomplete."""
     tokens, kinds = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if metadata.get("tokenizer.ggml.model") != "bert" or not isinstance(tokens, list) or not _are_texts(tokens):
         return None
@@ -83,7 +83,7 @@ def _are_texts(tokens: list[Any]) -> bool:
 
 
 def _word(token: str, control: bool) -> str:
-    """Return a token as vocab.txt had it: the converter marks where words begin, vocab.txt where they continue."""
+    """Return a token as in vocab.txt: the converter marks where words begin, vocab.txt where they continue."""
     if control or (token.startswith("[") and token.endswith("]")):
         return token
     if token.startswith(_WORD_START) and token != _WORD_START:

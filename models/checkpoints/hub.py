@@ -67,7 +67,7 @@ class Repository:
         return _COMMIT.fullmatch(self.revision) is not None
 
     def read(self, name: str) -> bytes | None:
-        """Return a small file whole; None where there is none; BadCheckpoint if it cannot be fetched."""
+        """Return a small file whole; None if there is none; BadCheckpoint if it cannot be fetched."""
         return self._whole(name, self._url(name)) if self.has(name) else None
 
     def has(self, name: str) -> bool:
@@ -92,7 +92,7 @@ class Repository:
         return self.listed
 
     def copy(self, name: str, path: Path) -> bool:
-        """Write a file whole to disk; returns False where there is none; BadCheckpoint if it cannot be fetched."""
+        """Write a file whole to disk; return False if there is none; BadCheckpoint if it cannot be fetched."""
         if not self.has(name):
             return False
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Downloads the parts of a hub checkpoint that are read, into a folder laid out like the whole checkpoint.
+"""Downloads the needed parts of a hub checkpoint into a folder laid out like the whole checkpoint.
 
 Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. The file on
 disk is sparse and of the right size, so that the same reader serves both. Nothing is cached or resumed.
@@ -116,7 +116,7 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
 
 
 def fetch_module(repository: Repository, folder: Path, place: str) -> None:
-    """Fetch the weights of a sentence-transformers module whole, once, into the folder that holds its config.json."""
+    """Fetch the weights of a sentence-transformers module once, into the folder that holds its config.json."""
     path = folder / place / WEIGHTS
     if path.is_file() or repository.copy(f"{place}/{WEIGHTS}", path):
         return

@@ -1,4 +1,4 @@
-"""Reads the files of late-interaction models: what ColBERT's libraries and BGE-M3 write beside a checkpoint.
+"""Reads the files that ColBERT's libraries and BGE-M3 write beside a checkpoint for late interaction.
 
 sentence-transformers describes such a model by modules.json and the config of its Transformer; PyLate by modules.json
 and config_sentence_transformers.json; Stanford's ColBERT by the architecture HF_ColBERT, artifact.metadata and a
@@ -49,7 +49,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ExpansionFiles:
-    """How queries are filled up.
+    """How queries are filled up, by the files.
 
     Attributes:
         tokens: least number of tokens of a query.
@@ -66,7 +66,7 @@ class ExpansionFiles:
 
 @dataclass(frozen=True, slots=True)
 class LateInteraction:
-    """What the files say.
+    """What the files say about late interaction.
 
     Attributes:
         steps: steps from hidden states to vectors.
@@ -95,7 +95,7 @@ class LateInteraction:
 
 
 def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInteraction | None:
-    """Return what the files of a checkpoint say of late interaction; None: nothing.
+    """Return what the files of a checkpoint say about late interaction; None if they say nothing.
 
     Args:
         folder: the checkpoint's.
@@ -114,7 +114,7 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
 
 
 def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
-    """Return what sentence-transformers or PyLate wrote."""
+    """Return the settings that sentence-transformers or PyLate wrote."""
     path = folder / sentence_transformers.MODEL_CONFIG
     config = read_optional(path)
     chain = sentence_transformers.modules(folder)
@@ -145,7 +145,7 @@ def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
 
 
 def _marked_prompts(folder: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the prompts, those of queries and documents behind their markers, and the markers."""
+    """Return the prompts, with the markers of queries and documents before theirs, and the markers."""
     prompts, _ = sentence_transformers.prompts(folder)
     markers = {kind: str(config[key] or "") for kind in ("query", "document") if (key := f"{kind}_prefix") in config}
     for kind, marker in markers.items():
@@ -170,7 +170,7 @@ def _old_settings(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _skiplist(folder: Path, chain: list[tuple[str, str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts of the tokens without a vector, and the kinds of texts that they are of."""
+    """Return the texts of the tokens without a vector, and the kinds of texts that they apply to."""
     place = next((place for kind, place in chain if kind == MASK_MODULE), None)
     if place is None:
         return (), ()
@@ -210,7 +210,7 @@ def _query_length(path: Path, stated: Mapping[str, Any], expansion: ExpansionFil
 
 
 def _stanford(source: Checkpoint, width: int) -> LateInteraction:
-    """Return what Stanford's ColBERT wrote."""
+    """Return the settings that Stanford's ColBERT wrote."""
     path = source.folder / METADATA
     metadata = read_optional(path)
     name = "linear.weight"
@@ -237,7 +237,7 @@ _MARKERS = {"query_token_id": "[unused0]", "doc_token_id": "[unused1]"}
 
 
 def _bge(folder: Path, width: int) -> LateInteraction | None:
-    """Return what BGE-M3 has beside its weights."""
+    """Return the settings that BGE-M3 has beside its weights."""
     path = next((folder / name for name in BGE_FILES if (folder / name).is_file()), None)
     if path is None:
         return None

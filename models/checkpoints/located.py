@@ -1,4 +1,4 @@
-"""`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how it is opened."""
+"""`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how to open it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class LocatedCheckpoint:
 
 @contextmanager
 def renamed_in_errors(paths: Sequence[Path], shown: Callable[[], str]) -> Iterator[None]:
-    """Raise a ModelError that names a temporary path again, with a name that the operator knows.
+    """Replace a temporary path in the messages of ModelErrors by a name that the operator knows.
 
     Args:
         paths: the temporary paths, inner ones first.

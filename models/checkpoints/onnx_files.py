@@ -1,4 +1,4 @@
-"""Finds ONNX files in a folder or a hub repository, and brings one of them with its external weights."""
+"""Finds ONNX files in a folder or a hub repository, and copies one of them with its external weights."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -37,7 +37,7 @@ class FolderFiles:
 
     @property
     def label(self) -> str:
-        """The folder, as it was named."""
+        """The folder as it was named."""
         return str(self.folder)
 
     def has(self, name: str) -> bool:
@@ -45,7 +45,7 @@ class FolderFiles:
         return (self.folder / name).is_file()
 
     def copy(self, name: str, path: Path) -> bool:
-        """Copy a file to `path`; return False where there is none."""
+        """Copy a file to `path`; return False if there is none."""
         if not self.has(name):
             return False
         self.progress("copying", 0, 0)
@@ -100,7 +100,7 @@ class OnnxSource:
 
     @property
     def label(self) -> str:
-        """What messages call the ONNX file."""
+        """The ONNX file's name in messages."""
         return f"{self.files.label}/{self.path}"
 
 
@@ -110,30 +110,30 @@ def config_folder(folder: Path) -> Path:
     return inner if (inner / "config.json").is_file() else folder
 
 
-def open_onnx(place: LocatedCheckpoint, wanted: str | None, progress: Progress = no_progress) -> OnnxSource:
+def open_onnx(place: LocatedCheckpoint, chosen: str | None, progress: Progress = no_progress) -> OnnxSource:
     """Return an ONNX file of a located folder or repository, not yet fetched.
 
     Args:
         place: the place that `located` returned.
-        wanted: path of the file there; None: the first of FLOAT32_ONNX that is there.
+        chosen: path of the file there; None: the first of FLOAT32_ONNX that is there.
         progress: receives what is copied.
 
     Raises:
         BadCheckpoint: there is no such file; the message lists the ONNX files that are there.
     """
     files: Files = place.repository or FolderFiles(place.folder, progress)
-    return OnnxSource(place, files, _choose(files, wanted))
+    return OnnxSource(place, files, _choose(files, chosen))
 
 
-def _choose(files: Files, wanted: str | None) -> str:
-    if wanted is not None and not is_inside(wanted):
+def _choose(files: Files, chosen: str | None) -> str:
+    if chosen is not None and not is_inside(chosen):
         raise BadCheckpoint(
-            f"--file {wanted!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
+            f"--file {chosen!r} leads out of {files.label}: give a path inside it, as {FLOAT32_ONNX[0]}"
         )
-    for path in FLOAT32_ONNX if wanted is None else (wanted,):
+    for path in FLOAT32_ONNX if chosen is None else (chosen,):
         if files.has(path):
             return path
-    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if wanted is None else f"no file {wanted!r}"
+    what = f"neither {' nor '.join(FLOAT32_ONNX)}" if chosen is None else f"no file {chosen!r}"
     held = [path for path in files.files() if path.endswith(SUFFIX)]
     if not held:
         raise BadCheckpoint(
@@ -150,7 +150,7 @@ def is_inside(name: str) -> bool:
 
 
 def fetch_onnx(files: Files, path: str, target: Path, reserved: Iterable[str] = ()) -> OnnxContents:
-    """Copy an ONNX file to `target`, the files of its weights beside that, and return what it holds.
+    """Copy an ONNX file to `target`, with the files of its weights beside it, and return its contents.
 
     Args:
         files: the files to copy from.

@@ -58,7 +58,7 @@ _MALFORMED = (
 
 
 class _Refused(Exception):
-    """What is wrong with the file; the message goes behind its name."""
+    """Raised for a file that is not read; the message follows the file's name."""
 
 
 def read_pickled(path: Path) -> dict[str, NDArray[Any]]:
@@ -107,7 +107,7 @@ class _BoundedFile(io.FileIO):
 
 
 class _Archive:
-    """The stored entries of the zip by their names in its one folder; all that is read has MOST_BYTES at most."""
+    """The stored entries of the zip by their names in its one folder; at most MOST_BYTES are read in all."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         listed = archive.infolist()
@@ -118,7 +118,7 @@ class _Archive:
             raise _Refused(f"is a zip, but not one folder that holds data.pkl, each name once: {_REMEDY}")
 
     def read(self, name: str, most: int = MOST_BYTES) -> bytes:
-        """Return the bytes of an entry, of which the zip's checksum is right; _Refused if it has more than `most`."""
+        """Return the bytes of an entry whose checksum is right; _Refused if it has more than `most`."""
         info = self.entries[name]
         if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
             raise _Refused(f"holds the compressed entry {info.filename[:80]!a}; torch.save stores entries as they are")
@@ -146,7 +146,7 @@ def _tensors(archive: _Archive) -> dict[str, NDArray[Any]]:
 
 
 def _check_opcodes(pickled: bytes) -> None:
-    """Raise _Refused for an opcode that no dict of tensors needs, and for what lets a short pickle take long.
+    """Raise _Refused for opcodes that no dict of tensors needs, and for those that let a short pickle take long.
 
     The unpickler makes room for the memo's highest number. Tuples that hold one another several times, by the memo,
     take exponential time as the key of a dict.
@@ -206,7 +206,7 @@ class _Global(NamedTuple):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes dicts and tensors, whatever the pickle asks for."""
+    """Makes only dicts and tensors, whatever the pickle names."""
 
     def __init__(self, pickled: bytes, archive: _Archive) -> None:
         super().__init__(io.BytesIO(pickled))
@@ -223,7 +223,7 @@ class _Unpickler(pickle.Unpickler):
         return _Global(full)
 
     def persistent_load(self, pid: Any, /) -> _Storage:
-        """Return the storage that (storage, type, key, device, number of elements) names; its bytes say the number."""
+        """Return the storage that (storage, type, key, device, number of elements) names, sized by its bytes."""
         if type(pid) is not tuple or [type(value) for value in pid] != [str, _Global, str, str, int]:
             raise _Refused(f"names a storage by other values than torch.save does: {_REMEDY}")
         _, kind, key, _, _ = pid

@@ -51,7 +51,7 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """Where one tensor lies.
+    """The place of one tensor.
 
     Attributes:
         name: name in the file.
@@ -92,7 +92,7 @@ class TensorSource:
 
 
 class Entry(NamedTuple):
-    """What a header says of one tensor; its bytes lie from `begin` to `end` (not included) behind the header."""
+    """A header's entry for one tensor; its bytes lie from `begin` to `end` (not included) after the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -121,7 +121,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
 
 
 def header_length(start: bytes, size: int) -> int:
-    """Return the bytes of the header behind a file's first LENGTH_BYTES; ValueError if it claims more than there is.
+    """Return the bytes of the header after a file's first LENGTH_BYTES; ValueError if the file is shorter.
 
     Args:
         start: the file's first LENGTH_BYTES.
@@ -134,7 +134,7 @@ def header_length(start: bytes, size: int) -> int:
 
 
 def parse_header(text: bytes, data_bytes: int) -> tuple[dict[str, Entry], dict[str, Any]]:
-    """Return what a header says of each tensor, and its metadata.
+    """Return the entry of each tensor in a header, and the header's metadata.
 
     Args:
         text: JSON.

@@ -41,7 +41,7 @@ Fetch = Callable[[str], None]
 
 
 def on_disk(place: str) -> None:
-    """Fetch nothing: the folder of this module is whole."""
+    """Fetch nothing: the module's folder is complete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class StoredModules:
 
 
 def behind_pooling(folder: Path) -> list[tuple[str, str]]:
-    """Return class name and folder of the modules behind Pooling that change a vector, a Normalize at the end left out.
+    """Return class name and folder of the modules after Pooling that change a vector, without a Normalize at the end.
 
     That one is the `normalize` of the pooling.
     """
@@ -116,7 +116,7 @@ def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> StoredModu
 
 
 def read_token_modules(folder: Path, chain: list[tuple[str, str]], width: int, fetch: Fetch = on_disk) -> StoredModules:
-    """Return the modules of a late-interaction model, which make vectors of the rows of hidden states.
+    """Return the modules of a late-interaction model that make vectors of the rows of hidden states.
 
     A module that reads sentence vectors changes nothing there, but for a Dense, which has nothing to read.
 
@@ -178,7 +178,7 @@ def layer_mean(folder: Path, config: Mapping[str, Any], fetch: Fetch = on_disk) 
 
 
 class _Source:
-    """The folder of one module; `read` holds the tensors that were asked for, by their names in the export."""
+    """The folder of one module; `read` holds the tensors that were read, by their names in the export."""
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self.path = folder / "config.json"
@@ -188,7 +188,7 @@ class _Source:
         self._held = _headers(folder)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> str:
-        """Return the exported name of a tensor; BadCheckpoint unless it is there in this shape."""
+        """Return the exported name of a tensor; BadCheckpoint unless it exists in this shape."""
         held = self._held.get(name)
         if held is None:
             raise BadCheckpoint(f"{self._folder} holds no {name!r}, which its config.json asks for")
@@ -223,7 +223,7 @@ class _Source:
             raise BadCheckpoint(f"{self.path}: {key} is {stated}, and the vectors before it are {width} wide")
 
     def check_all_read(self) -> None:
-        """Raise BadCheckpoint for a tensor that the config says nothing of, as sentence-transformers does."""
+        """Raise BadCheckpoint for a tensor that the config does not describe, as sentence-transformers does."""
         unread = sorted(set(self._held) - {name.removeprefix(self._prefix) for name in self.read})
         if unread:
             raise BadCheckpoint(f"{self._folder} holds {unread[0]!r}, which its config.json does not ask for")
@@ -278,7 +278,7 @@ def _dense(source: _Source, width: int, read: str = _POOLED) -> tuple[Module, in
 
 
 def _names(config: Mapping[str, Any], read: str) -> Iterator[tuple[str, Any]]:
-    """Yield what a module reads and gives, by the key that says so."""
+    """Yield the names of a module's inputs and outputs, by the key that sets them."""
     given = config.get("module_input_name", read)
     yield "module_input_name", given
     yield "module_output_name", given if (made := config.get("module_output_name")) is None else made

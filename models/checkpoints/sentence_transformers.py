@@ -71,7 +71,7 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class SentenceFiles:
-    """The settings in the files; the defaults where the files are absent.
+    """The settings in the files; defaults for absent files.
 
     Attributes:
         pooling: None: token vectors alone.
@@ -114,7 +114,7 @@ def read(folder: Path, pooling: str | None = None) -> SentenceFiles:
 
 
 def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Pooling | None:
-    """Return the pooling of a checkpoint folder; None: token vectors alone.
+    """Return the pooling of a checkpoint folder; None: only token vectors.
 
     Args:
         folder: the checkpoint's.
@@ -135,7 +135,7 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
 
 
 def _check_chain(folder: Path, layer_mean: bool) -> None:
-    """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and what may be around it."""
+    """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and its usual neighbours."""
     kinds = [kind for kind, _ in modules(folder)]
     if kinds == ["Transformer", "LogitScore"]:  # a causal reranker, which pools nothing
         return
@@ -153,7 +153,7 @@ def _check_chain(folder: Path, layer_mean: bool) -> None:
 
 
 def described_pooling(folder: Path) -> Pooling | None:
-    """Return what the files say of pooling, whatever modules are behind it; None: there is no Pooling module.
+    """Return the pooling that the files describe, whatever modules follow; None without a Pooling module.
 
     A Normalize counts where it is the last module; Dropout does not count as one.
     """
@@ -176,7 +176,7 @@ def similarity_function(folder: Path) -> str | None:
 
 
 def is_late_interaction(folder: Path) -> bool:
-    """Return whether the files are of a model that gives several vectors a text (ColBERT)."""
+    """Return whether the files are those of a model with several vectors per text (ColBERT)."""
     return read_optional(folder / MODEL_CONFIG).get("model_type") in LATE_INTERACTION
 
 
@@ -258,7 +258,7 @@ class Routes:
 
 
 def read_routes(folder: Path, place: str) -> Routes:
-    """Return the routes of the Router in `place` of a checkpoint; BadCheckpoint if its file is none."""
+    """Return the routes of the Router in `place` of a checkpoint; BadCheckpoint if its file has none."""
     path = folder / place / ROUTER_CONFIG
     config = read_object(path)
     try:
@@ -295,7 +295,7 @@ def _pooling_config(path: Path, normalize: bool, dimensions: int | None) -> Pool
 
 
 def transformer_config(folder: Path) -> dict[str, Any]:
-    """Return what the files say of the Transformer; empty where they do not."""
+    """Return the files' settings of the Transformer; empty if there are none."""
     folder = weights_folder(folder)
     for name in TRANSFORMER_CONFIGS:
         if (folder / name).is_file():
@@ -315,7 +315,7 @@ def tokenizer_max_tokens(folder: Path) -> int | None:
 
 
 def reads_segments(folder: Path) -> bool:
-    """Return whether transformers hands a model the segment ids of its tokenizer: unless the files leave them out."""
+    """Return whether transformers gives the model segment ids: unless the files leave them out."""
     names = read_optional(folder / "tokenizer_config.json").get("model_input_names")
     return not isinstance(names, list) or "token_type_ids" in names
 

@@ -1,4 +1,4 @@
-"""Reads what makes a checkpoint's sparse vectors: SparseEncoder files of sentence-transformers, BGE-M3's linear layer.
+"""Reads how a checkpoint makes sparse vectors: sentence-transformers' SparseEncoder files, BGE-M3's linear layer.
 
 Source: sentence-transformers 6.2: modules.json, router_config.json, SpladePooling and SparseStaticEmbedding;
     FlagEmbedding: sparse_linear.pt.
@@ -30,7 +30,7 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class SparseFiles:
-    """What the files of a SparseEncoder say.
+    """The settings in the files of a SparseEncoder.
 
     Attributes:
         splade: None: every text is looked up.
@@ -44,7 +44,7 @@ class SparseFiles:
 
 
 def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
-    """Return what the modules of a checkpoint, or the operator, say of sparse vectors; None: nothing.
+    """Return how the modules of a checkpoint, or the operator, make sparse vectors; None if neither says.
 
     Args:
         pooling: the operator's choice: SPLADE, or None for what the files say; others are for dense vectors.
@@ -71,7 +71,7 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
 
 
 def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
-    """Return what a Router's routes for queries and documents say; None where neither makes sparse vectors."""
+    """Return the settings of a Router's routes for queries and documents; None if neither makes sparse vectors."""
     routes = sentence_transformers.read_routes(folder, entry[0][1])
     kinds = {route: [kind for kind, _ in chain] for route, chain in routes.chains.items()}
     if not any({_POOLING, _TABLE} & set(chain) for chain in kinds.values()):
@@ -105,7 +105,7 @@ def _splade(folder: Path, chain: Chain) -> Splade:
 
 
 def read_table(folder: Path, place: str, fetch: Fetch = on_disk) -> Floats:
-    """Return the weight of each id, float32 [V]; BadCheckpoint where there is none, or it is no finite number."""
+    """Return the weight of each id, float32 [V]; BadCheckpoint if there is none, or a weight is not finite."""
     inner = path_inside(folder, place)
     fetch(place)
     if idf := read_optional(inner / "config.json").get("path"):
@@ -128,7 +128,7 @@ def find_linear(folder: Path) -> Path | None:
 
 
 def read_linear(path: Path, width: int) -> tuple[Floats, Floats]:
-    """Return weight [1, width] and bias [1] of the layer that gives lexical weights.
+    """Return weight [1, width] and bias [1] of the layer of lexical weights.
 
     Raises:
         BadCheckpoint: the file is damaged, hostile or holds other tensors.
@@ -141,7 +141,7 @@ def read_linear(path: Path, width: int) -> tuple[Floats, Floats]:
 
 
 def unused_ids(folder: Path) -> tuple[int, ...]:
-    """Return the ids without lexical weights: of the tokens that begin, end and fill texts, and the unknown one.
+    """Return the ids without lexical weights: the tokens that begin, end and fill texts, and the unknown token.
 
     Raises:
         BadCheckpoint: there is no tokenizer, or its files do not name these tokens.

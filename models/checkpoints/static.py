@@ -74,7 +74,7 @@ class StaticCheckpoint:
 
 
 def find_static_folder(folder: Path) -> Path | None:
-    """Return the folder inside `folder` that holds a static embedding's weights; None if it is no such checkpoint.
+    """Return the folder inside `folder` that holds a static embedding's weights; None if there is none.
 
     Raises:
         BadCheckpoint: modules.json is not one, or names a folder outside.

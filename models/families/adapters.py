@@ -1,4 +1,4 @@
-"""LoRA adapters of several tasks, which a file holds beside the weights that they add to (Jina v3).
+"""LoRA adapters of several tasks, which a file holds beside the weights that they change (Jina v3).
 
 The weight of a module X is X.parametrizations.weight.original, as torch's parametrizations call it. Of T tasks,
 X.parametrizations.weight.0.lora_A is [T, rank, inputs] and lora_B [T, outputs, rank]; of a table lora_A is
@@ -46,7 +46,7 @@ class Adapters:
     scale: float
 
     def added(self, node: Node) -> Node:
-        """Return a step, with tensor names of the base class, with the adapters of its weights; these have the file's.
+        """Return a step, named as in the base class, with the adapters of its weights, named as in the file.
 
         Raises:
             BadCheckpoint: a weight has no adapter, or one of another shape.
@@ -103,7 +103,7 @@ class Adapters:
 def adapters_of(
     family: Family, config: Config, prefix: str, checkpoint: Checkpoint, parts: dict[str, StoredPart]
 ) -> Adapters | None:
-    """Return the adapters that a checkpoint holds; None: it holds none that the family reads.
+    """Return the adapters of a checkpoint; None if it holds none that the family reads.
 
     Raises:
         BadCheckpoint: config.json does not name their tasks, or gives no rank or factor.

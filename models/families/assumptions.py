@@ -1,4 +1,4 @@
-"""Treats an unknown model_type as a plain decoder where its tensors and config allow that (`--assume`).
+"""Treats an unknown model_type as a plain decoder if its tensors and config allow that (`--assume`).
 
 A plain decoder has one table of [vocab_size, hidden_size] under a usual name, no other tensor and no config key that
 the input layer of a known family reads besides, and a config that says how the attention rotates.

@@ -1,4 +1,4 @@
-"""Which tokens a model's attention reads: only those before each, or both sides, and within which window."""
+"""Which tokens a model's attention reads: earlier ones or both sides, and within which window."""
 
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,13 +11,13 @@ Attention = Literal["causal", "bidirectional"]
 
 
 def stated_attention(config: Config) -> list[str]:
-    """Return what a decoder's config says of how it attends, such as "is_causal False"; null says nothing."""
+    """Return the config's setting of a decoder's attention, such as "is_causal False"; null counts as none."""
     keys = ("is_causal", "use_bidirectional_attention")
     return [f"{key} {config.data[key]!r}" for key in keys if config.data.get(key) is not None]
 
 
 def with_attention(family: Family, config: Config, attention: Attention) -> tuple[Config, str | None]:
-    """Return a decoder's config that attends as told, and in a sentence what it said; None: the same.
+    """Return a decoder's config changed to attend as requested, and in a sentence what it said; None: unchanged.
 
     Raises:
         BadCheckpoint: the family is no decoder, or its class builds its mask itself.
@@ -34,7 +34,7 @@ def with_attention(family: Family, config: Config, attention: Attention) -> tupl
 
 
 def _attending(family: Family, causal: bool) -> dict[str, Any]:
-    """Return the config keys by which a family's class is causal, or is not."""
+    """Return the config keys that make a family's class causal or not."""
     if family.bidirectional_if is None:
         return {"is_causal": causal}
     key, _, word = family.bidirectional_if[0].partition("=")

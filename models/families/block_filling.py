@@ -1,4 +1,4 @@
-"""Fills in what a config decides in the blocks: heads, widths, masks, rotations, biases, activations.
+"""Fills in the values of blocks that a config sets: heads, widths, masks, rotations, biases, activations.
 
 Tensor names stay those of the base class; fitting.py replaces them by the file's.
 """
@@ -38,7 +38,7 @@ _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types
 
 
 def uncomputed(model_type: str, family: Family, config: Config, encodings: Encodings) -> str | None:
-    """Return why the blocks of a model with these encodings cannot be computed; None: they can."""
+    """Return why the blocks of a model with these encodings cannot be computed; None if they can."""
     if reason := uncovered(model_type, family):
         return reason
     for key, value in family.block_if.items():
@@ -59,7 +59,7 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
 
 
 def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
-    """Return the steps of all blocks, and of what is behind the last."""
+    """Return the steps of all blocks and those after the last."""
     count = config.count("num_hidden_layers", least=0)
     masks = _masks(family, config, encodings, count)
     configs = [_of_layer(family, config, encodings, block) for block in range(count)]
@@ -72,7 +72,7 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
 
 
 def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[float, ...]) -> Recipe:
-    """Return the steps of all blocks such that they give the weighted mean of several layers' rows.
+    """Return the steps of all blocks, changed to return the weighted mean of several layers' rows.
 
     Args:
         family: family of the blocks.
@@ -240,7 +240,7 @@ def _linear(family: Family, config: Config, linear: Linear) -> Linear:
 
 
 def _terms(config: Config) -> str:
-    """Return DeBERTa's terms of position, in one text."""
+    """Return the position terms of DeBERTa that a config names, as one text."""
     return str(config.get("pos_att_type") or "").lower()
 
 

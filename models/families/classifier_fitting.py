@@ -1,4 +1,4 @@
-"""Fits the classification head of a model_type to one checkpoint: tensors, pooling, labels, what they are for."""
+"""Fits the classification head of a model_type to one checkpoint: tensors, pooling, labels, problem type."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -108,7 +108,7 @@ def labels(config: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def problem_type(config: Mapping[str, Any]) -> ProblemType | None:
-    """Return what the labels are for; None: config.json does not say. BadCheckpoint for an unknown word."""
+    """Return the problem type; None if config.json does not say. BadCheckpoint for an unknown word."""
     stated = config.get("problem_type")
     allowed: tuple[ProblemType, ...] = get_args(ProblemType)
     if stated is not None and stated not in allowed:
@@ -117,7 +117,7 @@ def problem_type(config: Mapping[str, Any]) -> ProblemType | None:
 
 
 def activation(config: Mapping[str, Any], count: int, stated: Any = None) -> ScoreActivation:
-    """Return what sentence-transformers applies to the logits.
+    """Return the activation that sentence-transformers applies to the logits.
 
     Args:
         config: config.json.
@@ -200,7 +200,7 @@ def _beside(weight: str, width: int, checkpoint: Checkpoint) -> str | None:
 
 
 def _find(name: str, checkpoint: Checkpoint) -> str:
-    """Return what the file calls a tensor, alone or behind one prefix."""
+    """Return the file's name of a tensor, alone or after one prefix."""
     behind = [held for held in checkpoint.tensors if held == name or held.endswith(f".{name}")]
     exact = [name] if name in behind else behind
     if not exact:

@@ -65,7 +65,7 @@ def gated(
 
 
 def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any) -> Experts:
-    """Return a mixture of gated experts by the usual names; fitting fills in their number and widths.
+    """Return a mixture of gated experts with the usual names; fitting fills in their number and widths.
 
     Args:
         before: the norm before it.
@@ -78,7 +78,7 @@ def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any
 
 
 def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
-    """Return a feed-forward step without a gate, by the names of its modules in a layer."""
+    """Return a feed-forward step without a gate, with the names of its modules in a layer."""
     return FeedForward(linear(f"{_LAYER}.{up}", biased), linear(f"{_LAYER}.{down}", biased), "gelu", before)
 
 
@@ -207,7 +207,7 @@ GPT_NEOX_STORED = fused(f"{_LAYER}.attention", QKV, f"{_LAYER}.attention.query_k
 def stored_experts(
     names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"), file: str = "mlp", stem: str = "mlp"
 ) -> Stored:
-    """Return where files hold the experts' matrices: each by itself, or those of all in two tensors, gate before up.
+    """Return the places of the experts' matrices in files: each by itself, or all in two tensors, gate before up.
 
     Args:
         names: names of an expert's modules gate, up and down; with two names, those of the two tensors.

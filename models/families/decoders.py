@@ -45,7 +45,7 @@ def _decoder(
     scale: ScaleSpec | None = None,
     **rest: Any,
 ) -> Family:
-    """Return a family with a word table under `model.` and RoPE, and nothing else before the first block.
+    """Return a family with a word table under `model.`, RoPE, and no other step before the first block.
 
     Args:
         block: the steps of a block; empty: only the input layer is computed, and `last` and `eps` do not count.
@@ -61,7 +61,7 @@ def _decoder(
 
 
 def _like_gpt2(word_table: str, positions: str | None, block: Recipe, **rest: Any) -> Family:
-    """Return a family whose segments are rows of the word table, added only where they are sent."""
+    """Return a family whose segments are rows of the word table, added only if they are sent."""
     position_steps = (AddPosition(positions),) if positions else ()
     common: dict[str, Any] = {
         "block": block,

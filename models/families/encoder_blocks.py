@@ -1,4 +1,4 @@
-"""The blocks of BERT and its descendants: what comes again and again behind the input layer.
+"""The blocks of BERT and its descendants, repeated after the input layer.
 
 Source: transformers 5.23 (the modeling module of each family).
 """
@@ -41,7 +41,7 @@ def _feed_forward(stem: str, up: str, down: str) -> FeedForward:
 
 
 def _post_norm(attention: Attention, behind_it: str, feed_forward: FeedForward, behind_that: str) -> Recipe:
-    """Return a block with each norm, by its module's name, behind the sum that it belongs to."""
+    """Return a block with each norm, by its module's name, after the sum that it belongs to."""
     return attention, norm(behind_it), feed_forward, norm(behind_that)
 
 
@@ -137,7 +137,7 @@ def _native(attention: Attention, feed_forward: FeedForward) -> Recipe:
 
 
 def _published(layer: str, places: dict[str, str | TensorPart]) -> Stored:
-    """Return where files of the published code hold the tensors of a layer."""
+    """Return the places of a layer's tensors in files of the published code."""
     return {
         f"{_LLAMA_LAYER}.{name}": (
             f"{layer}.{place}" if isinstance(place, str) else replace(place, stem=f"{layer}.{place.stem}"),
@@ -329,7 +329,7 @@ def t5_feed_forward(step: FeedForward, config: Config) -> FeedForward:
 
 
 def published_gate(key: str) -> Callable[[FeedForward, Config], FeedForward]:
-    """Return what reads a gate's activation from a key of published code: swiglu, geglu, reglu."""
+    """Return a function that reads a gate's activation from a key of published code: swiglu, geglu, reglu."""
 
     def filled(step: FeedForward, config: Config) -> FeedForward:
         kinds: dict[str, Activation] = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu"}

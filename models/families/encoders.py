@@ -44,7 +44,7 @@ _ROBERTA = replace(_BERT, prefix="roberta.", numbering="cumsum_non_pad")
 
 
 def _like_bert(prefix: str, block: Recipe = (), **rest: Any) -> Family:
-    """Return BERT's family with changes; without a block, its input layer alone is exported."""
+    """Return BERT's family with changes; without a block, only its input layer is exported."""
     return replace(_BERT, prefix=prefix, block=block, **rest)
 
 

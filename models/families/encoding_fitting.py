@@ -1,4 +1,4 @@
-"""Derives from a family and a config what the attention does with positions: RoPE, ALiBi, buckets, masks.
+"""Derives the positional encodings of the attention from a family and a config: RoPE, ALiBi, buckets, masks.
 
 The input layer reads none of it, so a config that makes a table impossible costs the table, not the model.
 """
@@ -46,7 +46,7 @@ def fit_encodings(family: Family, config: Config, model_type: str) -> Encodings:
 
 
 def unless_refused(refused: dict[str, str], scheme: str, fit: Callable[[], Fitted], nothing: Fitted) -> Fitted:
-    """Return what `fit` returns; where it raises, `nothing`, and note the reason under the scheme's name."""
+    """Return the result of `fit`; if it raises, record the reason under the scheme's name and return `nothing`."""
     try:
         return fit()
     except ModelError as error:
@@ -121,7 +121,7 @@ def _number(key: str | int, config: Config, least: int) -> int:
 
 
 def _masks(family: Family, config: Config, layers: tuple[str | None, ...]) -> dict[str, Mask]:
-    """Return the mask of each layer type; empty where the family's masks are not exported."""
+    """Return the mask of each layer type; empty if the family's masks are not exported."""
     if family.omits_masks:
         return {}
     causal, window = causality_and_window(family, config)

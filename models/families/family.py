@@ -173,7 +173,7 @@ class ConfigKey:
 
 @dataclass(frozen=True, slots=True)
 class TextVector:
-    """How a family makes the vector of a text itself.
+    """How a family makes the vector of a text without files that describe it.
 
     Attributes:
         mode: eos: the row of the token that ends the text; lasttoken: the last row.

@@ -1,4 +1,4 @@
-"""Fills in the values that a config decides: which steps a model has, their factors, widths, heads and eps.
+"""Fills in the values that a config sets: which steps a model has, their factors, widths, heads and eps.
 
 Tensor names stay those of the base class; fitting.py replaces them by the file's.
 """
@@ -74,7 +74,7 @@ def input_layer(family: Family, config: Config, dtype: str = "F32") -> Recipe:
 
 
 def _with_factor(step: Step, family: Family, config: Config, dtype: str) -> Recipe:
-    """Return the step, of a Scale with its factor and a Round after it where the family rounds the product."""
+    """Return the step; a Scale gets its factor, and a Round follows if the family rounds the product."""
     if not isinstance(step, Scale) or family.scale is None:
         return (step,)
     spec = family.scale
@@ -92,7 +92,7 @@ def _scaled(factor: float, rounded: str | None, dtype: str, outside: bool = Fals
 
 
 def per_layer_steps(family: Family, config: Config, dtype: str) -> Recipe:
-    """Return the steps of the per-layer embeddings; empty where the model has none."""
+    """Return the steps of the per-layer embeddings; empty if the model has none."""
     if not family.per_layer or not config.get("hidden_size_per_layer_input"):
         return ()
     factor = math.sqrt(config.count("hidden_size_per_layer_input"))
@@ -110,7 +110,7 @@ def _is_present(step: Step, family: Family, config: Config) -> bool:
 
 
 def extra_inputs(family: Family, config: Config, recipe: Recipe, tasks: int) -> tuple[Extra, ...]:
-    """Return the extra inputs that the steps read, and the one by which `tasks` adapters add."""
+    """Return the extra inputs that the steps read, and the one that selects adapters by `tasks`."""
     extras: dict[str, Extra] = {TASKS: Extra(TASKS, tasks, missing=-1)} if tasks else {}
     for step in recipe:
         if isinstance(step, AddIndexed):
@@ -124,7 +124,7 @@ def extra_inputs(family: Family, config: Config, recipe: Recipe, tasks: int) -> 
 
 
 def fill_step(step: Step, family: Family, config: Config) -> Step:
-    """Return a step with the values its config decides; tensor names are still those of the base class."""
+    """Return a step with the values its config sets; tensor names are still those of the base class."""
     if isinstance(step, LayerNorm | RMSNorm):
         step = filled_norm(step, family, config)
     elif isinstance(step, AddSinusoid):

@@ -152,7 +152,7 @@ def fit(
 def variant_of(
     model_type: str, family: Family, data: Mapping[str, Any], tensor_names: Iterable[str] = ()
 ) -> tuple[str, Family, Mapping[str, Any]]:
-    """Return the arguments, or what the config and the names of tensors say that the model is instead."""
+    """Return the arguments, or the family and config of the variant that the config and tensor names show."""
     config = Config(data, family.defaults, family.names)
     for condition, (own_type, variant) in family.variants.items():
         inside = condition.startswith(".") and any(condition in name for name in tensor_names)
@@ -234,7 +234,7 @@ class _Fitting:
     adapters: Adapters | None
 
     def naming(self, fused: bool = False) -> TensorNaming:
-        """Return the function from a name of the base class to the file's; parts of tensors are noted if `fused`."""
+        """Return the function from a name of the base class to the file's; parts of tensors are recorded if `fused`."""
         noted = (self.config, self.parts) if fused else None
         return checkpoint_naming(self.family, self.prefix, self.checkpoint, noted)
 
@@ -250,7 +250,7 @@ class _Fitting:
         return self._renamed(steps, naming), tuple(renamed(step, naming) for step in per_layer)
 
     def encodings(self) -> Encodings:
-        """Return the encodings, with the frequencies that the file holds, where it holds some."""
+        """Return the encodings, with the frequencies of the file if it holds some."""
         fitted, end = fit_encodings(self.family, self.config, self.model_type), self.family.stored_frequencies
         held = (each for each in self.checkpoint.tensors if end and each.startswith(self.prefix) and each.endswith(end))
         name = next(held, None)
@@ -288,7 +288,7 @@ class _Fitting:
         return replace(encodings, buckets=unless_refused(refused, buckets.kind, in_file, None), refused=refused)
 
     def checked_blocks(self, encodings: Encodings) -> tuple[Recipe, str | None]:
-        """Return the steps of all blocks, or why there are none: of a decoder, faulty blocks are a reason."""
+        """Return the steps of all blocks, or why there are none; faulty blocks of a decoder are such a reason."""
         try:
             blocks, reason = self._blocks(encodings)
             self._check_shapes(expected_shapes(blocks, self.config, self.family))
@@ -309,13 +309,13 @@ class _Fitting:
         return shapes
 
     def position_rule(self, recipe: Recipe, shapes: Mapping[str, Shape]) -> PositionRule:
-        """Return the position rule, with the rows of the file's position table where there is one."""
+        """Return the position rule, with the rows of the file's position table if there is one."""
         rule = position_rule(self.family, self.config)
         table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
         return rule if table is None else replace(rule, rows=shapes[table][0])
 
     def _sinusoids(self) -> str | None:
-        """Return the name of the file's own sinusoids; None: it holds none."""
+        """Return the name of the file's own sinusoids; None if it holds none."""
         table = self.family.sinusoid_table
         return self.prefix + table if table is not None and self.prefix + table in self.checkpoint.tensors else None
 

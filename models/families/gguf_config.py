@@ -1,4 +1,4 @@
-"""Translates a GGUF header to Hugging Face's terms: config.json's keys; gguf_tensors.py has the tensors.
+"""Translates a GGUF header to the keys of config.json; gguf_tensors.py translates the tensors.
 
 What the header does not say (an activation, the lowest T5 bucket, the window of a Mistral) is left to the family's
 defaults, or is what llama.cpp computes. The conversion to GGUF changes nothing before the first block, except that it
@@ -210,7 +210,7 @@ def _config(entry: Architecture, architecture: str, values: Config, file: Gguf) 
 
 
 def _family(config: Config) -> Family | None:
-    """Return the family of a config, or the variant that it asks for; None: it is unknown."""
+    """Return the family of a config, or the variant that it names; None if it is unknown."""
     family = FAMILIES.get(config["model_type"])
     variants = family.variants.items() if family else ()
     held = (variant for key, (_, variant) in variants if FamilyConfig(config, {}, {}).holds(key))
@@ -242,7 +242,7 @@ def _plain_t5(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[str, Tensor]) -> Config:
-    """Return the keys of config.json that only blocks read: what a file leaves out is what llama.cpp then takes."""
+    """Return the keys of config.json that only blocks read; missing ones get llama.cpp's defaults."""
     heads, width = config.get("num_attention_heads"), config.get("hidden_size")
     derived = width // heads if is_size(heads) and is_size(width) else None
     values_of_blocks: Config = {"num_key_value_heads": config.get("num_key_value_heads", heads)}
@@ -269,7 +269,7 @@ def _of_blocks(family: Family, config: Config, values: Config, tensors: Mapping[
 
 
 def _windows(config: Config, values: Config) -> Config:
-    """Return which layers have a window, where the file says so."""
+    """Return which layers have a window, if the file says so."""
     pattern, blocks = values.get("attention.sliding_window_pattern"), config.get("num_hidden_layers")
     if isinstance(pattern, bool) and is_size(blocks) and blocks <= _MOST_BLOCKS:  # of a list of equal values
         pattern = [pattern] * blocks
@@ -301,7 +301,7 @@ def _model_type(entry: Architecture, architecture: str, file: Gguf) -> str:
 
 
 def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
-    """Return the sizes that the tables have, which override the header's."""
+    """Return the sizes of the tables, which override the header's."""
     rows = {
         name: tensors[table].shape[0]
         for table, name in (
@@ -315,7 +315,7 @@ def _sizes_of_tensors(tensors: Mapping[str, Tensor]) -> Config:
 
 
 def _tokens(metadata: Mapping[str, Any]) -> Config:
-    """Return the ids of special tokens; None where the file has none, which overrides the family's default."""
+    """Return the ids of special tokens; None for those that the file lacks, overriding the family's default."""
     return {name: metadata.get(f"tokenizer.ggml.{key}") for key, name in _TOKENS.items()}
 
 

@@ -1,4 +1,4 @@
-"""The tensors of a GGUF file under the names of a family's base class, each lying by itself.
+"""The tensors of a GGUF file under the names of a family's base class, each by itself.
 
 llama.cpp joins query, key and value to `attn_qkv`, always in this order and with all heads of each together, and in
 some architectures gate and up to `ffn_up`. Both are divided again here. Where it rotates neighbouring channels
@@ -43,7 +43,7 @@ def input_names(family: Family, head: str) -> dict[str, str]:
 
 
 def block_names(family: Family, blocks: int, prefix: str = "") -> dict[str, str]:
-    """Return GGUF's names -> the base class's, of all blocks and of what is behind them; joined tensors by their parts.
+    """Return GGUF's names -> the base class's, of all blocks and of the steps after them; joined tensors by parts.
 
     Args:
         family: family of the tensors.
@@ -66,7 +66,7 @@ def block_names(family: Family, blocks: int, prefix: str = "") -> dict[str, str]
 
 
 def unread(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> str | None:
-    """Return the first tensor of a block that has no name, alone or as the parts it joins; None: all have one."""
+    """Return the first tensor of a block that has no name, alone or as the parts it joins; None if all have one."""
     return next((name for name in tensors if _UNREAD.match(name) and not _wholes(name, tensors, names)), None)
 
 
@@ -100,7 +100,7 @@ def arranged(
 
 
 def _wholes(name: str, tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> list[str]:
-    """Return the names that a tensor stands for: its own, or those of what it joins; empty: it has none."""
+    """Return the names that a tensor stands for: its own, or those of the parts it joins; empty if it has none."""
     stem, _, kind = name.rpartition(".")
     parts: Sequence[str] = (name,)
     if stem.endswith(".attn_qkv"):

@@ -142,7 +142,7 @@ FALCON_STORED = _in_groups(_SELF_ATTENTION, _QKV, "query_key_value", falcon_key_
 
 
 def fairseq(layer: str, pre_norm: bool = True) -> Recipe:
-    """Return the block of fairseq's models (BART, OPT, XGLM), with norms before what they belong to or behind sums."""
+    """Return the block of fairseq's models (BART, OPT, XGLM), with norms before their steps or after the sums."""
     first, second = norm(f"{layer}.self_attn_layer_norm"), norm(f"{layer}.final_layer_norm")
     attention = _projections(f"{layer}.self_attn")
     feed_forward = FeedForward(linear(f"{layer}.fc1"), linear(f"{layer}.fc2"), "relu")

@@ -117,7 +117,7 @@ def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size
 
 
 def _transform_names(spec: HeadSpec, checkpoint: Checkpoint) -> TransformNames:
-    """Return what the file calls the tensors of a transform; none of a head that has none."""
+    """Return the file's names of a transform's tensors; none for a head without a transform."""
     names: TransformNames = {}
     if not spec.dense:
         return names
@@ -172,7 +172,7 @@ def _spellings(name: str) -> tuple[str, ...]:
 
 
 def _find(names: Iterable[str], checkpoint: Checkpoint) -> str | None:
-    """Return what the file calls the first of the names that it holds, alone or, if once only, after a prefix."""
+    """Return the file's name of the first name that it holds, alone or, if it occurs once, after a prefix."""
     for name in names:
         if name in checkpoint.tensors:
             return name

@@ -29,7 +29,7 @@ def is_file_or_hub_id(what: str | Path) -> bool:
 def located(
     what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
 ) -> Iterator[LocatedCheckpoint]:
-    """Find a checkpoint; what is made or fetched for it is deleted when the block ends.
+    """Find a checkpoint; files made or fetched for it are deleted when the block ends.
 
     Args:
         what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
@@ -103,7 +103,7 @@ def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
 
 @contextmanager
 def _temporary(label: str, repository: Repository | None = None) -> Iterator[Path]:
-    """Create a temporary folder; errors that name it are changed to name what the operator gave."""
+    """Create a temporary folder; errors that name it show the operator's name instead."""
     with tempfile.TemporaryDirectory(prefix="inlay-") as name:
         folder = Path(name).resolve()
         paths = (folder / hub_files.PARTIAL, folder)

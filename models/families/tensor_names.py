@@ -1,4 +1,4 @@
-"""What a checkpoint's file calls the tensors of a family: prefixes, old spellings, tied tensors."""
+"""Finds a family's tensors in a checkpoint's file: prefixes, old spellings, tied tensors."""
 
 import re
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def _with_adapters(family: Family, name: str) -> tuple[str, ...]:
 
 
 def parts(family: Family, name: str) -> tuple[str | TensorPart, ...]:
-    """Return where else than under its own name files may hold a tensor of the blocks, full names without prefix."""
+    """Return the other places where files may hold a tensor of the blocks, as full names without prefix."""
     number = match.group() if (match := _BLOCK.search(name)) else ""
     expert = match.group() if (match := _EXPERT.search(name)) else "0"
     stem, _, kind = _EXPERT.sub("{expert}", _BLOCK.sub("{block}", name, count=1)).rpartition(".")
@@ -48,7 +48,7 @@ def parts(family: Family, name: str) -> tuple[str | TensorPart, ...]:
 
 
 def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = None) -> str:
-    """Return what this file puts before the base class's tensor names; its word table decides.
+    """Return the file's prefix before the base class's tensor names, found by its word table.
 
     Args:
         family: family whose word table is looked for.
@@ -120,7 +120,7 @@ def checkpoint_naming(
 def place_of(
     family: Family, prefix: str, checkpoint: Checkpoint, name: str, fused: bool
 ) -> tuple[str, TensorPart | None]:
-    """Return the file's tensor that is or, if `fused`, holds a tensor of the base class, and which part of it that is.
+    """Return the file's tensor that is or, if `fused`, contains a tensor of the base class, and the part of it.
 
     Raises:
         BadCheckpoint: the file holds none.

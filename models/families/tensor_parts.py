@@ -34,13 +34,13 @@ class StoredPart:
     side_by_side: bool = False
 
     def view(self, array: RowSource) -> RowSource:
-        """Return the part of what was read."""
+        """Return the part from the whole that was read."""
         as_read = self.rows is None and not self.transposed and not self.side_by_side
         return array if as_read else _Reordered(self, array)
 
 
 def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> StoredPart:
-    """Return where a part lies.
+    """Return the place of a part.
 
     Args:
         name: name of the part.
@@ -93,7 +93,7 @@ def _of_expert(tensor: Tensor, part: TensorPart, experts: int) -> Tensor:
 
 
 class _Reordered:
-    """A matrix that lies otherwise in the file (rows apart, columns, several): read whole when its rows are."""
+    """A matrix stored in another order (separate rows, columns, several); read whole when its rows are."""
 
     def __init__(self, part: StoredPart, array: RowSource) -> None:
         self.shape, self._part, self._array = part.shape, part, array

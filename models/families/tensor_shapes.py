@@ -1,4 +1,4 @@
-"""The shapes that a config's sizes give the tensors of a recipe."""
+"""The shapes of a recipe's tensors by the sizes of a config."""
 
 from models.families.config import Config
 from models.families.family import Family

@@ -1,4 +1,4 @@
-"""Why the blocks of some model types are not computed: what they do that recipe.py has no step for.
+"""Why the blocks of some model types are not computed: they need a step that recipes/steps.py lacks.
 
 Source: transformers 5.23 (the modeling module of each family).
 """
@@ -47,7 +47,7 @@ UNCOVERED: dict[str, str] = {
 
 
 def uncovered(model_type: str, family: Family) -> str | None:
-    """Return why no block of a family is computed, in a short phrase; None: `family.block` says how they are."""
+    """Return why no block of a family is computed, in a short phrase; None if `family.block` describes them."""
     if family.block:
         return None
     if family.side == "decoder":

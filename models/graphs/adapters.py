@@ -1,4 +1,4 @@
-"""Emits LoRA adapters: what the task of each token adds to a matrix product or to a table's row.
+"""Emits LoRA adapters: the term that each token's task adds to a matrix product or to a table's row.
 
 The adapters of all tasks are in one product: x @ A.T of all tasks, times `scale` where the column is of the token's
 task and times 0 elsewhere, @ B.T of all tasks. So tokens of different tasks, and of none, share a run, and a row has

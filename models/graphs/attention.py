@@ -78,7 +78,7 @@ def attend_of_one(
     relative: tuple[str | None, str | None],
     index: str,
 ) -> str:
-    """Emit the same for one query of each sequence alone, [B, heads * width].
+    """Emit attention for only one query of each sequence, [B, heads * width].
 
     Args:
         index: int64 [B], the packed row of each sequence's query.
@@ -118,7 +118,7 @@ class _Attention:
         return float(self.head_width**-0.5 if self.step.scale is None else self.step.scale)
 
     def choose(self, builder: GraphBuilder, condition: str, then: Emit, otherwise: Emit) -> str:
-        """Emit rows that one of two branches gives."""
+        """Emit the rows of one of two branches."""
         branches = []
         for emit in (then, otherwise):
             inside = builder.inner()
@@ -282,7 +282,7 @@ class _Attention:
         return self.choose(builder, long, lambda inside: self._blocks(inside, sequence, hidden, length), whole)
 
     def _hidden(self, builder: GraphBuilder, bounds: list[str]) -> str:
-        """Emit what is added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
+        """Emit the term added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
         axis = builder.constant(np.array([0]))
         attended = builder.cast(builder.op("Slice", "mask", *bounds, axis), "FLOAT")
         none = builder.op("Sub", builder.scalar(1.0), builder.op("ReduceMax", attended, keepdims=0))
@@ -313,7 +313,7 @@ class _Attention:
     def _terms(
         self, builder: GraphBuilder, sequence: list[str], hidden: str, rows: tuple[str, str], columns: tuple[str, str]
     ) -> list[str]:
-        """Emit what is added to the scores of queries `rows` and keys `columns`."""
+        """Emit the terms added to the scores of queries `rows` and keys `columns`."""
         if self.terms.added is None:
             found = [hidden]
         else:

@@ -52,7 +52,7 @@ class GraphBuilder:
         return name
 
     def shared(self, key: Hashable, make: Callable[[], str]) -> str:
-        """Return what `make` adds, which is added once for each key."""
+        """Return the value that `make` adds, added once for each key."""
         if key not in self._shared:
             self._shared[key] = make()
         return self._shared[key]

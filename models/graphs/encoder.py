@@ -1,4 +1,4 @@
-"""Emits a whole encoder as one packed ONNX graph over rows [N, d]; attention.py emits what mixes them.
+"""Emits a whole encoder as one packed ONNX graph over rows [N, d]; attention.py emits the attention.
 
 Measured on one CPU core (ONNX Runtime 1.31, MiniLM, 8 to 256 tokens), this form is at the FLOP or memory limit: merging
 query, key and value, transposing weights beforehand, and other Gelu forms are within 3 % of it.
@@ -117,7 +117,7 @@ def encoder(
 
 @dataclass(slots=True)
 class Blocks:
-    """Emits the steps of blocks; what several of them read is emitted once.
+    """Emits the steps of blocks; a value that several of them read is emitted once.
 
     Attributes:
         builder: builder of the graph.
@@ -180,7 +180,7 @@ class Blocks:
         return self.builder.op("Slice", x, *bounds)
 
     def attention(self, step: Attention, x: str, index: str | None = None) -> str:
-        """Emit what an attention step adds to x; where there is an `index`, to its rows [B], twice over."""
+        """Emit the term that an attention step adds to x or, with an `index`, to its rows [B], each doubled."""
         first, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
@@ -209,11 +209,11 @@ class Blocks:
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
     def feed_forward(self, step: FeedForward, x: str) -> str:
-        """Emit what a feed-forward step adds to x."""
+        """Emit the term that a feed-forward step adds to x."""
         return self._closed(step, self._inner(step, self._normed(step.norm, x)))
 
     def experts(self, step: Experts, x: str) -> str:
-        """Emit what a mixture of experts adds to x."""
+        """Emit the term that a mixture of experts adds to x."""
         rows = self._normed(step.norm, x)
 
         def compute(expert: FeedForward, chosen: str) -> str:
@@ -225,7 +225,7 @@ class Blocks:
         return self._closed(step, total)
 
     def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
-        """Emit what a layer adds to x of the rows `first` before the first block."""
+        """Emit the term that a layer adds to x from the rows `first` before the first block."""
         source, gate = (
             emit_row_step(self.builder, linear, rows) for linear, rows in ((step.source, first), (step.gate, x))
         )

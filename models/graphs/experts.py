@@ -1,4 +1,4 @@
-"""Emits a mixture of experts, each over the rows that chose it, so that the time of a row grows with its experts alone.
+"""Emits a mixture of experts, each over only the rows that chose it, so that a row costs only its own experts.
 
 Rows are sorted by expert, split, computed and joined; then each row takes its results and adds them, the expert of the
 highest score first. An expert that any row chose gets one row more: a product of a single row by a matrix that is not
@@ -18,7 +18,7 @@ Compute = Callable[[FeedForward, str], str]
 
 
 def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -> str:
-    """Return what the chosen experts give for rows [N, d], weighted and added.
+    """Return the results of the chosen experts for rows [N, d], weighted and added.
 
     Args:
         builder: builder of the graph.
@@ -49,7 +49,7 @@ def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -
 
 
 def gated(builder: GraphBuilder, step: Experts, rows: str, shared: str) -> str:
-    """Return what the shared expert gave, times the sigmoid of its gate.
+    """Return the result of the shared expert, times the sigmoid of its gate.
 
     The sigmoid is the softmax over the gate and 0, which depends on the row alone: ONNX Runtime computes the last
     values of an elementwise Sigmoid, which fill no register, by another formula (1.31).
@@ -104,7 +104,7 @@ def _order(builder: GraphBuilder, step: Experts, best: str) -> tuple[str, str]:
 
 
 def _places(builder: GraphBuilder, step: Experts, order: str, best: str) -> list[str]:
-    """Emit for the first, second, ... expert of each row where its result lies, [N] each."""
+    """Emit the place of the result of each row's first, second, ... expert, [N] each."""
     shape, columns = builder.op("Shape", best), builder.constant(np.array([1]))
     pairs = builder.op(
         "Slice", _argsort(builder, order), builder.constant(np.array([0])), builder.op("ReduceProd", shape)

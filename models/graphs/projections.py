@@ -96,7 +96,7 @@ class Int8(Float32):
 
 
 def _adapted(builder: GraphBuilder, product: Product, x: str, values: list[str]) -> list[str]:
-    """Emit what the adapters of a product add, in float32 whatever its matrices are in."""
+    """Emit the terms that the adapters of a product add, in float32 whatever the dtype of its matrices."""
     return [
         adapted(builder, linear.adapter, x, value) if linear.adapter else value
         for linear, value in zip(product.linears, values, strict=True)

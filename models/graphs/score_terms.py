@@ -96,7 +96,7 @@ def _strip(builder: GraphBuilder, values: NDArray[np.int64], reach: int, distanc
 def relative_matrices(
     builder: GraphBuilder, bias: Disentangled, heads: int, project: Callable[[Linear, str], str]
 ) -> tuple[str | None, str | None]:
-    """Emit what queries and keys are multiplied with, float32 [2 span, heads, w] each; None: that is left out.
+    """Emit the factors of queries and keys, float32 [2 span, heads, w] each; None for one that is left out.
 
     They do not depend on the input: ONNX Runtime computes them when the session opens. `project` emits what a Linear
     step gives.

@@ -26,7 +26,7 @@ LAST = 2**31  # beyond the end of any axis
 
 @dataclass(frozen=True, slots=True)
 class TowerSizes:
-    """What a graph of a tower takes, and the widths of what it gives.
+    """The sizes of a tower graph's inputs, and the widths of its outputs.
 
     Attributes:
         inputs: inputs as `inputs_of` returns them.
@@ -77,7 +77,7 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
 
 
 def components(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> Any:
-    """Return the ModelProto of patches and positions before they are added; None where the steps name neither."""
+    """Return the ModelProto of patches and positions before they are added; None if the steps name neither."""
     named = _parts(steps)
     return _model(builder, "image_components", steps, inputs, named, hidden) if named else None
 

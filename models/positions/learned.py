@@ -120,7 +120,7 @@ def tabulate(
     length: int | None = None,
     arithmetic: Arithmetic = "exact",
 ) -> Table:
-    """Return the rows that `rows` gives, as a Table with one output `table` [N, d]; the parameters are the same."""
+    """Return the result of `rows` as a Table with one output `table` [N, d]; the parameters are the same."""
     stretched_length = _stretched_length(table, positions, beyond, length)
     last = len(table) - 1
 

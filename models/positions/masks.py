@@ -201,7 +201,7 @@ def lowest(dtype: str) -> float:
 
 
 def _masked_value(form: str, fill: str, dtype: str) -> float:
-    """Return what an additive mask holds for a masked key; BadEncoding for an unknown form, fill or dtype."""
+    """Return the value of a masked key in an additive mask; BadEncoding for an unknown form, fill or dtype."""
     for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
         checked_name(name, value, known)
     return lowest(dtype) if fill == "min" else -np.inf
@@ -265,7 +265,7 @@ def tabulate(
 
 
 def _facts(combined: Rules, form: str, masked: float | str, dtype: str, blind: int) -> dict[str, Any]:
-    """Return what the table says of itself."""
+    """Return the facts of the table."""
     return {
         "formula": _formula(combined),
         "description": _description(combined),

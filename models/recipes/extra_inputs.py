@@ -1,4 +1,4 @@
-"""Extra inputs: what some families read of each token besides id, position and segment.
+"""Extra inputs: values that some families read for each token besides id, position and segment.
 
 Most are sent by the caller, under their names in transformers; ESM's two are counts over the token's sequence, and
 `task_ids` is the number of the task that a request names.

@@ -1,4 +1,4 @@
-"""What a model makes of its hidden states, as data of its card.
+"""The heads that read a model's hidden states, as data of its card.
 
     OutputHead    logits of the vocabulary
     Classifier    logits of labels, of texts or of tokens
@@ -123,7 +123,7 @@ class Classifier:
 
     @property
     def ranks(self) -> bool:
-        """Whether it gives a text or pair one score."""
+        """Whether a text or pair gets a single score."""
         return self.pooling is not None and len(self.labels) == 1
 
 

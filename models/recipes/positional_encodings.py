@@ -1,4 +1,4 @@
-"""What a model's attention does with positions: the part of a card that the positional routes read.
+"""The positional encodings of a model's attention: the part of a card that the positional routes read.
 
 It holds numbers and names; models/positions/ computes the tables.
 """
@@ -82,7 +82,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What one model does with positions outside its input layer.
+    """The positional encodings of one model outside its input layer.
 
     Attributes:
         ropes: ropes by layer type; EVERY_LAYER if one table serves all; empty: the model does not rotate.

@@ -1,4 +1,4 @@
-"""The modules of sentence-transformers behind Pooling, as data: steps from pooled vectors to sentence vectors.
+"""The modules of sentence-transformers after Pooling, as data: steps from pooled vectors to sentence vectors.
 
 models/graphs/sentence_modules.py and models/reference/sentence_modules.py read them.
 """

@@ -404,7 +404,7 @@ def _names(node: Any) -> list[str]:
 
 
 def _parts(node: Any) -> Iterator[Any]:
-    """Yield a step and all that is inside it."""
+    """Yield a step and all steps inside it."""
     yield node
     for _, value in _values(node):
         if is_dataclass(value):

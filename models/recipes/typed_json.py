@@ -15,7 +15,7 @@ _NAMES = (_NAME, "module")  # what earlier cards call the class of a sentence mo
 
 
 def to_json(kind: Any, value: Any) -> Any:
-    """Return a value of a type as JSON has it."""
+    """Return a value of a type as a JSON value."""
     if is_dataclass(value):
         chosen: Any = type(value)
         name = {_NAME: chosen.__name__} if len(_classes(kind)) > 1 else {}
@@ -28,7 +28,7 @@ def to_json(kind: Any, value: Any) -> Any:
 
 
 def from_json(kind: Any, data: Any) -> Any:
-    """Return the value of a type that `to_json` wrote; fields that the JSON does not have take their defaults.
+    """Return the value of a type that `to_json` wrote; missing fields take their defaults.
 
     Raises:
         KeyError: an unknown class or field.
@@ -62,7 +62,7 @@ def _members(kind: Any) -> tuple[Any, ...]:
 
 @cache
 def _classes(kind: Any) -> tuple[Any, ...]:
-    """Return the dataclasses that a value of a type may be of."""
+    """Return the dataclasses that a value of a type may have."""
     return tuple(member for member in _members(kind) if isinstance(member, type) and is_dataclass(member))
 
 

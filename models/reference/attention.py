@@ -29,7 +29,7 @@ def mixed(
     table: Table,
     turns: tuple[str, Rows, Rows] | None,
 ) -> Rows:
-    """Return what the heads of packed sequences give, side by side.
+    """Return the results of all heads for packed sequences, side by side.
 
     Args:
         step: the attention.
@@ -90,7 +90,7 @@ def _rotated(rows: Rows, layout: str, cos: Rows, sin: Rows) -> Rows:
 
 
 def _bias(step: Attention, query: Rows, key: Rows, factor: float, rowwise: Rowwise, table: Table) -> Rows | float:
-    """Return what is added to the scores, [heads, n, n] or broadcast to it."""
+    """Return the terms added to the scores, [heads, n, n] or broadcast to it."""
     places = np.arange(query.shape[1])
     distances = places - places[:, None]  # key less query
     match step.bias:

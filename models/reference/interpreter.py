@@ -123,7 +123,7 @@ def _scaled(outputs: dict[str, Rows], step: Step, weights: Weights) -> dict[str,
 def _component(
     step: Embed | AddType | AddPosition | AddSinusoid, weights: Weights, index: Any, extras: Mapping[str, Ids]
 ) -> tuple[str, Rows]:
-    """Return the output that a step gives, and its rows by the ids, types or positions that it reads."""
+    """Return the output name of a step, and its rows by the ids, types or positions that it reads."""
     match step:
         case Embed(table, adapter):
             return "token_embeddings", _rows(weights, table, index, adapter, extras)
@@ -196,7 +196,7 @@ def encode(
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """What the attention of all blocks reads; arguments as for `encode`."""
+    """The inputs of the attention of all blocks; arguments as for `encode`."""
 
     weights: Weights
     mask: NDArray[np.bool_]
@@ -206,7 +206,7 @@ class _Blocks:
     tasks: Ids | None
 
     def attended(self, step: Attention, x: Rows) -> Rows:
-        """Return what an attention step adds to rows."""
+        """Return the term that an attention step adds to rows."""
         read = self._rowwise(step.norm, x) if step.norm else x
         query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
         turns = None
@@ -249,7 +249,7 @@ def _rows(
 
 
 def _of_tasks(adapter: Adapter, weights: Weights, tasks: Ids, low: Callable[[int, NDArray[np.bool_]], Rows]) -> Rows:
-    """Return what an adapter adds to each row; `low` gives what is multiplied with a task's B for its rows."""
+    """Return the term that an adapter adds to each row; `low` returns the factors of a task's B for its rows."""
     lora_b = _whole(weights, adapter.lora_b)
     added = np.zeros((len(tasks), len(lora_b)))
     for task in range(adapter.tasks):
@@ -276,7 +276,7 @@ def _vector(weights: Weights, name: str | None, missing: float) -> Rows | float:
 
 
 def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> Rows:
-    """Return what a step that maps each row by itself makes of rows [..., d]; TypeError for any other step."""
+    """Return the result of a step that maps each row [..., d] by itself; TypeError for any other step."""
     match step:
         case Scale(factor):
             return x * factor

@@ -61,7 +61,7 @@ def sentences(
 
 
 def outputs(static: StaticTable, tensors: Mapping[str, NDArray[Any]], feeds: Mapping[str, Any]) -> dict[str, Floats]:
-    """Return what the two graphs of models/graphs/static.py give for their inputs, by output name."""
+    """Return the outputs of the two graphs of models/graphs/static.py for their inputs, by name."""
     if "lengths" not in feeds:
         return {"input_embeddings": rows(static, tensors, feeds["ids"])}
     return {"sentence_embedding": sentences(static, tensors, feeds["ids"], feeds["mask"], feeds["lengths"])}

@@ -215,7 +215,7 @@ class Component:
 def components(
     recipe: Recipe, shapes: Mapping[str, tuple[int, ...]], sizes: Mapping[str, int], width: int
 ) -> tuple[Component, ...]:
-    """Return the cost of every step of a recipe; a tensor that is read twice counts where it is read first.
+    """Return the cost of every step of a recipe; a tensor that is read twice counts at its first use.
 
     Args:
         recipe: the steps.

@@ -96,7 +96,7 @@ def scales_name(weight: str) -> str:
 
 
 def is_addition(name: str) -> bool:
-    """Return whether a tensor holds scales or smoothing factors, which are no parameters of the model."""
+    """Return whether a tensor holds scales or smoothing factors, which are not parameters of the model."""
     return name.endswith((".int8_scales", ".smoothing"))
 
 
@@ -130,7 +130,7 @@ def quantized(
 
 
 def smoothing_factors(largest: Float32s, matrices: list[RowSource]) -> Float32s:
-    """Return what each column of the input is multiplied by: w^(1 - ALPHA) / a^ALPHA, w and a its largest values."""
+    """Return the factor of each column of the input: w^(1 - ALPHA) / a^ALPHA, w and a its largest values."""
     weights = np.max([np.abs(matrix[:].astype(np.float32)).max(axis=0) for matrix in matrices], axis=0)
     factors = np.maximum(weights, _SMALLEST) ** (1 - ALPHA) / np.maximum(largest, _SMALLEST) ** ALPHA
     return np.asarray(factors, np.float32)
@@ -169,7 +169,7 @@ class _Matrix:
 
 
 class Int8Matrix:
-    """A matrix [N, K] that is stored as codes; what it stands for, smoothing undone.
+    """A matrix [N, K] stored as codes, with smoothing undone when it is read.
 
     Args:
         codes: int8 [K, N].

@@ -31,15 +31,15 @@ Codes = NDArray[np.uint8]
 
 
 class RowSource(Protocol):
-    """What a tensor is read as: slicing it by rows gives arrays. A view of a file, or rows made on demand."""
+    """A tensor as it is read: slicing it by rows gives arrays. A view of a file, or rows made on demand."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows first."""
+        """The shape, rows first."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the arrays that slicing gives."""
+        """The dtype of the arrays that slicing gives."""
 
     def __getitem__(self, index: Any, /) -> Any:
         """Return rows as an array."""
@@ -69,7 +69,7 @@ def ranges_name(table: str, kind: Kind) -> str:
 
 
 def kind_of(names: Container[str], table: str) -> Kind | None:
-    """Return how a table of a file with these tensor names is quantized; None: it is not."""
+    """Return how a table of a file with these tensor names is quantized; None if it is not."""
     return next((kind for kind in LEVELS if ranges_name(table, kind) in names), None)
 
 
@@ -154,7 +154,7 @@ def codes(rows: NDArray[Any], scales: Floats, kind: Kind) -> Codes:
 
 
 def values(codes: Codes, scales: Floats) -> Floats:
-    """Return what codes stand for, float32 [..., d], in the arithmetic of the graphs.
+    """Return the values of codes, float32 [..., d], in the arithmetic of the graphs.
 
     Args:
         codes: uint8 [..., d], one code a byte.
@@ -195,18 +195,18 @@ class QuantizedTable:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the table the codes stand for."""
+        """The shape of the dequantized table."""
         rows, width = self.codes.shape
         return rows, width if self.kind == "int8" else 2 * width
 
     @property
     def ndim(self) -> int:
-        """Rows and columns."""
+        """2: rows and columns."""
         return 2
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the rows that indexing gives."""
+        """The dtype of the rows that indexing gives."""
         return np.dtype(np.float32)
 
     @property

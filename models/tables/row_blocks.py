@@ -18,13 +18,13 @@ Check = Callable[[], None]
 
 
 def never_cancel() -> None:
-    """Let every computation go on: a Check that never raises."""
+    """A Check that never raises, so that every computation goes on."""
 
 
 def blocks(
     table: RowSource, dtype: Any = np.float32, check: Check = never_cancel, values: int = BLOCK_VALUES
 ) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield the first row's index and the rows of each block, cast exactly to `dtype` or shared if that is their own.
+    """Yield the first row's index and the rows of each block, cast exactly to `dtype` or shared if they have it.
 
     Args:
         table: [V, d], finite.

@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FittedBlocks:
-    """What is behind the input layer of one checkpoint, with the file's tensor names.
+    """The steps after the input layer of one checkpoint, with the file's tensor names.
 
     Attributes:
         encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.

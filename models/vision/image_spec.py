@@ -60,7 +60,7 @@ class Image:
 
     @property
     def merge(self) -> int:
-        """Patches come in blocks of merge x merge."""
+        """The side of the blocks, merge x merge, in which patches are ordered."""
         return next((step.merge for step in self.steps if isinstance(step, AddGrid)), 1)
 
     def patches(self, height: int, width: int) -> tuple[int, int]:

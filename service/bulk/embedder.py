@@ -23,8 +23,8 @@ from service.observability.metrics import Metrics
 from service.registry import loading
 from service.settings import Settings
 
-ROWWISE_CHARACTERS = 1 << 15  # of texts that one run of a row-wise graph takes
-TOKEN_CHARACTERS = 4  # that a token has about
+ROWWISE_CHARACTERS = 1 << 15  # characters of the texts in one run of a row-wise graph
+TOKEN_CHARACTERS = 4  # approximate characters of a token
 SCORES = "scores"  # an output that is the activation of a classifier's logits
 RUNS_AHEAD = 4  # of one task, so that few batches are left half full
 

@@ -31,9 +31,9 @@ FORMATS = {
     ".ndjson": "json",
     ".txt": "text",
 }
-COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # of csv, json and text
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # compression of csv, json and text, by suffix
 TEXT = "text"  # the column of a .txt file, and the first guess elsewhere
-BLOCK_BYTES = 1 << 24  # a row of CSV or JSON may have so many
+BLOCK_BYTES = 1 << 24  # largest row of CSV or JSON, in bytes
 BATCH_ROWS = 1024
 
 
@@ -140,9 +140,9 @@ class Reader:
     def __init__(self, chosen: Columns, most_rows: int, most_characters: int) -> None:
         self._chosen, self._most_rows, self._most_characters = chosen, most_rows, most_characters
         self._path: Path | None = None
-        self._next = 0  # row of the file that comes next
+        self._next = 0  # number of the next row of the file
         self._batches: Iterator[pa.RecordBatch] = iter(())
-        self._left: pa.Table | None = None  # what of the last batch is not read
+        self._left: pa.Table | None = None  # unread rows of the last batch
 
     def windows(self, path: Path, start: int, rows: int) -> Iterator[pa.Table]:
         """Yield tables of consecutive rows, `rows` in all.
@@ -289,7 +289,7 @@ def _schema(path: Path) -> pa.Schema:
         batch = next(_read(path, None), None)
         if batch is None:
             raise StartError(f"{path} is empty")
-        if kind(path) == "csv":  # which has no types: all are texts
+        if kind(path) == "csv":  # a format without types: all values are texts
             return pa.schema([(name, pa.string()) for name in batch.schema.names])
         return batch.schema
 

@@ -19,9 +19,9 @@ from service.errors import InlayError, StartError
 
 WINDOW_ROWS = 4096
 WINDOW_CHARACTERS = 1 << 22
-TOKEN_BYTES = 1 << 27  # of one window's vectors, where each token has one
-WINDOWS_AHEAD = 2  # that are computed while one is written
-CALIBRATION_ROWS = 4096  # whose vectors say the ranges of int8 and uint8, where the model's card has none
+TOKEN_BYTES = 1 << 27  # bytes of one window's vectors, if each token has one
+WINDOWS_AHEAD = 2  # windows being computed while one is written
+CALIBRATION_ROWS = 4096  # rows that int8 and uint8 are calibrated on, if the model's card has no ranges
 FLOATS = {"float32": np.float32, "float16": np.float16}
 Progress = Callable[[int], None]
 
@@ -41,7 +41,7 @@ class Window(NamedTuple):
     tasks: Tasks
 
 
-class Worker:
+class PartComputer:
     """Computes parts of a run in one process.
 
     Args:
@@ -55,7 +55,7 @@ class Worker:
         self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
         most = WINDOW_CHARACTERS
-        if not self._embedder.kind.pooled:  # of which a character may be a token
+        if not self._embedder.kind.pooled:  # each character may be a token
             most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
         rows = min(WINDOW_ROWS, most)
         if embedder.kind.sparse and embedder.kind.input_bytes:

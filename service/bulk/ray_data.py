@@ -71,11 +71,11 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
-        self._worker = job.Worker(plan, output, open_embedder(plan.options.embed, folder, settings))
+        self._computer = job.PartComputer(plan, output, open_embedder(plan.options.embed, folder, settings))
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Compute a batch of parts; return the rows of each."""
         parts = [self._parts[int(number)] for number in batch["part"]]
-        self._worker.run(parts, lambda rows: None)
+        self._computer.run(parts, lambda rows: None)
         return {"rows": np.array([part.rows for part in parts], np.int64)}

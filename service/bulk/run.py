@@ -75,20 +75,20 @@ def _run(
     if whole is None:
         whole = _planned(options, files, embedder)
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
-    worker = job.Worker(whole, output, embedder)
+    computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
-    missing = [part for part in parts if not worker.target.finished(part)]
-    there = whole.rows - sum(part.rows for part in missing)
-    counted = _counting(progress, there, whole.rows)
+    missing = [part for part in parts if not computer.target.finished(part)]
+    found = whole.rows - sum(part.rows for part in missing)
+    count = _counting(progress, found, whole.rows)
     if ray is None:
-        worker.run(missing, counted)
+        computer.run(missing, count)
     else:
         from service.bulk import ray_data
 
-        ray_data.run(whole, missing, output, folder, settings, *ray, counted)
+        ray_data.run(whole, missing, output, folder, settings, *ray, count)
     if outputs.is_file(output):
-        worker.target.merge(parts, output)
-    return whole.rows, there
+        computer.target.merge(parts, output)
+    return whole.rows, found
 
 
 def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:

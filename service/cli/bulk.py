@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from service.bulk.run import Progress
     from service.settings import Settings
 
-REPORT_SECONDS = 10.0  # between lines where stderr is no terminal
-FEW_TEXTS = 100  # below which a note says that ranges may be too narrow, as sentence-transformers warns
+REPORT_SECONDS = 10.0  # seconds between lines if stderr is no terminal
+FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
 INPUT_TYPE = partial(
     option, "what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"
@@ -183,7 +183,7 @@ def _progress() -> "Iterator[Progress]":
     """Yield a function that shows rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
     with stoppable():
         if not sys.stderr.isatty():
-            yield _Lines()
+            yield _ProgressLines()
             return
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -196,20 +196,20 @@ def _progress() -> "Iterator[Progress]":
             yield lambda done, total: bar.update(task, completed=done, total=total, rate=bar.tasks[0].speed or 0.0)
 
 
-class _Lines:
+class _ProgressLines:
     """Prints the progress as lines on stderr."""
 
     def __init__(self) -> None:
         self._began: tuple[float, int] | None = None
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if self._began is None:
             self._began = now, done
-        if now - self._told < REPORT_SECONDS:
+        if now - self._printed < REPORT_SECONDS:
             return
-        self._told = now
+        self._printed = now
         rate = (done - self._began[1]) / (now - self._began[0])
         left = f"{(total - done) / rate:.0f} s left" if rate else ""
         print(f"{done:,} of {total:,} rows, {rate:,.0f} rows/s, {left}", file=sys.stderr, flush=True)

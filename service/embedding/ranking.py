@@ -75,7 +75,7 @@ class Reading(NamedTuple):
         max_document_tokens: of the second part.
         max_chunks: of a document that does not fit beside its query; None: it is cut.
         instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
-            so `direction` left is refused.
+            so `direction` left is refused. Other models ignore the instruction.
         cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
     """
 
@@ -88,6 +88,11 @@ class Reading(NamedTuple):
     max_chunks: int | None = None
     instruction: str | None = None
     cosine: bool = False
+
+    @property
+    def options(self) -> EmbedOptions:
+        """How the texts are cut."""
+        return EmbedOptions((), self.truncate, self.direction, max_tokens=self.max_tokens or None)
 
 
 # ---- what a model can do
@@ -179,35 +184,6 @@ async def classify(
     return Labelled(scores, classifier.labels, result)
 
 
-async def _read(
-    embedder: Embedder,
-    model: Model,
-    query: str,
-    pairs: Sequence[tuple[str, str]],
-    context: RequestContext,
-    reading: Reading,
-) -> Ranks:
-    """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
-    card = model.card
-    options = EmbedOptions((), reading.truncate, reading.direction, max_tokens=reading.max_tokens or None)
-    classifier = _ranker(card)
-    if classifier is None:
-        if card.multi_vector is None:
-            raise not_a_ranker(card)
-        documents = [document for _, document in pairs]
-        return await rank_by_maxsim(embedder, model, query, documents, context, options)
-    texts, template = [Text(*pair) for pair in pairs], classifier.template
-    _check_template(card, template, reading)
-    if template:
-        inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
-        making = template, model.tokenizer, texts, reading.instruction
-        texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
-    options = options._replace(special_tokens=template is None)
-    how = reading.activation or classifier.activation
-    scores, result = await _scored(embedder, model, texts, context, options, how)
-    return Ranks(scores[:, 0], result)
-
-
 async def _scored(
     embedder: Embedder,
     model: Model,
@@ -222,17 +198,17 @@ async def _scored(
     return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64)), result
 
 
-def _check_template(card: Card, template: PairTemplate | None, reading: Reading) -> None:
+def _check_template(card: Card, template: PairTemplate, reading: Reading) -> None:
     """Raise ConflictingFields for an instruction, or a side to cut, that the model's template has no place for."""
     instruction = reading.instruction
-    if instruction is not None and template and template.instruction is None:
+    if instruction is not None and template.instruction is None:
         raise ConflictingFields(
             f"is {instruction[:40]!r}",
             field=("instruction",),
             allowed=f"{card.name} reads a query and a document alone",
             remedy="leave it out",
         )
-    if template and reading.direction == "left":
+    if reading.direction == "left":
         raise ConflictingFields(
             "is left",
             field=("truncation_direction",),
@@ -362,18 +338,30 @@ class Scorer:
     async def _read(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
     ) -> Ranks:
-        if _ranker(model.card) and reads_pairs(model.card):
-            reading = reading._replace(instruction=None)  # a cross-encoder reads none
-        return await _read(self._embedder, model, pairs[0][0], pairs, context, reading)
+        """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
+        card, classifier = model.card, _ranker(model.card)
+        if classifier is None:
+            if card.multi_vector is None:
+                raise not_a_ranker(card)
+            documents = [document for _, document in pairs]
+            return await rank_by_maxsim(self._embedder, model, pairs[0][0], documents, context, reading.options)
+        texts, template = [Text(*pair) for pair in pairs], classifier.template
+        if template:
+            _check_template(card, template, reading)
+            inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
+            making = template, model.tokenizer, texts, reading.instruction
+            texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
+        options = reading.options._replace(special_tokens=template is None)
+        how = reading.activation or classifier.activation
+        scores, result = await _scored(self._embedder, model, texts, context, options, how)
+        return Ranks(scores[:, 0], result)
 
     async def _cosines(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
     ) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
-        options = EmbedOptions(
-            (POOLED,), reading.truncate, reading.direction, normalize=True, max_tokens=reading.max_tokens or None
-        )
+        options = reading.options._replace(outputs=(POOLED,), normalize=True)
         request = EmbedRequest([Text(text) for text in numbers], model.card.name, options)
         result = await self._embedder.embed(request, context)
         rows = result.outputs[0].rows.astype(np.float64)

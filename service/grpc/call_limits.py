@@ -12,9 +12,9 @@ from typing import Protocol
 
 from service.errors import Overloaded
 
-CALLS_ALONE = 16  # in a row: then there is one caller, who waits for each answer
-SLOW_SECONDS = 5.0  # after which a message that is still coming gives way to one that waits to be read
-CALLS_PER_REQUEST = 2  # of those admitted at a time: others are arriving or being sent
+CALLS_ALONE = 16  # single calls in a row that show a lone caller, who waits for each answer
+SLOW_SECONDS = 5.0  # seconds after which a message that is still coming gives way to one that waits to be read
+CALLS_PER_REQUEST = 2  # calls per admitted request: others are arriving or being sent
 
 
 class LimitedCall(Protocol):

@@ -33,9 +33,9 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
 
 REQUEST_ID_KEY = "x-request-id"
-UNCOUNTED_BYTES = 65536  # of a message
-DECODED_SIZE = 8  # times the bytes of a message that it may take as Python has it: an id of one byte takes eight
-COPIES = 2  # of an answer: its rows or grpc's own, and the message
+UNCOUNTED_BYTES = 65536  # largest message that is not counted
+DECODED_SIZE = 8  # a decoded message takes up to so many times its bytes: an id of one byte takes eight
+COPIES = 2  # copies of an answer: its rows or grpc's own copy, and the message
 OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
 Metadata = Sequence[tuple[str, str | bytes]]
 GrpcContext = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
@@ -95,7 +95,7 @@ class Call:
     _peer = ""
     _reading: asyncio.Future[Any] | None = None
     _gives_way = False
-    _context: RequestContext | None = None  # of the request that is being answered
+    _context: RequestContext | None = None  # context of the request that is being answered
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from service.errors import Malformed, TooLarge
 
-INLINE_BYTES = 65536  # of a message that is parsed on the event loop
+INLINE_BYTES = 65536  # largest message that is parsed on the event loop
 
 MAX_FIELDS, MAX_NUMBERS = 1 << 18, 1 << 22
 """The most fields of one message and of the messages in it, repeated ones each, and the most packed numbers."""

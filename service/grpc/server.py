@@ -26,9 +26,9 @@ from service.security.api_keys import Key, Keys
 from service.security.tls import Pem, Renewed, files
 from service.settings import Settings
 
-HEALTH_SECONDS = 5.0  # between checks whether the models answer
-ARRIVED_SECONDS = 0.05  # without a new call: none has arrived that grpc would end with CANCELLED (grpc/grpc#41785)
-MAX_ARRIVED_SECONDS = 1.0  # where clients never cease to call
+HEALTH_SECONDS = 5.0  # seconds between checks whether the models answer
+ARRIVED_SECONDS = 0.05  # seconds without a new call that show that grpc would end none with CANCELLED (grpc/grpc#41785)
+MAX_ARRIVED_SECONDS = 1.0  # most seconds of that, if clients never cease to call
 LEAST_CLIENT_MILLISECONDS = 1000  # with 1, handshakes and pings fail on a busy machine, and clients hang (grpcio 1.85)
 log = logging.getLogger(__name__)
 BEARER = b"bearer "

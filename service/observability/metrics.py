@@ -25,7 +25,7 @@ __all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
 """The status that a scrape shows with 0 before the first request of a method."""
-MAX_PASSES = 64  # of one stream that become spans
+MAX_PASSES = 64  # passes of one stream that become spans
 GATE = "gate"
 """The method of requests that are refused before their method is known."""
 
@@ -92,7 +92,7 @@ class Metrics:
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store or MetricStore()
         self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
-        self._stages: dict[str, list[Histogram]] = {}  # by model
+        self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._watched: dict[Key, Callable[[], float]] = {}
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))

@@ -10,7 +10,7 @@ from service.context import ServiceContext
 from service.process.memory_trimmer import MemoryTrimmer
 from service.registry.store_watcher import StoreWatcher
 
-LOOK_SECONDS = 5.0  # between looks at the memory of this process
+LOOK_SECONDS = 5.0  # seconds between looks at the memory of this process
 log = logging.getLogger(__name__)
 
 

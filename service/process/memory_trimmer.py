@@ -19,10 +19,10 @@ from service.observability.process_stats import private_bytes
 from service.registry import warmup
 from service.registry.registry import ModelRegistry
 
-BUSY_SECONDS = 60.0  # between two times that memory is given back while requests are served
+BUSY_SECONDS = 60.0  # seconds between two returns of memory while requests are served
 GROWTH_BYTES = 4 * 2**20  # of private memory, since it was given back
 RUN_SECONDS = 5.0  # for a model's run; where it takes longer, the next run gives back
-MAPPED_SECONDS = 15.0  # between looks at the mapped files
+MAPPED_SECONDS = 15.0  # seconds between looks at the mapped files
 
 
 class MemoryTrimmer:
@@ -49,9 +49,9 @@ class MemoryTrimmer:
         self._active = active
         self._private = private
         self._clock = clock
-        self._lowest_bytes = -math.inf  # since memory was given back
+        self._lowest_bytes = -math.inf  # lowest private bytes since memory was returned
         self._trimmed = -math.inf
-        self._held = False  # whether requests were being served when memory was given back
+        self._held = False  # whether requests were served when memory was returned
         self._reported = -math.inf
 
     async def look(self) -> None:

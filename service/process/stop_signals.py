@@ -13,7 +13,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 DRAIN = signal.SIGUSR1
 """Tells a worker to fail its probes and to serve on; one that still loads ends."""
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
-LAME_DUCK_SECONDS = 0.2  # from the stop to the closing of idle connections: clients see `connection: close`
+LAME_DUCK_SECONDS = 0.2  # seconds until idle connections close after a stop; clients see `connection: close`
 log = logging.getLogger(__name__)
 
 

@@ -21,7 +21,7 @@ HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 15.0  # without a heartbeat: a worker is stopped (SIGSTOP) or hangs with the GIL held, and is killed
 SHORT_LIFE_SECONDS = 10.0
 MAX_PAUSE_SECONDS = 16.0
-STOP_SECONDS = 5.0  # beyond what a worker has for its requests in flight
+STOP_SECONDS = 5.0  # seconds beyond a worker's time for its requests in flight
 log = logging.getLogger(__name__)
 _spawn = multiprocessing.get_context("spawn")
 
@@ -88,7 +88,7 @@ class Supervisor:
         self.stopping = False
         self._failed = False
         self._pauses: dict[int, float] = {}  # before the next start of places whose worker did not live long
-        self._due: dict[int, float] = {}  # when a place gets its next worker
+        self._due: dict[int, float] = {}  # time at which a place gets its next worker
         self._looked = monotonic()
 
     def run(self) -> int:
@@ -193,10 +193,10 @@ class Supervisor:
         workers = [worker for worker in self.workers if worker]
         for worker in workers:
             worker.process.terminate()
-        told = monotonic()
-        _wait_until(told + LAME_DUCK_SECONDS, workers)  # then they take no more connections
+        stopping_at = monotonic()
+        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
         self._on_stop()
-        _wait_until(told + self._stop_seconds + STOP_SECONDS, workers)
+        _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():
                 log.error("worker %s did not stop: killed", worker.process.pid)

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-BEATS = 4  # in the allowed time
+BEATS = 4  # checks within the allowed time
 EXIT_CODE = 70  # EX_SOFTWARE of sysexits.h
 LOG_SECONDS = 2.0
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ BFLOAT16 = {FASTER, "avx512_bf16"}
 CLOSE_ENOUGH = 0.9999  # least cosine with which `auto` takes OpenVINO
 TOO_FAR = 0.99  # least cosine with which it is served at all
 RANDOM_LENGTHS = (3, 16, 17, 40)
-MOST_TEXTS = 16  # that a model is measured with when it is loaded, of those that int8 encoders are judged by
+MOST_TEXTS = 16  # texts that a loaded model is measured with, from those that int8 encoders are judged by
 
 Load = Callable[[Card], Engine]
 

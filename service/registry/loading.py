@@ -30,8 +30,8 @@ from service.settings import Settings, available_memory
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
-TWICE_SHARE = 16  # of a worker's memory: a model up to this size has its encoder's weights in memory twice
-MAX_READS = 5  # of a folder that is replaced by a new export while it is read
+TWICE_SHARE = 16  # models up to 1/16 of a worker's memory have their encoder's weights in memory twice
+MAX_READS = 5  # attempts to read a folder that is replaced by new exports meanwhile
 
 
 def load_model(folder: Path, settings: Settings, threads: int, metrics: Metrics) -> Model:

@@ -14,7 +14,7 @@ from service.registry import warmup
 
 VERDICT_SECONDS = 1.0
 PROOF_SECONDS = 5.0  # a run that succeeded within them proves that a busy graph works
-WARMUP_SECONDS = 3.0  # of one forward pass; a probe rarely waits longer
+WARMUP_SECONDS = 3.0  # seconds for one forward pass; a probe rarely waits longer
 log = logging.getLogger(__name__)
 
 

@@ -28,7 +28,7 @@ from service.registry.loading import load_model
 from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
-WARMUP_SECONDS = 120.0  # of a new model, whose files may come from a slow disk
+WARMUP_SECONDS = 120.0  # seconds for the warm-up of a new model, whose files may come from a slow disk
 DEFAULT_VARIABLE = "INLAY_DEFAULT_MODEL"
 LONGEST_COMPARED = 64  # characters of an unknown name that similar names are looked up for
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ class ModelRegistry:
             return
         model, version = self.models.get(name), await asyncio.to_thread(store.export_version, folder)
         if model and model.version == version:
-            self._reasons.pop(name, None)  # of another version that was here for a while
+            self._reasons.pop(name, None)  # the reason why another version, now gone, could not be loaded
         elif self._unloaded_versions.get(name) != version:
             await self._load_now(name, check_files=True)
 

@@ -27,7 +27,7 @@ CHUNK_ROWS = 128
 # the mapped file, which workers share: a Qwen3 of 0.6 B parameters is loaded in 0.5 s instead of 6 and takes 0.06 GB
 # instead of 1.8, but 24 tokens take 1.45 times as long, 192 tokens 1.37 times and 512 as long.
 MAX_PACKED = 3 << 29
-FEW_ROWS = 32  # for which one segment id for all rows saves less than it takes to find that it is one: 0.5 µs
+FEW_ROWS = 32  # rows for which a single segment id saves less than the 0.5 µs that it takes to find it
 
 
 class Sessions(dict[str, ort.InferenceSession]):

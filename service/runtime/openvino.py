@@ -65,7 +65,7 @@ class OpenVinoEngine:
         self._name = name
         self._rows = rows
         self._input_layer, self._inputs = input_layer
-        self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # that no run is using
+        self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # requests that no run is using
         self._to_shrink = 0  # runs that are still to give memory back
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:

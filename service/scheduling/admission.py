@@ -7,8 +7,8 @@ from typing import Any
 from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
 
-FIRST_CHARACTERS_PER_TOKEN = 4.0  # until texts of the model have been tokenized
-NEWEST_WEIGHT = 0.05  # of the newest request in that estimate
+FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
+NEWEST_WEIGHT = 0.05  # weight of the newest request in that estimate
 SPECIAL_TOKENS = 2
 
 

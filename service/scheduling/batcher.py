@@ -20,11 +20,11 @@ from weakref import WeakSet
 from service.errors import EngineFailure
 from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
 
-GATHERING_TURNS = 6  # of the event loop without a new request: then no other is readable
-SINGLE_CALLER_TURNS = 1  # the same where the last run had one item: each turn costs its caller 4 µs
+GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
+SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
-abandoned: WeakSet[Future[Any]] = WeakSet()  # of all models, since a thread outlives an exchanged model
+abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a thread outlives an exchanged model
 
 
 def abandoned_runs() -> int:
@@ -161,11 +161,11 @@ class Batcher(Generic[Item, Result]):
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
         self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
-        self._under_way: dict[int, _Run[Item, Result]] = {}  # by number; a stuck run is given up by leaving it out
+        self._under_way: dict[int, _Run[Item, Result]] = {}  # runs by number; a stuck run is abandoned by removing it
         self._single_item = True  # the last run was of one item
         self._gathering = False  # a batch is about to be taken,
         self._staggered = False  # for which a request came whose protocol delivers calls over several turns
-        self._run_number = 0  # of the newest run in a thread
+        self._run_number = 0  # number of the newest run in a thread
         self._idle_until = 0.0  # when the next run could have begun
         self._loop: asyncio.AbstractEventLoop | None = None  # asking asyncio each time is a system call (3.11)
 

@@ -17,7 +17,7 @@ from service.errors import DeadlineExceeded, Overloaded
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 NEVER = float("-inf")
-RATE_WEIGHT = 0.2  # of the newest full batch in the drain rate
+RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
 LOOK_AHEAD = 4  # batches of items, by turn, of which like ones are chosen: padded graphs compute 10 to 20 % fewer rows
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
@@ -26,8 +26,8 @@ SLOWDOWN = 64  # a request may be delayed by this many times its own run time, a
 CALM_FRACTION = 9  # this part, and
 OVERLOADED_FRACTION = 90  # this part after a refusal, until there was none
 HOLD_FRACTION = 15  # for this part of max_seconds
-FULL_BATCHES = 1.5  # may always be queued, so that the next run is a full one
-MAX_RETRY_SECONDS = 10.0  # that other refused requests add to a retry: many of them may never come
+FULL_BATCHES = 1.5  # full batches that may always be queued, so that the next run is a full one
+MAX_RETRY_SECONDS = 10.0  # most seconds that other refused requests add to a retry: many of them may never come
 
 
 class ItemTimes:
@@ -135,9 +135,9 @@ class FairQueue(Generic[Item, Result]):
     ) -> None:
         self._max_cost, self._max_requests = max_cost, max_requests
         self._max_seconds, self._full_cost = max_seconds, full_cost
-        self._callers: dict[str, Caller[Item, Result]] = {}  # with something queued or reserved
-        self._turns: dict[str, float] = {}  # of callers that left after more than their share, the oldest first
-        self._number = 0  # of the newest item or caller
+        self._callers: dict[str, Caller[Item, Result]] = {}  # callers with queued or reserved work
+        self._turns: dict[str, float] = {}  # turns of callers that left after more than their share, the oldest first
+        self._number = 0  # number of the newest item or caller
         self._now = 0.0  # virtual time
         self._refused_at = self._next_retry = NEVER
         self.requests = self.items = self.cost = self.reserved = 0

@@ -13,7 +13,7 @@ from service.errors import Overloaded, TooLarge
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
-LARGE_SHARE = 7 / 8  # of the budget, for all others: clients that read large answers slowly leave room for small ones
+LARGE_SHARE = 7 / 8  # share of the budget for larger requests: slow readers of large answers leave room for small ones
 
 
 class Call(Protocol):

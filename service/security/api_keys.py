@@ -20,8 +20,8 @@ from service.request_context import RequestContext
 from service.security.file_changes import FileChanges
 from service.settings import Settings
 
-NEWEST_WEIGHT = 0.1  # of a request's time in the mean of a key's requests
-FIRST_SECONDS = 0.1  # taken for that mean until a request was timed
+NEWEST_WEIGHT = 0.1  # weight of a request's time in the mean of a key's requests
+FIRST_SECONDS = 0.1  # seconds assumed for that mean until a request was timed
 MIN_CHARACTERS = 16  # guesses are not slowed down; shorter keys are warned of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")

@@ -128,8 +128,8 @@ def _cohere(data: bytes) -> None:
 
 
 def _tei(data: bytes) -> None:
-    kind, value = TEI[(data[:1] or b"\0")[0] % len(TEI)], parse_json(data[1:])
-    body = tei.similarity_body(value) if kind is tei.SimilarityBody else validated(kind, value)
+    kind = TEI[(data[:1] or b"\0")[0] % len(TEI)]
+    body = tei.similarity_body(data[1:])[0] if kind is tei.SimilarityBody else validated(kind, parse_json(data[1:]))
     if isinstance(body, tei.DecodeBody):
         tei.id_lists(body.ids)
 

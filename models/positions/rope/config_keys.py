@@ -63,7 +63,7 @@ class Source:
         return next((self.data[name] for name in (key, *ALIASES.get(key, ())) if self.data.get(name) is not None), None)
 
     def has(self, key: str) -> bool:
-        """Return whether the key is present under any of its names; it may be null."""
+        """Return whether the key is present under any of its names, even as null."""
         return any(name in self.data for name in (key, *ALIASES.get(key, ())))
 
     def count(self, key: str) -> int | None:

@@ -39,13 +39,13 @@ class Unscaled:
     seq_len: int | None
 
     def powers(self, theta: Any = None, denominator: int | None = None, count: int | None = None) -> Array:
-        """Return theta^(2i/denominator) for i < count; by default with the own theta, rotary_dim and every pair."""
+        """Return theta^(2i/denominator) for i < count; by default with the rope's theta, rotary_dim and every pair."""
         pairs = self.rotary_dim // 2 if count is None else count
         exponents = self.numbers.array(range(0, 2 * pairs, 2)) / self.numbers.scalar(denominator or self.rotary_dim)
         return self.numbers.power(self.theta if theta is None else theta, exponents)
 
     def plain(self, theta: Any = None) -> Array:
-        """Return theta^(-2i/rotary_dim), by default with the own theta."""
+        """Return theta^(-2i/rotary_dim), by default with the rope's theta."""
         return self.numbers.divide(1, self.powers(theta))
 
     def stretched(self, stretch: Any) -> Array:

@@ -11,12 +11,12 @@ from itertools import islice
 from time import time
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.ranking import Ranks, Scorer
-from service.errors import EmptyRequest, FieldPath, MissingField, TooManyInputs, WrongType
+from service.errors import FieldPath, MissingField, WrongType
 from service.http import ignored_fields
 from service.http.formats import JSON
 from service.http.response import Response, json_response
@@ -27,9 +27,9 @@ from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
+from service.protocols.inlay.vllm_fields import PairsBody, Usage
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
-UNNAMED = ("", vllm_fields.NOT_SPECIFIED)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
 DOCUMENTS = {"query": "What is a panda?", "documents": ["A bear that eats bamboo.", "A city."], "top_n": 1}
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -53,14 +53,11 @@ ABOUT = (
 )
 
 
-class CohereRerankBody(BaseModel):
-    """A query and the documents to rank. Other fields are ignored, and named in a header."""
-
-    model_config = ConfigDict(strict=True)
+class CohereRerankBody(PairsBody):
+    """A query and the documents to rank."""
 
     query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
-    model: vllm_fields.ModelName = None
     top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
     return_documents: bool | None = Field(
         None, description="true repeats each document in its result; left out: /rerank alone does"
@@ -68,18 +65,10 @@ class CohereRerankBody(BaseModel):
     rank_fields: list[str] | None = Field(
         None, description="names of the fields of objects that are read, one after the other"
     )
-    max_tokens_per_doc: vllm_fields.TokenLimit = None
-    max_tokens_per_query: vllm_fields.TokenLimit = None
     max_chunks_per_doc: int | None = Field(
         None, ge=1, description="an integer from 1: a long document is split into so many chunks; the best one counts"
     )
-    instruction: vllm_fields.Instruction = None
     truncation: bool | None = Field(None, description="true cuts what is too long, false refuses it")
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="-1 cuts a pair to what the model reads, an integer from 1 to so many"
-    )
-    truncation_side: vllm_fields.TruncationSide = None
-    use_activation: vllm_fields.UseActivation = None
     raw_scores: bool | None = Field(
         None, description="true leaves scores as the model gives them; infinity's, whose documents are texts"
     )
@@ -93,13 +82,6 @@ class RankedDocument(BaseModel):
     document: Any = Field(None, description='{"text": …}, the object that was sent, or infinity\'s text')
 
 
-class RankedUsage(BaseModel):
-    """The tokens that were read, special ones included, a query once for each document."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class CohereRanking(BaseModel):
     """The documents, the best first."""
 
@@ -108,7 +90,7 @@ class CohereRanking(BaseModel):
     created: int
     model: str
     results: list[RankedDocument]
-    usage: RankedUsage
+    usage: Usage
     meta: dict[str, Any] = Field(description="Cohere's api_version, billed_units and tokens")
 
 
@@ -168,31 +150,21 @@ class RerankHandler:
         size = len(request.body)
         ranking = await inline_or_in_thread(size, read, data, self._max_inputs)
         body = ranking.body
-        model = self._registry.get(None if body.model in UNNAMED else body.model)
+        model = self._registry.get(body.named)
         pairs = [(body.query, text) for text in ranking.texts]
-        reading = vllm_fields.reading(body, body.truncation, body.raw_scores, body.max_chunks_per_doc)
+        reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
         ranks = await self._scorer.score(model, pairs, request.context, reading)
         shown = self._with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
-        headers = ignored_fields.headers(name for name in data if name not in CohereRerankBody.model_fields)
-        return await inline_or_in_thread(size if shown else 0, json_response, document, 200, headers)
+        return await inline_or_in_thread(size if shown else 0, json_response, document, 200, body.ignored(data))
 
 
 def read(data: Any, max_inputs: int) -> Ranking:
     """Return the Ranking in a JSON value; raise BadRequest if it is invalid."""
     body = validated(CohereRerankBody, data)
-    documents = [body.documents] if isinstance(body.documents, str) else body.documents
-    if type(documents) is not list:
-        raise WrongType(f"is {quoted(documents)}", field=("documents",), allowed=f"send a list of {FORMS}")
-    if not documents:
-        raise EmptyRequest("is empty", field=("documents",), remedy="send one document at least")
-    if len(documents) > max_inputs:
-        raise TooManyInputs(
-            f"holds {len(documents)} documents",
-            field=("documents",),
-            allowed=f"this server takes {max_inputs} a request",
-            remedy="send fewer",
-        )
+    if type(body.documents) not in (str, list):
+        raise WrongType(f"is {quoted(body.documents)}", field=("documents",), allowed=f"send a list of {FORMS}")
+    documents = vllm_fields.listed("documents", body.documents, max_inputs, "document")
     texts = [_text(document, index, body.rank_fields or ()) for index, document in enumerate(documents)]
     return Ranking(body, documents, texts)
 
@@ -231,7 +203,7 @@ def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> 
         "created": int(time()),
         "model": ranks.result.model,
         "results": results,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": vllm_fields.usage(tokens),
         "meta": {
             "api_version": {"version": "1" if request.path.startswith("/v1/") else "2"},
             "billed_units": {"search_units": math.ceil(len(documents) / SEARCH_UNIT)},

@@ -1,33 +1,80 @@
-"""Fields of vLLM's bodies that several protocols read: how to cut texts, how to read pairs, and raw scores."""
+"""Fields of vLLM's bodies, and parts of answers, that several protocols share: cutting, pairs, raw scores, labels."""
 
-from typing import Annotated, NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from models.recipes.heads import ScoreActivation
-from service.embedding.ranking import Reading
+from service.embedding.ranking import Labelled, Reading
 from service.embedding.requests import Direction
+from service.errors import EmptyRequest, TooManyInputs
+from service.http import ignored_fields
+from service.http.response import Headers
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
-UseActivation = Annotated[bool | None, Field(description="false leaves scores as the model gives them")]
-TruncationSide = Annotated[
-    str | None, Field(pattern="^(left|right)$", description="right keeps the beginning, left the end")
-]
-TokenLimit = Annotated[int | None, Field(ge=0, description="an integer from 0, which is no limit")]
-Instruction = Annotated[str | None, Field(description="a text: what a causal reranker is to judge by")]
 RequestId = Annotated[str | None, Field(description="a text: becomes part of the response's id")]
 
 
-class PairFields(Protocol):
-    """The fields of a body that say how pairs of texts are read and scored."""
+class ScoredBody(BaseModel):
+    """The fields that every body of scores has. Other fields are ignored, and named in a header."""
 
-    use_activation: bool | None
-    truncate_prompt_tokens: int | None
-    truncation_side: str | None
-    max_tokens_per_query: int | None
-    max_tokens_per_doc: int | None
-    instruction: str | None
+    model_config = ConfigDict(strict=True)
+
+    model: ModelName = None
+    use_activation: bool | None = Field(None, description="false leaves scores as the model gives them")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
+    )
+    truncation_side: str | None = Field(
+        None, pattern="^(left|right)$", description="right keeps the beginning, left the end"
+    )
+
+    @property
+    def named(self) -> str | None:
+        """The name of the model; None: the body names none."""
+        return named(self.model)
+
+    def ignored(self, sent: Iterable[str]) -> Headers:
+        """Return the header that names the fields of a body which are not among these."""
+        return ignored_fields.headers(name for name in sent if name not in type(self).model_fields)
+
+
+class PairsBody(ScoredBody):
+    """The fields that every body of pairs has: of a query and documents, or of two texts each."""
+
+    max_tokens_per_query: int | None = Field(None, ge=0, description="an integer from 0, which is no limit")
+    max_tokens_per_doc: int | None = Field(None, ge=0, description="an integer from 0, which is no limit")
+    instruction: str | None = Field(None, description="a text: what a causal reranker is to judge by")
+
+    def reading(self, truncate: bool | None = None, raw: bool | None = None, max_chunks: int | None = None) -> Reading:
+        """Return how the pairs are read; a model of sentence vectors scores them by their cosines, as in vLLM.
+
+        Args:
+            truncate: whether to cut where `truncate_prompt_tokens` does not say.
+            raw: whether another field asks for raw scores.
+            max_chunks: of a long document.
+        """
+        how = cut(self.truncate_prompt_tokens, self.truncation_side, truncate)
+        return Reading(
+            how.truncate,
+            how.direction,
+            activation(raw, self.use_activation is False),
+            how.max_tokens,
+            max_query_tokens=self.max_tokens_per_query,
+            max_document_tokens=self.max_tokens_per_doc,
+            max_chunks=max_chunks,
+            instruction=self.instruction,
+            cosine=True,
+        )
+
+
+class Usage(BaseModel):
+    """The number of tokens that the model read, special tokens included; of pairs, a query once for each document."""
+
+    prompt_tokens: int
+    total_tokens: int
 
 
 class Cut(NamedTuple):
@@ -44,36 +91,48 @@ def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> C
     Args:
         tokens: `truncate_prompt_tokens`: -1 for as many as the model reads; None or 0: it does not say.
         side: `truncation_side`.
-        truncate: whether to cut if `tokens` does not say.
+        truncate: whether to cut where `tokens` does not say.
     """
     most = tokens if tokens and tokens > 0 else None
     return Cut(True if tokens else truncate, "left" if side == "left" else "right", most)
 
 
+def named(model: str | None) -> str | None:
+    """Return the `model` of a body; None: it names none."""
+    return None if model == NOT_SPECIFIED else model
+
+
 def activation(*raw: bool | None) -> ScoreActivation | None:
-    """Return the activation of scores: none if a field asks for raw scores; None: the model's own."""
+    """Return what is made of a model's scores: nothing where one field asks for raw ones; None: the model's own."""
     return "identity" if any(raw) else None
 
 
-def reading(
-    body: PairFields, truncate: bool | None = None, raw: bool | None = None, max_chunks: int | None = None
-) -> Reading:
-    """Return how the pairs of a body are read; models of sentence vectors score them by cosine, as in vLLM.
+def usage(tokens: int) -> dict[str, int]:
+    """Return the `usage` of an answer."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def listed(name: str, texts: str | list[Any], max_inputs: int, what: str = "text") -> list[Any]:
+    """Return one text, or a list of them, as a list.
 
     Args:
-        truncate: whether to cut if `truncate_prompt_tokens` does not say.
-        raw: whether another field asks for raw scores.
-        max_chunks: largest number of chunks of a long document.
+        what: an item is, for errors.
+
+    Raises:
+        BadRequest: the list is empty, or holds more than this server takes.
     """
-    how = cut(body.truncate_prompt_tokens, body.truncation_side, truncate)
-    return Reading(
-        how.truncate,
-        how.direction,
-        activation(raw, body.use_activation is False),
-        how.max_tokens,
-        max_query_tokens=body.max_tokens_per_query,
-        max_document_tokens=body.max_tokens_per_doc,
-        max_chunks=max_chunks,
-        instruction=body.instruction,
-        cosine=True,
-    )
+    items = [texts] if isinstance(texts, str) else texts
+    if not items:
+        raise EmptyRequest("is empty", field=(name,), remedy=f"send one {what} at least")
+    if len(items) > max_inputs:
+        allowed = f"this server takes {max_inputs} a request"
+        raise TooManyInputs(f"holds {len(items)} {what}s", field=(name,), allowed=allowed, remedy="send fewer")
+    return items
+
+
+def best_labels(labelled: Labelled, top_k: int | None = None) -> list[list[dict[str, Any]]]:
+    """Return the best `top_k` labels of each text with their scores, as TEI and infinity have them; None: all."""
+    return [
+        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
+        for index in range(len(labelled.scores))
+    ]

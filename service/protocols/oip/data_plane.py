@@ -74,18 +74,6 @@ class DataPlane:
             return error.without_frames()
         return None
 
-    def server(self, *_: str) -> dict[str, Any]:
-        """Return the server's metadata."""
-        return metadata.server(self.context.version, self.context.settings)
-
-    def metadata(self, name: str, version: str) -> dict[str, Any]:
-        """Return a model's metadata."""
-        return metadata.model_metadata(self.model(name, version))
-
-    def config(self, name: str, version: str) -> dict[str, Any]:
-        """Return a model's configuration in Triton's format."""
-        return metadata.model_config(self.model(name, version))
-
     def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model, or of all that are loaded."""
         names = [self.model(name, version).card.name] if name else list(self.context.registry.models)

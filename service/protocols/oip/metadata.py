@@ -16,7 +16,7 @@ TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 Tensors = list[dict[str, Any]]
 
 
-def server(version: str, settings: Settings) -> dict[str, Any]:
+def server_metadata(version: str, settings: Settings) -> dict[str, Any]:
     """Return the server's metadata, with its extensions."""
     repository = ["model_repository"] if settings.model_control == "explicit" else []
     return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from service.embedding.model import Model
 from service.errors import InlayError
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response, json_response
@@ -17,6 +18,7 @@ from service.protocols.oip import bodies
 from service.protocols.oip.bodies import EXAMPLES, InferRequest, InferResponse, TensorDescription
 from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import OipError, render_error
+from service.protocols.oip.metadata import model_config, model_metadata, server_metadata
 
 PREFIX = "/v2"
 MODEL = f"{PREFIX}/models/{{name}}"
@@ -63,16 +65,33 @@ INDEX = {"type": "array", "items": _object(name=TEXT, version=TEXT, state=STATE,
 
 def routes(plane: DataPlane) -> RouteGroup:
     """Return the routes under /v2."""
-    rows = (*_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
+    rows = (*_probe_routes(plane), *_metadata_routes(plane), *_infer_routes(plane), *_repository_routes(plane))
     return RouteGroup(rows, render_error, (PREFIX,), (OipError, JSON))
 
 
-def _metadata_routes(plane: DataPlane) -> list[Route]:
+def _probe_routes(plane: DataPlane) -> list[Route]:
     async def live(request: Request) -> Response:
         return json_response({"live": True})
 
     async def ready(request: Request) -> Response:
         return _probed(await plane.why_not_ready(), {"ready": True})
+
+    probe = partial(_rows, verb="GET", tag=OIP, admitted=False, probe=True, needs_key=False)
+    return [
+        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
+        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
+    ]
+
+
+def _metadata_routes(plane: DataPlane) -> list[Route]:
+    async def server(request: Request) -> Response:
+        return json_response(server_metadata(plane.context.version, plane.context.settings))
+
+    def of_model(document: Callable[[Model], dict[str, Any]]) -> Handler:
+        async def handler(request: Request) -> Response:
+            return json_response(document(plane.model(*_named(request))))
+
+        return handler
 
     async def model_ready(request: Request) -> Response:
         document = {"name": plane.model(*_named(request)).card.name, "ready": True}
@@ -84,32 +103,19 @@ def _metadata_routes(plane: DataPlane) -> list[Route]:
 
     about_server, about_model = "What this server is and which extensions it has", "The tensors a model takes and gives"
     about_statistics, about_config = "What was answered over this protocol, by model", "The same in Triton's words"
-    stats = (f"{PREFIX}/models/stats", *_both("/stats"))
-    get = partial(_rows, verb="GET", tag=OIP, admitted=False)
-    probe = partial(get, probe=True, needs_key=False)
+    get, stats = partial(_rows, verb="GET", tag=OIP, admitted=False), (f"{PREFIX}/models/stats", *_both("/stats"))
     return [
-        *get("oip_server", _json_of(plane.server), about_server, SERVER, PREFIX),
-        *probe("oip_live", live, "The process answers", LIVE, f"{PREFIX}/health/live"),
-        *probe("oip_ready", ready, "New requests are served", READY, f"{PREFIX}/health/ready"),
+        *get("oip_server", server, about_server, SERVER, PREFIX),
         *get("oip_statistics", statistics, about_statistics, STATISTICS, *stats),
-        *get("oip_model", _json_of(plane.metadata), about_model, METADATA, *_both("")),
+        *get("oip_model", of_model(model_metadata), about_model, METADATA, *_both("")),
         *get("oip_model_ready", model_ready, "The model answers", MODEL_READY, *_both("/ready")),
-        *get("oip_config", _json_of(plane.config), about_config, {"type": "object"}, *_both("/config")),
+        *get("oip_config", of_model(model_config), about_config, {"type": "object"}, *_both("/config")),
     ]
 
 
 def _probed(error: InlayError | None, document: dict[str, Any]) -> Response:
     """Return a probe's response; a negative one is not counted as an error."""
     return render_error(error) if error else json_response(document)
-
-
-def _json_of(document: Callable[[str, str], dict[str, Any]]) -> Handler:
-    """Return a handler that answers with a document about the model and version in the path."""
-
-    async def handler(request: Request) -> Response:
-        return json_response(document(*_named(request)))
-
-    return handler
 
 
 def _infer_routes(plane: DataPlane) -> list[Route]:

@@ -12,7 +12,7 @@ from service.protocols.oip import messages
 from service.protocols.oip.data_plane import DataPlane, Verb
 from service.protocols.oip.errors import grpc_status, message_of
 from service.protocols.oip.messages import Answer, Inference, InputTensor, OutputForm
-from service.protocols.oip.metadata import VERSION
+from service.protocols.oip.metadata import VERSION, model_config, model_metadata, server_metadata
 from service.request_context import RequestContext
 
 UNSUPPORTED = (
@@ -83,9 +83,9 @@ def _descriptions(plane: DataPlane) -> list[Method]:
         _method("ServerLive", lambda request: {"live": True}, probe=True),
         _method("ServerReady", ready, probe=True),
         _method("ModelReady", model_ready, probe=True),
-        _method("ServerMetadata", lambda request: plane.server()),
-        _method("ModelMetadata", lambda request: plane.metadata(request.name, request.version)),
-        _method("ModelConfig", lambda request: {"config": plane.config(request.name, request.version)}),
+        _method("ServerMetadata", lambda request: server_metadata(plane.context.version, plane.context.settings)),
+        _method("ModelMetadata", lambda request: model_metadata(plane.model(request.name, request.version))),
+        _method("ModelConfig", lambda request: {"config": model_config(plane.model(request.name, request.version))}),
         _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
         *[unsupported(name) for name in UNSUPPORTED],
     ]

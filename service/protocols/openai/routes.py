@@ -24,7 +24,7 @@ from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import INLINE_BYTES, in_thread
-from service.protocols.inlay import needs, pooled_bytes
+from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
@@ -249,7 +249,7 @@ def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: st
         "created": int(time()),
         "model": result.model,
         "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
-        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+        "usage": vllm_fields.usage(result.tokens),
     }
     if result.truncated:
         document["truncated"] = result.truncated

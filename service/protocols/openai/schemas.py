@@ -124,13 +124,6 @@ class PoolingBody(EmbeddingsBody):
     )
 
 
-class OpenAIUsage(BaseModel):
-    """The tokens that were read, special ones included."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 class EmbeddingEntry(BaseModel):
     """The vector of one input of /embeddings."""
 
@@ -152,7 +145,7 @@ class _List(BaseModel):
     object: Literal["list"]
     created: int
     model: str
-    usage: OpenAIUsage
+    usage: vllm_fields.Usage
     truncated: list[int] | None = Field(
         None, description="numbers of the inputs that were cut, from 0; absent: none was cut"
     )
@@ -277,7 +270,7 @@ class Decoder:
             special_tokens=fields.add_special_tokens,
             input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
         )
-        return None if fields.model == vllm_fields.NOT_SPECIFIED else fields.model, options, form
+        return vllm_fields.named(fields.model), options, form
 
 
 def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:

@@ -11,14 +11,13 @@ from time import time
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
-from service.embedding.model import Model
 from service.embedding.ranking import Labelled, Scorer, classify
 from service.embedding.requests import EmbedOptions, EmbedResult, Input, Text
-from service.errors import EmptyRequest, MissingField, TooManyInputs, WrongShape
+from service.errors import MissingField, WrongShape
 from service.http import ignored_fields
 from service.http.formats import JSON
 from service.http.response import Response, json_response
@@ -28,7 +27,8 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.tags import RERANK
-from service.protocols.openai.schemas import INPUT, OpenAIUsage, decode_inputs
+from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody, Usage
+from service.protocols.openai.schemas import INPUT, decode_inputs
 
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 Texts = Annotated[
@@ -47,21 +47,7 @@ CLASSIFY_EXAMPLES: dict[str, dict[str, Any]] = {
 }
 
 
-class _ScoredBody(BaseModel):
-    """The fields that both routes share. Other fields are ignored."""
-
-    model_config = ConfigDict(strict=True)
-
-    model: vllm_fields.ModelName = None
-    use_activation: vllm_fields.UseActivation = None
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
-    )
-    truncation_side: vllm_fields.TruncationSide = None
-    request_id: vllm_fields.RequestId = None
-
-
-class ScoreBody(_ScoredBody):
+class ScoreBody(PairsBody):
     """Two lists of texts to score pair by pair, or one text and a list, under one of four pairs of names."""
 
     text_1: Texts = None
@@ -71,12 +57,10 @@ class ScoreBody(_ScoredBody):
     queries: Texts = None
     documents: Texts = None
     items: Texts = None
-    instruction: vllm_fields.Instruction = None
-    max_tokens_per_query: vllm_fields.TokenLimit = None
-    max_tokens_per_doc: vllm_fields.TokenLimit = None
+    request_id: RequestId = None
 
 
-class ClassifyBody(_ScoredBody):
+class ClassifyBody(ScoredBody):
     """What to classify."""
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
@@ -84,6 +68,7 @@ class ClassifyBody(_ScoredBody):
         None, description="infinity's: true leaves scores as the model gives them; sent, its answer comes"
     )
     add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
+    request_id: RequestId = None
 
 
 class ScoreEntry(BaseModel):
@@ -115,7 +100,7 @@ class _Scored(BaseModel):
     object: str
     created: int
     model: str
-    usage: OpenAIUsage
+    usage: Usage
 
 
 class ScoreList(_Scored):
@@ -161,8 +146,7 @@ def _score_handler(context: ServiceContext) -> Handler:
 
     async def handler(request: Request) -> Response:
         data, body, pairs = await read_json(request, read_pairs, max_inputs)
-        model, reading = _model(context, body), vllm_fields.reading(body)
-        ranks = await scorer.score(model, pairs, request.context, reading)
+        ranks = await scorer.score(context.registry.get(body.named), pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, data, body, ranks.result, entries, "list", "score")
 
@@ -172,21 +156,16 @@ def _score_handler(context: ServiceContext) -> Handler:
 def _classify_handler(context: ServiceContext) -> Handler:
     async def handler(request: Request) -> Response:
         data, body, inputs = await read_json(request, read_classify)
-        infinity, cut = body.raw_scores is not None, vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
-        options = EmbedOptions(
-            (), cut.truncate, cut.direction, max_tokens=cut.max_tokens, special_tokens=body.add_special_tokens
-        )
+        infinity, model = body.raw_scores is not None, context.registry.get(body.named)
+        truncate, side, most = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
+        options = EmbedOptions((), truncate, side, max_tokens=most, special_tokens=body.add_special_tokens)
         how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
-        labelled = await classify(context.embedder, _model(context, body), inputs, request.context, options, how)
-        encode: Callable[[Labelled], list[Any]] = _infinity_labels if infinity else _labels
+        labelled = await classify(context.embedder, model, inputs, request.context, options, how)
+        encode: Callable[[Labelled], list[Any]] = vllm_fields.best_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")
 
     return handler
-
-
-def _model(context: ServiceContext, body: _ScoredBody) -> Model:
-    return context.registry.get(None if body.model == vllm_fields.NOT_SPECIFIED else body.model)
 
 
 def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
@@ -209,7 +188,7 @@ def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody,
     if len(sent) != 1:
         names = " or ".join(" and ".join(pair) for pair in SIDES)
         raise MissingField(f"{'more than one' if sent else 'no'} pair of fields came", remedy=f"send {names}")
-    one, other = (_listed(name, getattr(fields, name), max_inputs) for name in sent[0])
+    one, other = (vllm_fields.listed(name, getattr(fields, name), max_inputs) for name in sent[0])
     if len(one) != len(other) and len(one) != 1:
         raise WrongShape(
             f"holds {len(one)} texts and {sent[0][1]} {len(other)}",
@@ -220,16 +199,6 @@ def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody,
     return data, fields, pairs
 
 
-def _listed(name: str, texts: str | list[str], max_inputs: int) -> list[str]:
-    listed = [texts] if isinstance(texts, str) else texts
-    if not listed:
-        raise EmptyRequest("is empty", field=(name,), remedy="send one text at least")
-    if len(listed) > max_inputs:
-        allowed = f"this server takes {max_inputs} a request"
-        raise TooManyInputs(f"holds {len(listed)} texts", field=(name,), allowed=allowed, remedy="send fewer")
-    return listed
-
-
 def _labels(labelled: Labelled) -> list[dict[str, Any]]:
     best = np.argmax(labelled.scores, axis=1).tolist()
     return [
@@ -238,17 +207,10 @@ def _labels(labelled: Labelled) -> list[dict[str, Any]]:
     ]
 
 
-def _infinity_labels(labelled: Labelled) -> list[list[dict[str, Any]]]:
-    return [
-        [{"score": score, "label": label} for label, score in labelled.best_first(index)]
-        for index in range(len(labelled.scores))
-    ]
-
-
 def _response(
     request: Request,
     data: dict[str, Any],
-    body: _ScoredBody,
+    body: ScoreBody | ClassifyBody,
     result: EmbedResult,
     entries: list[Any],
     kind: str,
@@ -260,7 +222,6 @@ def _response(
         "created": int(time()),
         "model": result.model,
         "data": entries,
-        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+        "usage": vllm_fields.usage(result.tokens),
     }
-    unused = [name for name in data if name not in type(body).model_fields]
-    return json_response(document, headers=ignored_fields.headers(unused))
+    return json_response(document, headers=body.ignored(data))

@@ -12,7 +12,6 @@ from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import ranking
 from service.embedding.pooling import normalize
-from service.embedding.ranking import Labelled
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, Spelling
 from service.http.formats import count_values, encoder
@@ -21,7 +20,7 @@ from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs
+from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.parsing import read_json
@@ -105,10 +104,9 @@ class Handlers:
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
-        body = await read_json(request, _similarity_body)
-        texts, model = body.inputs, self._registry.get(body.model)
+        body, texts, parameters = await read_json(request, schemas.similarity_body)
+        model, options = self._registry.get(body.model), options_of(parameters)
         self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
-        options = options_of(body.parameters or schemas.ComparisonParameters())
         scores: NDArray[Any]
         if needs.compares_tokens(model):
             scores, result = await ranking.rank_by_maxsim(
@@ -147,7 +145,9 @@ class Handlers:
         labelled = await self._operations.label(
             self._registry.get(body.model), [Text(*row) for row in rows], options_of(body), activation, request.context
         )
-        predictions = await inline_or_in_thread(labelled.scores.size, _predictions, labelled, parameters.top_k)
+        predictions = await inline_or_in_thread(
+            labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
+        )
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
         document = predictions if nested else predictions[0]
         return self._timed(request, json_response(document), labelled.result)
@@ -186,10 +186,6 @@ def _body_of(body: bytes, model: type[Body]) -> Body:
     return validated(model, parse_json(body))
 
 
-def _similarity_body(body: bytes) -> schemas.SimilarityBody:
-    return schemas.similarity_body(parse_json(body))
-
-
 def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
     fields = _body_of(body, schemas.DecodeBody)
     return fields, schemas.id_lists(fields.ids)
@@ -205,11 +201,3 @@ def _cosines(result: EmbedResult) -> NDArray[np.float64]:
     """Return the cosines of the first vector with the others, [n - 1]."""
     source, *_ = rows = result.outputs[0].rows.astype(np.float64)
     return np.asarray(rows[1:] @ source)
-
-
-def _predictions(labelled: Labelled, top_k: int | None) -> list[list[dict[str, Any]]]:
-    """Return the best `top_k` labels of each text; None: all labels."""
-    return [
-        [{"score": score, "label": label} for label, score in labelled.best_first(index)[:top_k]]
-        for index in range(len(labelled.scores))
-    ]

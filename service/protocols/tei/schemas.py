@@ -5,11 +5,11 @@ Besides TEI's fields a body may name a `model`. An unknown field is an error, be
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
-from service.http.validation_errors import quoted, validated, validation_error
+from service.http.validation_errors import parse_json, quoted, validated
 from service.protocols.inlay.inputs import INPUTS
 
 MAX_ID = 2**32 - 1
@@ -81,8 +81,10 @@ class ComparisonParameters(StrictBody):
 class SimilarityBody(StrictBody):
     """A text, the texts to compare it with, and how they are read."""
 
-    inputs: ComparedTexts = Field(description="an object with source_sentence and sentences")
-    parameters: ComparisonParameters | None = Field(
+    inputs: Annotated[dict[str, Any], WithJsonSchema(ComparedTexts.model_json_schema())] = Field(
+        description="an object with source_sentence and sentences"
+    )
+    parameters: Annotated[dict[str, Any] | None, WithJsonSchema(ComparisonParameters.model_json_schema())] = Field(
         None, description="an object with truncate, truncation_direction and prompt_name"
     )
     model: ModelName = None
@@ -172,20 +174,11 @@ class TextToken(BaseModel):
     stop: int | None
 
 
-def similarity_body(data: Any) -> SimilarityBody:
-    """Return a JSON value as a SimilarityBody; an error names the field inside `inputs` or `parameters`.
-
-    Raises:
-        BadRequest: the first fault.
-    """
-    try:
-        return SimilarityBody.model_validate(data)
-    except ValidationError as error:
-        parts: dict[str, type[BaseModel]] = {"inputs": ComparedTexts, "parameters": ComparisonParameters}
-        for name, model in parts.items():
-            if type(data) is dict and type(data.get(name)) is dict:
-                validated(model, data[name], (name,))
-        raise validation_error(error, SimilarityBody) from None
+def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, ComparisonParameters]:
+    """Return a body of /similarity and its members; raise BadRequest for the first fault."""
+    body = validated(SimilarityBody, parse_json(sent))
+    texts = validated(ComparedTexts, body.inputs, ("inputs",))
+    return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
 
 def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | RerankBody) -> EmbedOptions:

@@ -136,7 +136,7 @@ import os, signal, sys
 from service.bulk import job
 from service.cli.main import main
 
-finish, left = job.Worker._finish, [int(sys.argv.pop(1))]
+finish, left = job.PartComputer._finish, [int(sys.argv.pop(1))]
 job.WINDOW_ROWS = 3
 
 def counted(*values):
@@ -145,7 +145,7 @@ def counted(*values):
         os.kill(os.getpid(), signal.SIGKILL)
     finish(*values)
 
-job.Worker._finish = counted
+job.PartComputer._finish = counted
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -297,7 +297,7 @@ def test_a_stopped_run_says_how_it_goes_on(inlay: Run, tmp_path: Path, monkeypat
     def stopped(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(job.Worker, "run", stopped)
+    monkeypatch.setattr(job.PartComputer, "run", stopped)
     code, _, err = inlay("embed", corpus(tmp_path / "in.parquet"), tmp_path / "out", "--model", "tiny")
     assert code == 130
     assert err == "inlay: stopped; the same command goes on with what is missing\n"
@@ -306,7 +306,7 @@ def test_a_stopped_run_says_how_it_goes_on(inlay: Run, tmp_path: Path, monkeypat
 def test_two_runs_do_not_write_to_one_folder(inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, codes = corpus(tmp_path / "in.parquet"), []
     monkeypatch.setattr(
-        job.Worker, "run", lambda *_: codes.append(inlay("embed", source, tmp_path / "out", "--model", "tiny"))
+        job.PartComputer, "run", lambda *_: codes.append(inlay("embed", source, tmp_path / "out", "--model", "tiny"))
     )
     inlay("embed", source, tmp_path / "out", "--model", "tiny")
     assert codes[0][0] == 1
