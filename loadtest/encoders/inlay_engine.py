@@ -35,7 +35,7 @@ class Inlay:
     def prepare(self, texts: list[str]) -> list[Ids]:
         """Return the token ids."""
         assert self._tokenizer is not None
-        encoded = self._tokenizer.encode_now({index: Text(text) for index, text in enumerate(texts)}, Cut())
+        encoded = self._tokenizer.encode({index: Text(text) for index, text in enumerate(texts)}, Cut())
         return [Ids(encoded[index].ids) for index in range(len(texts))]
 
     def embed(self, prepared: list[Ids]) -> NDArray[np.float32]:
