@@ -79,7 +79,8 @@ def arranged(
         tensors: tensors of the file.
         names: names from `input_names` and `block_names`.
         heads: numbers of heads of queries and of keys.
-        paired, shifted: how the file holds them, see above.
+        paired: whether the file holds rows of queries and keys in pairs, see above.
+        shifted: whether it holds the scales of norms with 1 added, see above.
 
     Raises:
         BadCheckpoint: a joined tensor cannot be divided.

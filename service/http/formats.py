@@ -53,13 +53,13 @@ def _chunks(chunks: Chunks) -> list[dict[str, list[int]]]:
 
 def _octets(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, OCTETS)
-    return Response((buffer(rows),), described(OCTETS, rows.shape, rows.dtype.name, lengths))
+    return Response((buffer(rows),), described(OCTETS, rows.shape, rows.dtype, lengths))
 
 
 def _npy(result: EmbedResult, base64: bool) -> Response:
     rows, lengths = _tensor(result, NPY)
     header = npy_header(rows.shape, rows.dtype)
-    return Response((header, buffer(rows)), described(NPY, rows.shape, rows.dtype.name, lengths))
+    return Response((header, buffer(rows)), described(NPY, rows.shape, rows.dtype, lengths))
 
 
 def _safetensors(result: EmbedResult, base64: bool) -> Response:
@@ -159,17 +159,19 @@ def _tensor(result: EmbedResult, media_type: str) -> tuple[NDArray[Any], tuple[i
     return output.rows, output.lengths
 
 
-def described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
+def described(media_type: str, shape: tuple[int, ...], dtype: np.dtype[Any] | str, lengths: tuple[int, ...]) -> Headers:
     """Return the headers that describe the bytes of one tensor."""
     return (_described if len(lengths) <= KEPT_LENGTHS else _described.__wrapped__)(media_type, shape, dtype, lengths)
 
 
 @lru_cache(maxsize=1024)
-def _described(media_type: str, shape: tuple[int, ...], dtype: str, lengths: tuple[int, ...]) -> Headers:
+def _described(
+    media_type: str, shape: tuple[int, ...], dtype: np.dtype[Any] | str, lengths: tuple[int, ...]
+) -> Headers:
     return (
         (b"content-type", media_type.encode()),
         (b"inlay-shape", b"%d,%d" % shape),
-        (b"inlay-dtype", dtype.encode()),
+        (b"inlay-dtype", str(dtype).encode()),
         (b"inlay-lengths", ",".join(map(str, lengths)).encode()),
     )
 

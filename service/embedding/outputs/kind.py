@@ -201,7 +201,9 @@ class Plan(NamedTuple):
         token_bytes: bytes of memory for each token.
         input_bytes: bytes of memory for each vector.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
-        checking, preparing, completing: the kinds that have these stages.
+        checking: the kinds that check a request.
+        preparing: the kinds that prepare its ids.
+        completing: the kinds that complete reduced rows.
         slow: the kinds whose `reduce` may take too long for the event loop.
         locates: a kind reads where the tokens of each text lie.
         early: the kind whose parts are completed while others still run.
