@@ -39,8 +39,13 @@ def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
     """Return the function that makes the plans of a model and caches them."""
 
     @lru_cache(maxsize=256)
-    def plan(options: EmbedOptions, spans: str) -> Plan:
+    def kept(options: EmbedOptions, spans: str) -> Plan:
         return make(Planning(card, engine, weights, options, (), spans))
+
+    def plan(options: EmbedOptions, spans: str) -> Plan:
+        if len(options.outputs) > 1:  # a key of the cache is as short as the model's list of outputs
+            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
+        return kept(options, spans)
 
     return plan
 
