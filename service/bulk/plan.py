@@ -40,7 +40,7 @@ class Options:
     def values(self) -> dict[str, Any]:
         """Every value of the options, by name."""
         alone = {"model": self.model, "version": self.version, "dtype": self.dtype, "part_rows": self.part_rows}
-        return alone | asdict(self.columns) | self.embed._asdict()
+        return alone | asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
 
 
 class File(NamedTuple):

@@ -62,7 +62,7 @@ async def hosted(store: Path, **settings: Any) -> AsyncIterator[Application]:
     """The service without ports."""
     app = create_app(Settings(store=store, device="cpu", **({"default_model": "bert"} | settings)), listens=False)
     api: Any = app.api
-    async with api.router.lifespan_context(api):
+    async with api.lifespan_context(api):
         yield app
 
 
