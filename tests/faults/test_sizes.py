@@ -94,7 +94,7 @@ BODIES: dict[str, Callable[[], tuple[str, bytes, dict[str, str], set[int]]]] = {
         "/embed",
         gzip.compress(gzip.compress(spaces())),
         {"content-encoding": "gzip, gzip"},
-        {413},
+        {415},
     ),
     "a zstd bomb": lambda: ("/embed", zstd.compress(spaces()), {"content-encoding": "zstd"}, {413}),
     "oip, a shape of 1e18": lambda: (INFER, *oip(b"12345678", [10**9, 10**9], 8), {400}),
