@@ -45,7 +45,8 @@ class TensorDescription(BaseModel):
     model_config = STRICT
     name: str = Field(description="a string")
     datatype: str = Field(
-        description="a string", json_schema_extra={"enum": [*DATATYPES, *messages.OUTPUT_DATATYPES.values()]}
+        description="a string",
+        json_schema_extra={"enum": list(dict.fromkeys([*DATATYPES, *messages.OUTPUT_DATATYPES.values()]))},
     )
     shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
 
