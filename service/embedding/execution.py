@@ -81,7 +81,7 @@ async def _gather(model: str, job: Job, queued: Queued, indices: Sequence[int]) 
             if plan.whole:  # rows of a table, which were checked when it was exported
                 job.rows[index] |= rows
                 continue
-            if plan.slow and any([kind.reduces_slowly(job, index, rows) for kind in plan.slow]):
+            if plan.reduces_in_thread:
                 kept = await asyncio.to_thread(reduce, model, job, index, rows)
             else:
                 kept = reduce(model, job, index, rows)
@@ -120,11 +120,12 @@ def reduce(model: str, job: Job, index: int, rows: Rows) -> Rows:
 
 async def finish(job: Job) -> tuple[Output, ...]:
     """Return the outputs of a job in the order of its plan."""
-    outputs: list[Output] = []
-    for kind in job.plan.kinds:
-        slow = kind.finishes_in_thread and kind.finishes_slowly(job)
-        outputs.append(await asyncio.to_thread(kind.finish, job) if slow else kind.finish(job))
-    return tuple(outputs)
+    return tuple(
+        [
+            await asyncio.to_thread(kind.finish, job) if kind.finishes_in_thread else kind.finish(job)
+            for kind in job.plan.kinds
+        ]
+    )
 
 
 def _schedule(

@@ -29,7 +29,7 @@ from service.settings import Settings
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
-INLINE_TOKENS = 1 << 15  # of a request whose ids a kind of output prepares on the event loop
+INLINE_INPUTS, INLINE_TOKENS = 24, 1 << 15  # of a request whose ids a kind of output prepares on the event loop
 UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized
 
 
@@ -206,7 +206,7 @@ class EmbeddingPipeline:
         plan, ids, kept = job.plan, job.ids, job.kept
         job.vectors = len(ids)
         for kind in plan.preparing:
-            if len(ids) <= kind.inline_inputs and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
+            if len(ids) <= INLINE_INPUTS and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
                 kind.prepare(job)
             else:
                 await asyncio.to_thread(kind.prepare, job)
