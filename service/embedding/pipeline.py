@@ -1,7 +1,7 @@
 """The embedding pipeline: resolve, admit, tokenize, run, finish. It serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -130,20 +130,15 @@ class EmbeddingPipeline:
                 ids.append(validation.check(card, index, item, cut.truncate, cut.direction, most))
         return ids, texts
 
-    def _keys(self, model: Model, job: Job, key_name: str) -> Sequence[bytes]:
-        """Return the keys of the inputs in the cache."""
-        plan = job.plan
-        assert plan.cached is not None
-        prompt = (plan.prompt or "") if job.texts else ""
-        cut, form = plan.cuts[self._settings.auto_truncate], plan.cached.cache_form
-        return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
-
     async def _find_kept(self, model: Model, job: Job, key_name: str) -> None:
         """Look up the inputs of a request in the vector cache; inputs found there are not computed."""
-        inline, arguments = job.characters <= HASHED_INLINE, (model, job, key_name)
-        job.keys = self._keys(*arguments) if inline else await asyncio.to_thread(self._keys, *arguments)
-        found = enumerate(self._cache.find(model, job.keys))
-        job.kept = {index: kept for index, kept in found if kept is not None}
+        plan = job.plan
+        assert plan.cached is not None
+        prompt, cut = (plan.prompt or "") if job.texts else "", plan.cuts[self._settings.auto_truncate]
+        sent = job.request.inputs, job.ids, key_name, plan.cached.cache_form, prompt, cut, plan.task
+        inline = job.characters <= HASHED_INLINE
+        job.keys = keys_of(*sent) if inline else await asyncio.to_thread(keys_of, *sent)
+        job.kept = self._cache.find(model, job.keys)
         job.texts = [index for index in job.texts if index not in job.kept]
 
     def _keep(self, model: Model, job: Job) -> None:
