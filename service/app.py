@@ -195,11 +195,9 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(
-            registry, settings, metrics.passes, budget, metrics.truncated, metrics.joined, cache
-        ),
+        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache),
         images=_images(registry, settings, budget),
-        lookup=RowLookup(registry, settings, metrics.passes, budget),
+        lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
         version=VERSION,
