@@ -294,7 +294,7 @@ class Pipeline:
         now = perf_counter()
         if request.admitted:
             self.leaving(request)
-        if request.key is not None and request.key.limited:
+        if request.key is not None:
             request.key.release(now - request.arrived)
         route = request.head.route
         if route is not None and not route.probe and not request.refused_at_gate:

@@ -85,7 +85,7 @@ class Request:
         client: the peer's address.
         handler: answers it instead of the route's handler, after the batch handler has read its body.
         refused_at_gate: whether its key was refused, which is counted apart.
-        key: the API key that it took a place of.
+        key: the API key that counts it among its requests.
         span: the span that follows it.
         disconnected: whether the client has left.
         admitted: whether it holds a place of the admission controller.
