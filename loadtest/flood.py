@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import TypeAlias
 
 from loadtest import servers, workload
 from loadtest.facts import facts
@@ -83,7 +84,9 @@ class Waits:
         return cls(len(seconds), *(round(1000 * figure, 1) for figure in figures))
 
 
-Results = Queue[tuple[list[float], float]]  # of a flood's process: the waits of its answers, and its texts a second
+Results: TypeAlias = (
+    "Queue[tuple[list[float], float]]"  # of a flood's process: the waits of its answers, and its texts a second
+)
 
 
 @dataclass(frozen=True)
