@@ -32,8 +32,9 @@ from service.http.parameter_types import ArrayOptions
 from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
-from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
+from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
+from service.protocols.inlay.openapi_parts import DESCRIPTIONS, schema
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -260,44 +261,18 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
 
 # ---- descriptions for the OpenAPI document
 
-DOCUMENT: dict[str, Any] = {
-    "type": "object",
-    "description": "How the values were computed, then each output by its name: nested lists, or base64 of its bytes.",
-    "required": ["scheme", "arithmetic", "dtype", "notes", "shapes"],
-    "properties": {
-        "scheme": {"type": "string"},
-        "arithmetic": {"enum": ["exact", "parity"]},
-        "dtype": {"type": "string"},
-        "formula": {"type": "string"},
-        "inverse_frequency": {"type": "array", "items": {"type": "number"}, "description": "radians per position"},
-        "attention_factor": {"type": "number", "description": "cos and sin are already multiplied by it"},
-        "notes": {"type": "array", "items": {"type": "string"}, "description": "where libraries differ"},
-        "shapes": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}},
-    },
-    "additionalProperties": True,
-}
-HEADERS = {
-    "etag": "of these bytes, this version and this form",
-    "inlay-shape": f"with {OCTETS} and {NPY}",
-    "inlay-dtype": f"with {OCTETS} and {NPY}",
-    "inlay-arithmetic": "exact or parity",
-    "inlay-facts": "JSON: how the values were computed, without lists; where it is short",
-    "accept-ranges": "bytes, where the format has a fixed length",
-}
-
-
-BINARY_TABLES = {
-    OCTETS: binary("The outputs one below the other, little-endian; several must be of one shape, or send `output`."),
-    NPY: binary("The same array as a NumPy file; not in bfloat16."),
-    SAFETENSORS: binary("A tensor for each output; facts in __metadata__."),
-}
+BINARY_TABLES = {media_type: binary(about) for media_type, about in DESCRIPTIONS["tables by media type"].items()}
 _TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
 _TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
 
-def table_answer(document: dict[str, Any] | None = None) -> Answer:
+def table_answer(document: Schema | None = None) -> Answer:
     """Return the description of a table's response."""
-    return Answer(description="The table.", headers=HEADERS, content={JSON: document or DOCUMENT, **BINARY_TABLES})
+    return Answer(
+        description="The table.",
+        headers=DESCRIPTIONS["table headers"],
+        content={JSON: document or schema("table"), **BINARY_TABLES},
+    )
 
 
 def tensor_route(

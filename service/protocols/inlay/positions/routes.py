@@ -13,6 +13,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
@@ -23,7 +24,6 @@ from service.protocols.inlay.positions.parameters import (
 )
 from service.protocols.inlay.positions.plots import (
     DOCUMENT,
-    FIGURE_DOCUMENT,
     PICTURE_TYPES,
     USUAL_LENGTHS,
     Plots,
@@ -156,7 +156,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
         path=f"{row.path}.{extension}",
