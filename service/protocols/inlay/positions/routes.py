@@ -33,7 +33,6 @@ from service.protocols.inlay.positions.plots import (
     source_schema,
 )
 from service.protocols.inlay.positions.responses import (
-    BINARY_TABLES,
     FOREVER,
     REVALIDATE,
     table_answer,
@@ -54,11 +53,6 @@ from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
-RANGES = {
-    206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
-    304: HELD,
-    416: Answer(description="The range begins behind the last byte."),
-}
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -120,7 +114,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         query=row.parameters,
         examples=_query_examples(row),
         need=by_post.need,
-        answers={200: table_answer(), **RANGES},
+        answers={200: table_answer(), 304: HELD},
     )
     return [by_get, by_post]
 
