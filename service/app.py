@@ -168,7 +168,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         settings.compression,
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
-        cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+        cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
     )
 
