@@ -91,19 +91,17 @@ class EmbeddingPipeline:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        field, options = spans.field_of(request) if request.late_chunking else "", request.options
-        if len(options.outputs) > len(card.outputs):  # a caller may repeat them a million times, and plans are kept
-            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
-        plan = model.plan(options, field)
+        plan = model.plan(request.options, spans.field_of(request) if request.late_chunking else "")
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
-        for kind in plan.checking:
-            kind.check(job)
+        for kind in plan.kinds:
+            if kind.checks:
+                kind.check(job)
         if texts:
             sent = [item for item in request.inputs if isinstance(item, Text)]
             job.characters = limits.check_characters(sent, self._settings)
             if plan.prompt is None:
-                prompt_of(card, options.prompt_name)  # raises
+                prompt_of(card, request.options.prompt_name)  # raises
         return model, job
 
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
