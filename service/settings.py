@@ -264,7 +264,13 @@ class Settings(BaseSettings):
     cors_origins: Names = ()
     """Origins whose pages may call from a browser, separated by commas, or *; empty: none.
 
-    Any request header is allowed.
+    Any request header is allowed. Pages of other origins cannot load or unload models either.
+    """
+    allowed_hosts: Names = ()
+    """Names and addresses, without ports, that a request's Host may have, separated by commas; empty: any.
+
+    Other requests get 403, but for probes, /metrics and /docs. It keeps web pages out that reach a server without keys
+    by a name of their own (DNS rebinding).
     """
 
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
