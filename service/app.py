@@ -16,8 +16,8 @@ from service.embedding.model import Models
 from service.embedding.outputs.rows import RowLookup
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
-from service.embedding.table_computations import TableComputations
 from service.embedding.vector_cache import VectorCache
+from service.embedding.word_table import TableComputations
 from service.grpc.server import RpcServer
 from service.http import asgi
 from service.http.access_log import AccessLog

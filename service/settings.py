@@ -153,6 +153,12 @@ class Settings(BaseSettings):
     """
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
+    verify: Literal["changed", "always", "off"] = "changed"
+    """changed: check the sha256 of a model's files unless they are as they were when last checked; always; off.
+
+    Size, modification time and inode tell whether a file has changed. `inlay check` always reads the files, unless this
+    is off.
+    """
     model_control: Literal["none", "explicit"] = "none"
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     auto_truncate: bool = True
