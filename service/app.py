@@ -20,7 +20,6 @@ from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
 from service.grpc.server import RpcServer
 from service.http import asgi
-from service.http.access_log import AccessLog
 from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
@@ -34,6 +33,7 @@ from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
+from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
