@@ -11,7 +11,7 @@ from service.context import ServiceContext
 from service.embedding import truncation
 from service.http import ignored_fields
 from service.http.formats import JSON
-from service.http.openapi import REFERENCE
+from service.http.openapi_data import REFERENCE
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import Answer, Example, Handler, RequestBody, Route, RouteGroup, Schema
 from service.protocols.inlay import needs
