@@ -20,7 +20,7 @@ class OpenApiData(NamedTuple):
     """
 
     schemas: Mapping[str, Schema]
-    examples: Mapping[str, Mapping[str, Any]]
+    examples: dict[str, dict[str, Any]]
 
 
 def read(package: str) -> OpenApiData:

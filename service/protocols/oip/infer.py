@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import Card
 from service.embedding.limits import check_inputs
-from service.embedding.ranking import text_activation
+from service.embedding.ranking import ACTIVATIONS, text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
-from service.embedding.scores import ACTIVATIONS
 from service.errors import (
     BadRequest,
     ConflictingFields,
