@@ -107,7 +107,9 @@ def _repository(plane: DataPlane) -> list[Route]:
 
         body = RequestBody(model=ChangeRequest, examples={"empty": {}}, required=False)
         path, schema = f"{REPOSITORY}/models/{{name}}/{verb}", f"RepositoryModel{verb.title()}"
-        return _rows(f"oip_{verb}", (path,), handler, about, schema, body=body, need=CONTROL, **managed)
+        return _rows(
+            f"oip_{verb}", (path,), handler, about, schema, body=body, need=CONTROL, changes_state=True, **managed
+        )
 
     managed = {"tag": OIP_REPOSITORY, "management": True}
     about = "Every model of the store, and whether it is loaded"
