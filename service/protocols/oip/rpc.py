@@ -3,6 +3,8 @@
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from google.protobuf.json_format import ParseDict
+
 from proto import open_inference_pb2 as pb
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired
@@ -47,7 +49,7 @@ def _method(name: str, handler: Callable[[Any], Awaitable[Document]], **options:
     answer = getattr(pb, f"{name}Response")
 
     async def answered(request: Any, call: RequestContext) -> Any:
-        return answer(**await handler(request))
+        return ParseDict(await handler(request), answer(), ignore_unknown_fields=True)
 
     return Method(name=name, request=getattr(pb, f"{name}Request"), handler=answered, **options)
 
