@@ -52,7 +52,6 @@ STATUSES = {
     "unknown_model": Status(404, "NOT_FOUND", "There is no such model"),
     "method_not_allowed": Status(405, "UNIMPLEMENTED", "The path does not answer this verb"),
     "not_acceptable": Status(406, "INVALID_ARGUMENT", "No format the client accepts can carry the answer"),
-    "range_not_satisfiable": Status(416, "OUT_OF_RANGE", "The byte range is not part of the answer"),
     "unsupported_media": Status(415, "INVALID_ARGUMENT", "The body is of a type this path does not read"),
     "overloaded": Status(429, "RESOURCE_EXHAUSTED", "The queue is full"),
     "key_limited": Status(429, "RESOURCE_EXHAUSTED", "The key asks for more than it may have"),

@@ -10,7 +10,7 @@ InlayError
 ├── NotFound                  UnknownModel, NoSuchPath
 ├── UnsupportedMedia          UnsupportedCoding
 ├── Overloaded                KeyLimited
-└── RangeNotSatisfiable, WrongModelKind, Unsupported, Unauthorized, TooSlow, MethodNotAllowed, NotAcceptable,
+└── WrongModelKind, Unsupported, Unauthorized, TooSlow, MethodNotAllowed, NotAcceptable,
     DeadlineExceeded, Unavailable, EngineFailure
 
 `service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
@@ -187,14 +187,6 @@ class BodyTooLarge(TooLarge, code="body_too_large"):
 
 class HeadTooLarge(TooLarge, code="head_too_large"):
     """A request line, headers or trailers larger than this server reads."""
-
-
-class RangeNotSatisfiable(InlayError, code="range_not_satisfiable"):
-    """A byte range that begins after the last of `size` bytes."""
-
-    def __init__(self, received: str, size: int) -> None:
-        super().__init__(received)
-        self.size = size
 
 
 class BadInput(InlayError, code="bad_input"):

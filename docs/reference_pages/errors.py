@@ -44,7 +44,6 @@ ADVICE = {
     "unknown_model": "Name a model of `GET /models`.",
     "method_not_allowed": "Use a verb of the header `allow`.",
     "not_acceptable": "Accept a format that the message lists.",
-    "range_not_satisfiable": "Ask for bytes below the length in `content-range`.",
     "unsupported_media": "Send a content type that the message lists.",
     "overloaded": "Try again after `retry-after`; see [Overload](../operate/overload.md).",
     "key_limited": "Try again after `retry-after`, or send fewer requests at a time with this key.",

@@ -1,7 +1,6 @@
 """Position tables as bytes, computed block by block, and a cache of finished ones.
 
-A table is not held in memory as a whole unless the cache takes it. It is computed a block of rows at a time, on one
-grid of blocks counted from its first row, so that every request for a range of bytes gets the same ones.
+A table is not held in memory as a whole unless the cache takes it. It is computed a block of rows at a time.
 """
 
 import asyncio
@@ -105,7 +104,7 @@ def little_endian(rows: NDArray[Any]) -> memoryview:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """A file that can be read from any byte: a header, then the rows of one output after the other."""
+    """A header, then the rows of one output after the other."""
 
     header: bytes
     outputs: tuple[TypedOutput, ...]
@@ -115,26 +114,17 @@ class TableFile:
         """The bytes of the file."""
         return len(self.header) + sum(output.size for output in self.outputs)
 
-    def blocks(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield the computations of the bytes [start, stop), in order."""
-        if start < len(self.header):
-            header = memoryview(self.header)[start:stop]
-            yield 0, lambda: header
-        offset = len(self.header)
+    def blocks(self) -> Iterator[Block]:
+        """Yield the computations of the bytes, in order."""
+        if self.header:
+            yield 0, lambda: memoryview(self.header)
         for output in self.outputs:
-            block_bytes = output.block_rows * output.row_bytes
-            begin, end = max(start - offset, 0), min(stop - offset, output.size)
-            for place in range(begin // block_bytes * block_bytes, end, block_bytes) if begin < end else ():
-                within = slice(max(begin - place, 0), min(end - place, block_bytes))
-                first = place // output.row_bytes
-                last = min(first + output.block_rows, output.output.count)
-                values = (last - first) * output.output.width
-                yield values, partial(_bytes, output, first, last, within)
-            offset += output.size
+            for first, last in output.block_bounds():
+                yield (last - first) * output.output.width, partial(_bytes, output, first, last)
 
 
-def _bytes(output: TypedOutput, first: int, last: int, within: slice) -> memoryview:
-    return little_endian(output.rows(first, last))[within]
+def _bytes(output: TypedOutput, first: int, last: int) -> memoryview:
+    return little_endian(output.rows(first, last))
 
 
 class Tables:
@@ -186,10 +176,8 @@ class Tables:
         if key not in self._cache and self._make_room(len(body)):
             self._cache[key] = body
 
-    def stream(
-        self, key: str, file: TableFile, call: Call, start: int = 0, stop: int | None = None
-    ) -> AsyncIterator[memoryview]:
-        """Return the bytes [start, stop) of a file in order, cached or computed while they are sent.
+    def stream(self, key: str, file: TableFile, call: Call) -> AsyncIterator[memoryview]:
+        """Return the bytes of a file in order, cached or computed while they are sent.
 
         Args:
             key: equal for equal bytes, as an ETag is.
@@ -199,15 +187,14 @@ class Tables:
         Raises:
             Overloaded: the tables being sent leave no room for this one.
         """
-        stop = file.size if stop is None else stop
         body = self.cached(key)
         if body is not None and self._reserved(len(body), call):
-            return _once(body[start:stop])
-        whole = body is None and stop - start == file.size and key not in self._filling
-        if whole and self._make_room(file.size) and self._reserved(file.size, call):
+            return _once(body)
+        first = body is None and key not in self._filling
+        if first and self._make_room(file.size) and self._reserved(file.size, call):
             return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
-        return self._compute(file.blocks(start, stop))
+        return self._compute(file.blocks())
 
     def _reserved(self, size: int, call: Call) -> bool:
         try:
@@ -263,7 +250,7 @@ class Tables:
         self._filling[key] = file.size
         body, at = memoryview(bytearray(file.size)), 0
         try:
-            async with aclosing(self._compute(file.blocks(0, file.size))) as computed:
+            async with aclosing(self._compute(file.blocks())) as computed:
                 async for block in computed:
                     body[at : at + len(block)] = block
                     at += len(block)

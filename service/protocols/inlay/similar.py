@@ -24,6 +24,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import EXAMPLES, schema
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -31,11 +32,6 @@ from service.protocols.inlay.tags import MODELS
 MAX_TOP = 1000
 MAX_ITEMS, MAX_CHARACTERS = 1024, 65536  # of positive and negative; of all texts together
 MEAN_ROWS = 1024  # of a text's mean that are held at a time
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "token": {"token": "king", "top_k": 5},
-    "text": {"text": "a warm summer day", "measure": "dot"},
-    "analogy": {"positive": ["king", "woman"], "negative": ["man"], "normalize": True},
-}
 
 
 def _item(value: Any) -> int | str | NDArray[Any]:
@@ -159,28 +155,6 @@ def _mean(table: WordTable, ids: list[int]) -> Vector:
     return total / len(ids)
 
 
-_TOKEN = {
-    "type": "object",
-    "required": ["id", "token"],
-    "properties": {
-        "id": {"type": "integer"},
-        "token": {"type": ["string", "null"], "description": "null: no tokenizer, or none of that id"},
-        "score": {"type": "number", "description": "computed in float64; a distance is sent as minus the distance"},
-    },
-}
-_DOCUMENT = {
-    "type": "object",
-    "required": ["model", "table", "measure", "inputs", "results"],
-    "properties": {
-        "model": {"type": "string"},
-        "table": {"type": "object", "description": "as it is stored: before any scaling, projection or norm"},
-        "measure": {"enum": list(MEASURES)},
-        "inputs": {"type": "array", "items": _TOKEN, "description": "the tokens that were sent"},
-        "results": {"type": "array", "items": _TOKEN, "description": "best first"},
-    },
-}
-
-
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/similar."""
 
@@ -196,8 +170,8 @@ def routes(context: ServiceContext) -> list[Route]:
             "The tokens nearest to a token, a text, a vector or an analogy",
             SimilarParameters,
             tag=MODELS,
-            examples=EXAMPLES,
+            examples=EXAMPLES["similar"],
             need=needs.TABLE,
-            answer=Answer(description="The tokens.", content={JSON: _DOCUMENT}),
+            answer=Answer(description="The tokens.", content={JSON: schema("similar")}),
         )
     ]

@@ -13,6 +13,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
@@ -23,7 +24,6 @@ from service.protocols.inlay.positions.parameters import (
 )
 from service.protocols.inlay.positions.plots import (
     DOCUMENT,
-    FIGURE_DOCUMENT,
     PICTURE_TYPES,
     USUAL_LENGTHS,
     Plots,
@@ -33,7 +33,6 @@ from service.protocols.inlay.positions.plots import (
     source_schema,
 )
 from service.protocols.inlay.positions.responses import (
-    BINARY_TABLES,
     FOREVER,
     REVALIDATE,
     table_answer,
@@ -54,11 +53,6 @@ from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
-RANGES = {
-    206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
-    304: HELD,
-    416: Answer(description="The range begins behind the last byte."),
-}
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -120,7 +114,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         query=row.parameters,
         examples=_query_examples(row),
         need=by_post.need,
-        answers={200: table_answer(), **RANGES},
+        answers={200: table_answer(), 304: HELD},
     )
     return [by_get, by_post]
 
@@ -156,7 +150,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
         path=f"{row.path}.{extension}",
