@@ -31,9 +31,10 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 def serve(channel: socket.socket, memory_bytes: int) -> None:
     """Run tasks until the parent ends, no task comes, or too much memory is kept."""
     channel.settimeout(IDLE_SECONDS)
-    start_bytes = _limit_memory(memory_bytes)
+    start_bytes = _data_bytes()
     while True:
         try:
+            _limit_memory(memory_bytes)
             function, arguments = transfer.receive(channel)
             answer: tuple[bool, Any] = True, function(*arguments)
         except (EOFError, TimeoutError, ConnectionError):
@@ -64,13 +65,11 @@ def _send(channel: socket.socket, answer: tuple[bool, Any]) -> None:
         transfer.send(channel, (False, RuntimeError(f"{answer[1]!r:.200} cannot be sent: {error}")))
 
 
-def _limit_memory(memory_bytes: int) -> int:
-    """Limit what this process may allocate and write from now on; return the bytes that it has allocated."""
-    start_bytes = _data_bytes()
-    for limit, most in ((resource.RLIMIT_DATA, start_bytes + memory_bytes), (resource.RLIMIT_FSIZE, memory_bytes)):
+def _limit_memory(memory_bytes: int) -> None:
+    """Limit what the next task may allocate, besides what is allocated, and write."""
+    for limit, most in ((resource.RLIMIT_DATA, _data_bytes() + memory_bytes), (resource.RLIMIT_FSIZE, memory_bytes)):
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
-    return start_bytes
 
 
 def _data_bytes() -> int:
