@@ -379,16 +379,6 @@ class ModelRotateParameters(Rotation, LayerRange):
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
 
 
-class ConvertParameters(TensorOptions):
-    """The weight of a q or k projection, and the layouts to convert between."""
-
-    weight: TensorAsSent = described("a weight [heads * head_dim, ...] or its bias")
-    head_dim: int = whole(2, MAX_ROTARY_DIM, "channels of a head")
-    rotary_dim: int | None = whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim", None)
-    source: str = one_of(LAYOUTS, "the layout the weights are for")
-    target: str = one_of(LAYOUTS, "the layout that is wanted")
-
-
 @cache
 def parameter_names(model: type[BaseModel]) -> tuple[str, ...]:
     """Return the names of a model's parameters, those of scalings included."""

@@ -17,7 +17,6 @@ from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
-    ConvertParameters,
     ModelRotateParameters,
     RotateParameters,
     TensorOptions,
@@ -200,18 +199,12 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 def _tensor_routes(context: ServiceContext) -> list[Route]:
     of_model = MODEL_SCHEMES["rope"]
     queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
-    bias = {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}
     rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
-    convert = partial(_tensors, context, ConvertParameters, rotation.convert)
-    turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
+    turned = "q and k turned by their positions"
     return [
         tensor_route(
             "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters,
             tag=POSITIONS, examples={"queries": queries},
-        ),
-        tensor_route(
-            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters,
-            tag=POSITIONS, examples={"bias": bias},
         ),
         tensor_route(
             "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
