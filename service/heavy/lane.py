@@ -47,11 +47,6 @@ class Task:
     deadline: float | None
     future: "Future[Any]" = field(default_factory=Future)
 
-    @property
-    def size(self) -> int:
-        """The bytes or characters of the arguments."""
-        return sum(len(each) for each in self.arguments if isinstance(each, str | bytes | memoryview))
-
 
 class HeavyProcess:
     """One process, started when a task needs it; used by one thread at a time.
@@ -94,18 +89,19 @@ class HeavyProcess:
     def _answer(self, task: Task) -> tuple[bool, Any] | None:
         """Return whether the function succeeded, and its result or error; None if the process had ended before."""
         channel, process = self._open()
+        size = 0
         try:
-            transfer.send(channel, (task.function, task.arguments))
+            size = transfer.send(channel, (task.function, task.arguments))
             channel.settimeout(self._seconds_for(task))
             answer: tuple[bool, Any] = transfer.receive(channel)
             return answer
         except TimeoutError:
             process.kill()
             process.wait()
-            raise self._gave_up(task, None) from None
+            raise self._gave_up(task, size, None) from None
         except (EOFError, ConnectionError):
             if code := process.wait():
-                raise self._gave_up(task, code) from None
+                raise self._gave_up(task, size, code) from None
             return None
 
     def _open(self) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
@@ -133,24 +129,24 @@ class HeavyProcess:
             return self._seconds
         return max(LEAST_SECONDS, min(self._seconds, task.deadline - perf_counter()))
 
-    def _gave_up(self, task: Task, code: int | None) -> InlayError:
+    def _gave_up(self, task: Task, size: int, code: int | None) -> InlayError:
         """Return the error for a task whose process ended with an exit code, or by the time limit (None)."""
         self.ended += 1
         log.warning(
             "the heavy process was ended (%s) in %s of %d bytes",
             "out of time" if code is None else f"exit code {code}",
             task.function.__qualname__,
-            task.size,
+            size,
         )
         if code in ENDED_BY_MEMORY:
             return BodyTooLarge(
-                f"{task.size} bytes of this request take more memory than there is",
-                allowed=f"this server has {self._memory_bytes} bytes for one large request",
+                f"to read or compute this request of {size} bytes takes more memory than there is",
+                allowed=f"this server has {self._memory_bytes} bytes for it",
                 remedy="send less at a time, or have INLAY_HEAVY_MEMORY_BYTES raised",
             )
         if code is None:
             return Unavailable(
-                f"{task.size} bytes of this request take more than {self._seconds:g} s",
+                f"to read or compute this request of {size} bytes takes more than {self._seconds:g} s",
                 remedy="send less at a time, or have INLAY_HEAVY_SECONDS raised",
             )
         return Unavailable(f"the process that worked on this request ended (exit code {code})")

@@ -17,8 +17,8 @@ HEADER = struct.Struct("<QQ")  # the offsets behind the pickle, and behind the b
 ALIGNMENT = 64  # of buffers, as numpy's own
 
 
-def send(channel: socket.socket, message: object) -> None:
-    """Send an object that can be pickled; nothing is sent if it cannot.
+def send(channel: socket.socket, message: object) -> int:
+    """Send an object that can be pickled, and return its bytes; nothing is sent if it cannot.
 
     Raises:
         OSError: the other process has ended, or the message is larger than this process may write.
@@ -37,6 +37,7 @@ def send(channel: socket.socket, message: object) -> None:
         file.write(struct.pack(f"<{len(spans)}Q", *spans))
         file.flush()
         socket.send_fds(channel, [HEADER.pack(pickle_end, buffers_end)], [file.fileno()])
+        return buffers_end
 
 
 def receive(channel: socket.socket) -> Any:

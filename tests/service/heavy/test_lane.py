@@ -69,7 +69,7 @@ def test_faults_show_where_they_happened(lane: HeavyLane) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "error", "words"),
     [
-        (tasks.greedy, (b"12345", 2**30), BodyTooLarge, "5 bytes of this request take more memory"),
+        (tasks.greedy, (b"12345", 2**30), BodyTooLarge, r"request of \d+ bytes takes more memory"),
         (tasks.greedy_result, (2**29,), BodyTooLarge, "INLAY_HEAVY_MEMORY_BYTES"),
         (tasks.die, (signal.SIGKILL,), BodyTooLarge, f"{MEMORY_BYTES} bytes"),  # as the system does: OOM
         (tasks.die, (signal.SIGSEGV,), Unavailable, "exit code -11"),
@@ -87,9 +87,9 @@ def test_another_process_follows_one_that_ended(
 
 def test_a_task_that_takes_too_long_is_ended(caplog: pytest.LogCaptureFixture) -> None:
     lane = HeavyLane(1, MEMORY_BYTES, 0.5)
-    with pytest.raises(Unavailable, match=r"5 bytes of this request take more than 0\.5 s"):
+    with pytest.raises(Unavailable, match=r"this request of \d+ bytes takes more than 0\.5 s"):
         in_lane(lane, tasks.endless, b"12345")
-    assert "out of time) in endless of 5 bytes" in caplog.text
+    assert "out of time) in endless of" in caplog.text
     lane.close()
 
 
