@@ -97,8 +97,6 @@ class EmbeddingPipeline:
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
         field, options = spans.field_of(request) if request.late_chunking else "", request.options
-        if len(options.outputs) > len(card.outputs):  # a caller may repeat them a million times, and plans are kept
-            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
         plan = model.plan(options, field)
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)

@@ -9,6 +9,7 @@ import orjson
 from pydantic import BaseModel
 from safetensors.numpy import save
 
+from service.http import openapi_data
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.cohere import embed as cohere
@@ -21,8 +22,8 @@ from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
 from service.protocols.openai import scoring
-from service.protocols.openai.schemas import EXAMPLES as OPENAI
-from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
+from service.protocols.openai.embeddings import Decoder
+from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
 
@@ -41,6 +42,8 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
+OPENAI, COHERE = [openapi_data.read(f"service.protocols.{name}").examples for name in ("openai", "cohere")]
+EMBEDDINGS = list(OPENAI["embeddings"].values())
 READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
@@ -57,7 +60,7 @@ SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: scoring.read_pairs(data, 64),
     scoring.read_classify,
 )
-SCORE_SEEDS = (rerank.EXAMPLES, scoring.SCORE_EXAMPLES, scoring.CLASSIFY_EXAMPLES)
+SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
 
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
@@ -188,13 +191,15 @@ def _image_seeds() -> list[bytes]:
 
 TARGETS = {
     "/embed body": Target(
-        body.read, partial(_written, list(body.EXAMPLES.values())), words=_members(list(body.EXAMPLES.values()))
+        body.read, partial(_written, EMBED), words=_members(EMBED)
     ),
     "OpenAI bodies": Target(
-        _openai, partial(_indexed, list(OPENAI.values()), 2), words=_members(list(OPENAI.values()))
+        _openai,
+        partial(_indexed, list(OPENAI["embeddings"].values()), 2),
+        words=_members(list(OPENAI["embeddings"].values())),
     ),
     "Cohere bodies": Target(
-        _cohere, partial(_indexed, list(cohere.EXAMPLES.values()), 2), words=_members(list(cohere.EXAMPLES.values()))
+        _cohere, partial(_indexed, list(COHERE["embed"].values()), 2), words=_members(list(COHERE["embed"].values()))
     ),
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
     "score bodies": Target(_scores, _score_seeds, words=_members(*[list(each.values()) for each in SCORE_SEEDS])),

@@ -16,7 +16,8 @@ from service.observability.metrics import Metrics
 from service.protocols.inlay import embed_body
 from service.protocols.inlay.rpc_messages import embed_response
 from service.protocols.inlay.rpc_requests import decode
-from service.protocols.openai.schemas import Decoder, EmbeddingsBody
+from service.protocols.openai.embeddings import Decoder
+from service.protocols.openai.schemas import EmbeddingsBody
 from service.registry.loading import load_model
 from service.settings import Settings
 from tests.collector import collect

@@ -43,7 +43,7 @@ def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
         return make(Planning(card, engine, weights, options, (), spans))
 
     def plan(options: EmbedOptions, spans: str) -> Plan:
-        if len(options.outputs) > 1:  # a key of the cache is as short as the model's list of outputs
+        if len(options.outputs) > 1:  # a caller may repeat them a million times, and plans are kept
             options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
         return kept(options, spans)
 

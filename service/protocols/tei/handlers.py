@@ -240,7 +240,8 @@ class Handlers(Operations):
         if body is None:
             return await self._rerank_documents(request, data)
         self.check_batch(len(body.texts), "texts")
-        pairs, reading = [(body.query, text) for text in body.texts], reading_of(options_of(body), body.raw_scores)
+        pairs = [(body.query, text) for text in body.texts]
+        reading = ranking.Reading(options_of(body), "identity" if body.raw_scores else "sigmoid")
         ranks = await self.scorer.score(self.registry.get(body.model), pairs, request.context, reading)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
@@ -292,11 +293,6 @@ def options_of(
         truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
         prompt_name=getattr(body, "prompt_name", None),
     )
-
-
-def reading_of(options: EmbedOptions, raw: bool) -> ranking.Reading:
-    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
-    return ranking.Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
 
 
 def _normalized(result: EmbedResult) -> EmbedResult:
