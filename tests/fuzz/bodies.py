@@ -18,6 +18,7 @@ from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
+from service.protocols.inlay.openapi_parts import EXAMPLES
 from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
@@ -43,7 +44,7 @@ VALUES = (
     b"[1,true]",
 )
 OPENAI, COHERE = [openapi_data.read(f"service.protocols.{name}").examples for name in ("openai", "cohere")]
-EMBEDDINGS = list(OPENAI["embeddings"].values())
+EMBED, EMBEDDINGS = list(EXAMPLES["embed"].values()), list(OPENAI["embeddings"].values())
 READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
@@ -151,10 +152,10 @@ def _score_seeds() -> list[bytes]:
 
 def _parameters(data: bytes, read: Any) -> None:
     kind = PARAMETERS[(data[:1] or b"\0")[0] % len(PARAMETERS)]
-    read(kind, data[1:])
+    read(data[1:], kind)
 
 
-def _query(kind: type[BaseModel], text: bytes) -> None:
+def _query(text: bytes, kind: type[BaseModel]) -> None:
     parsing.from_query(kind, Request(Head("GET", b"/?" + text, {})))
 
 
@@ -174,7 +175,7 @@ def _images(data: bytes) -> None:
 
 
 def _images_json(text: bytes) -> None:
-    fields = parsing.parse_json_fields(images.ImagesBody, text)
+    fields = parsing.parse_json_fields(text, images.ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     for index, value in enumerate(inputs):
         images.read_input(value, index)
@@ -190,9 +191,7 @@ def _image_seeds() -> list[bytes]:
 
 
 TARGETS = {
-    "/embed body": Target(
-        body.read, partial(_written, EMBED), words=_members(EMBED)
-    ),
+    "/embed body": Target(body.read, partial(_written, EMBED), words=_members(EMBED)),
     "OpenAI bodies": Target(
         _openai,
         partial(_indexed, list(OPENAI["embeddings"].values()), 2),
