@@ -22,8 +22,7 @@ from service.protocols.inlay.openapi_parts import EXAMPLES
 from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
-from service.protocols.openai import scoring
-from service.protocols.openai.embeddings import Decoder
+from service.protocols.openai import embeddings, scoring
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
@@ -45,7 +44,6 @@ VALUES = (
 )
 OPENAI, COHERE = [openapi_data.read(f"service.protocols.{name}").examples for name in ("openai", "cohere")]
 EMBED, EMBEDDINGS = list(EXAMPLES["embed"].values()), list(OPENAI["embeddings"].values())
-READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
     tei.AllVectorsBody,
@@ -122,7 +120,7 @@ def _indexed(examples: Sequence[Any], kinds: int) -> list[bytes]:
 
 
 def _openai(data: bytes) -> None:
-    READERS[(data[:1] or b"\0")[0] % 2](data[1:])
+    embeddings.read(data[1:], (EmbeddingsBody, PoolingBody)[(data[:1] or b"\0")[0] % 2])
 
 
 def _cohere(data: bytes) -> None:

@@ -34,35 +34,14 @@ from service.http.response import Response
 from service.http.routes import Handler, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.http.worker_threads import INLINE_BYTES, in_thread
-from service.protocols.inlay import needs, pooled_bytes
+from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
-from service.protocols.openai import schemas
-from service.protocols.openai.schemas import FORMS, AnswerForm, EmbeddingsBody
+from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
 
 TOKEN_EMBED = "token_embed"
 JOINED_BY = " "  # texts of late_chunking
 ONLY_INT = {int}
-
-
-class Shape(NamedTuple):
-    """The shape of a path's responses.
-
-    Args:
-        id_prefix: the beginning of the response's id.
-        object: the `object` of an entry.
-        field: the entry's field that holds the vector.
-        any_rows: whether the path may answer with a vector for each token.
-    """
-
-    id_prefix: str
-    object: str
-    field: str
-    any_rows: bool
-
-
-EMBEDDING = Shape("embd-", "embedding", "embedding", False)
-POOLING = Shape("pooling-", "pooling", "data", True)
 
 
 class Decoded(NamedTuple):
@@ -70,81 +49,83 @@ class Decoded(NamedTuple):
 
     Args:
         request: the request; for images it has no inputs yet.
-        form: form of the response.
+        fields: the body's other fields, which say what form the response has.
+        rows: embed or token_embed, where the body of /pooling says which rows to return.
         caller_id: the caller's own id of the request.
         pictures: the images to embed; empty: `request` has texts or token ids.
     """
 
     request: EmbedRequest
-    form: AnswerForm
+    fields: EmbeddingsBody
+    rows: str | None
     caller_id: str | None
     pictures: list[Picture]
 
 
-class Decoder:
-    """Decodes the bodies of one path; options are validated once and cached, since callers repeat them."""
+def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
+    """Return a decoded body; its options are validated once and cached, since callers repeat them.
 
-    def __init__(self, model: type[EmbeddingsBody]) -> None:
-        self._model = model
-        self._cached_options = lru_cache(maxsize=256)(self._options)
-
-    def __call__(self, body: bytes) -> Decoded:
-        """Return the decoded body.
-
-        Raises:
-            BadRequest: the body is not JSON, or a field cannot be read.
-        """
-        data = parse_json(body)
-        if type(data) is not dict or "input" not in data:
-            validated(self._model, data)
-        inputs = data.pop("input")
-        user, request_id = data.pop("user", None), data.pop("request_id", None)
-        if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
-            validated(self._model, {"input": inputs, "user": user, "request_id": request_id})
-        rest = json_bytes(data)
-        model, options, form = self._cached_options(rest) if len(rest) <= CACHED_BYTES else self._options(rest)
-        if form.images:
-            return Decoded(EmbedRequest((), model, options), form, request_id, decode_pictures(inputs))
-        request = EmbedRequest(decode_inputs(inputs), model, options)
-        return Decoded(late_chunked(request) if form.late_chunking else request, form, request_id, [])
-
-    def _options(self, rest: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
-        return schemas.options_of(validated(self._model, {"input": None} | orjson.loads(rest)))
+    Raises:
+        BadRequest: the body is not JSON, or a field cannot be read.
+    """
+    data = parse_json(body)
+    if type(data) is not dict or "input" not in data:
+        validated(model, data)
+    inputs = data.pop("input")
+    user, request_id = data.pop("user", None), data.pop("request_id", None)
+    if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
+        validated(model, {"input": inputs, "user": user, "request_id": request_id})
+    rest = json_bytes(data)
+    fields, options = (_options if len(rest) <= CACHED_BYTES else _options.__wrapped__)(model, rest)
+    name, rows = fields.model, fields.task if model is PoolingBody else None
+    if fields.modality == "image":
+        return Decoded(EmbedRequest((), name, options), fields, rows, request_id, decode_pictures(inputs))
+    request = EmbedRequest(decode_inputs(inputs), name, options)
+    return Decoded(late_chunked(request) if fields.late_chunking else request, fields, rows, request_id, [])
 
 
-def handler_of(context: ServiceContext, decode: Decoder, shape: Shape) -> Handler:
-    """Return the handler of a path."""
+@lru_cache(maxsize=256)
+def _options(model: type[EmbeddingsBody], rest: bytes) -> tuple[EmbeddingsBody, EmbedOptions]:
+    fields = validated(model, {"input": None} | orjson.loads(rest))
+    options = options_of(fields)
+    fields.model = vllm_fields.named(fields.model)
+    if fields.embedding_type == "base64":  # Jina's name for the encoding
+        fields.encoding_format = "base64"
+    return fields, options
+
+
+def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
+    """Return the handler of the paths whose bodies are of one model."""
     registry, embedder, images = context.registry, context.embedder, context.images
 
     async def handler(request: Request) -> Response:
         began = perf_counter()
-        decoded = await read_json(request, decode)
-        form, model = decoded.form, registry.get(decoded.request.model)
-        if form.rows == TOKEN_EMBED or form.embed_dtype != "float32":
+        decoded = await read_json(request, read, body)
+        model = registry.get(decoded.request.model)
+        if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
-        if form.images:
-            result = await images.embed(_of_images(decoded, model, shape), request.context)
+        if decoded.pictures:
+            result = await images.embed(_of_images(decoded, model), request.context)
         else:
-            result = await embedder.embed(_for_model(decoded, model, shape), request.context)
-        response_id = shape.id_prefix + (decoded.caller_id or request.context.request_id.decode())
-        values = count_values(result)
-        if values <= INLINE_BYTES:
-            response = _encode(result, decoded, shape, response_id)
+            result = await embedder.embed(_for_model(decoded, model), request.context)
+        response_id = body.id_prefix + (decoded.caller_id or request.context.request_id.decode())
+        if count_values(result) <= INLINE_BYTES:
+            response = _encode(result, decoded, response_id)
         else:
-            response = await in_thread(_encode, result, decoded, shape, response_id)
+            response = await in_thread(_encode, result, decoded, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
 
     return handler
 
 
-def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
+def _for_model(decoded: Decoded, model: Model) -> EmbedRequest:
     """Return the request with the output that the path returns.
 
     Raises:
         WrongModelKind, BadRequest: the model cannot serve it.
     """
-    card, request, rows = model.card, decoded.request, decoded.form.rows
+    card, request, rows = model.card, decoded.request, decoded.rows
     options = request.options
     _check_ids(request, card.name, card.vocab_size)
     _check_options(decoded, model)
@@ -161,7 +142,7 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
             raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
         normalize = False if options.normalize is False else None
         return request._replace(options=options._replace(outputs=(HIDDEN,), normalize=normalize))
-    if not shape.any_rows or rows == "embed":
+    if not isinstance(decoded.fields, PoolingBody) or rows == "embed":
         raise WrongModelKind(
             f"{card.name} gives one vector per token ({output}) and none per text",
             remedy="POST to /pooling or /embed, or export it with --pooling",
@@ -169,16 +150,16 @@ def _for_model(decoded: Decoded, model: Model, shape: Shape) -> EmbedRequest:
     return request
 
 
-def _of_images(decoded: Decoded, model: Model, shape: Shape) -> ImagesRequest:
+def _of_images(decoded: Decoded, model: Model) -> ImagesRequest:
     """Return the request for images, with the output that the path returns; raises as `_for_model`."""
-    card, request, rows = model.card, decoded.request, decoded.form.rows
+    card, request, rows = model.card, decoded.request, decoded.rows
     options = request.options
     reads_images(card)
     _check_options(decoded, model)
     outputs = options.outputs or ((HIDDEN,) if rows == TOKEN_EMBED else (card.default_output,))
     if outputs[0] not in card.outputs:
         raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
-    if (not shape.any_rows or rows == "embed") and outputs[0] != IMAGE_VECTOR:
+    if (not isinstance(decoded.fields, PoolingBody) or rows == "embed") and outputs[0] != IMAGE_VECTOR:
         raise WrongModelKind(
             f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
             remedy=f"POST to /pooling or /models/{card.name}/images",
@@ -198,7 +179,7 @@ def _check_options(decoded: Decoded, model: Model) -> None:
             allowed=f"{card.name} reads {card.max_tokens}",
             remedy=f"send -1, or 1 to {card.max_tokens}",
         )
-    if options.outputs and decoded.form.rows:
+    if options.outputs and decoded.rows:
         received = "is sent, and so is output, which also says which rows to return"
         raise ConflictingFields(received, field=("task",), remedy="send one of them")
     if options.outputs and options.outputs[0] not in card.outputs:
@@ -221,30 +202,31 @@ def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
 
 def _shaped(output: Output, decoded: Decoded) -> Output:
     """Return an output with one vector per text after late chunking, and with normalized rows for token_embed."""
-    if decoded.form.late_chunking:  # the spans of the joined texts were inputs of their own
+    if decoded.fields.late_chunking:  # the spans of the joined texts were inputs of their own
         return output._replace(lengths=(1,) * len(output.rows), pooled=True)
-    if decoded.form.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them
+    if decoded.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them
         return output._replace(rows=normalize(output.rows))
     return output
 
 
-def _encode(result: EmbedResult, decoded: Decoded, shape: Shape, response_id: str) -> Response:
+def _encode(result: EmbedResult, decoded: Decoded, response_id: str) -> Response:
     """Return a result in the form that a request asks for."""
-    form, output = decoded.form, _shaped(result.outputs[0], decoded)
-    if form.encoding in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
+    fields, output = decoded.fields, _shaped(result.outputs[0], decoded)
+    if fields.encoding_format in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
         result = result._replace(outputs=(output,))
-        return pooled_bytes.answer(result, form.encoding, form.embed_dtype, form.endianness, response_id)
+        return pooled_bytes.answer(result, fields.encoding_format, fields.embed_dtype, fields.endianness, response_id)
     values: Sequence[Any]
-    if form.encoding == "base64":
-        values = _base64(output, form.embed_dtype, form.endianness)
+    if fields.encoding_format == "base64":
+        values = _base64(output, fields.embed_dtype, fields.endianness)
     else:
         values = list(output.rows) if output.pooled else split(output.rows, output.lengths)
+    kind, member = fields.entry
     document = {
         "id": response_id,
         "object": "list",
         "created": int(time()),
         "model": result.model,
-        "data": [{"object": shape.object, "index": index, shape.field: value} for index, value in enumerate(values)],
+        "data": [{"object": kind, "index": index, member: value} for index, value in enumerate(values)],
         "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
     }
     if result.truncated:

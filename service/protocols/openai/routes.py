@@ -13,7 +13,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup, binary
 from service.protocols.inlay import needs
 from service.protocols.inlay.tags import EMBED, MODELS, RERANK
-from service.protocols.openai.embeddings import EMBEDDING, POOLING, Decoder, handler_of
+from service.protocols.openai.embeddings import handler_of
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.openai.scoring import ClassifyBody, ScoreBody, classify_handler, score_handler
@@ -48,11 +48,11 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         others: dict[str, Any] = {"description": about, "body": RequestBody(model=body, examples=EXAMPLES)}
         return Route("POST", path, handler, name, summary, EMBED, answers={200: answer}, vectors=True, **others)
 
-    embed = partial(post, handler=handler_of(context, Decoder(EmbeddingsBody), EMBEDDING), body=EmbeddingsBody)
+    embed = partial(post, handler=handler_of(context, EmbeddingsBody), body=EmbeddingsBody)
     embed = partial(embed, schema="EmbeddingList")
     about = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
     rows = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
-    pool, summary = handler_of(context, Decoder(PoolingBody), POOLING), "Embed as vLLM's pooling does"
+    pool, summary = handler_of(context, PoolingBody), "Embed as vLLM's pooling does"
     return [
         embed("/v1/embeddings", name="openai_embeddings", summary="Embed as OpenAI does", about=about),
         embed("/embeddings", name="embeddings", summary="The same without /v1", about=about),

@@ -8,7 +8,7 @@ Source: Voyage's openapi (input_type, output_dtype); docs of Jina's API (embeddi
 0.0.78.
 """
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
@@ -33,6 +33,9 @@ class EmbeddingsBody(BaseModel):
     """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+    id_prefix: ClassVar = "embd-"
+    entry: ClassVar = "embedding", "embedding"
+    """The `object` of an entry of the answer, and the entry's field that holds the vector."""
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
     model: vllm_fields.ModelName = None
@@ -96,6 +99,9 @@ class EmbeddingsBody(BaseModel):
 class PoolingBody(EmbeddingsBody):
     """A body of /embeddings, and which rows to return."""
 
+    id_prefix: ClassVar = "pooling-"
+    entry: ClassVar = "pooling", "data"
+
     task: Literal["embed", "token_embed"] | None = Field(
         None, description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"
     )
@@ -104,59 +110,26 @@ class PoolingBody(EmbeddingsBody):
     )
 
 
-class AnswerForm(NamedTuple):
-    """The form of a response.
-
-    Args:
-        encoding: `encoding_format`, or Jina's word for it.
-        embed_dtype: dtype of values in base64 and bytes.
-        endianness: byte order of values in base64 and bytes.
-        rows: embed or token_embed, where the body of /pooling says which rows to return.
-        images: whether the inputs are images.
-        late_chunking: whether all texts are read as one.
-    """
-
-    encoding: str
-    embed_dtype: str
-    endianness: str
-    rows: str | None
-    images: bool
-    late_chunking: bool
-
-
-def options_of(fields: EmbeddingsBody) -> tuple[str | None, EmbedOptions, AnswerForm]:
-    """Return the model's name, the options and the form of the response that a body's fields set, input aside."""
+def options_of(fields: EmbeddingsBody) -> EmbedOptions:
+    """Return the options that a body's fields set."""
     pooling = fields if isinstance(fields, PoolingBody) else None
     _check_numbers(fields)
-    form = _form(fields, pooling)
-    if form.images:
+    if fields.modality == "image":
         _check_image_fields(fields)
     precision, cut = _precision(fields), _cut(fields)
     _check_same(fields, "dimensions", "output_dimension")
-    if form.late_chunking and pooling:
+    if fields.late_chunking and pooling:
         _check_late_chunking(pooling)
     scaled = (fields.normalize, fields.use_activation, fields.normalized)
-    options = cut._replace(
+    return cut._replace(
         outputs=(pooling.output,) if pooling and pooling.output else (),
-        truncate=bool(cut.truncate) if form.late_chunking else cut.truncate,
+        truncate=bool(cut.truncate) if fields.late_chunking else cut.truncate,
         normalize=next((each for each in scaled if each is not None), None),
         dimensions=fields.dimensions or fields.output_dimension or None,
         dtype=precision,
         task=None if pooling else fields.task,
         special_tokens=fields.add_special_tokens,
         input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
-    )
-    return vllm_fields.named(fields.model), options, form
-
-
-def _form(fields: EmbeddingsBody, pooling: PoolingBody | None) -> AnswerForm:
-    return AnswerForm(
-        "base64" if fields.embedding_type == "base64" else fields.encoding_format,
-        fields.embed_dtype,
-        fields.endianness,
-        pooling.task if pooling else None,
-        fields.modality == "image",
-        bool(fields.late_chunking),
     )
 
 
