@@ -1,6 +1,7 @@
-"""Parts of the OpenAPI document that follow from no type: openapi_parts.json holds them, by name.
+"""Parts of the OpenAPI document that follow from no type, by name: openapi_parts.json, and models.json for /models.
 
-In a schema {"$part": NAME} stands for the schema of that name, with the members beside it added.
+In a schema {"$part": NAME} stands for the schema of that name, with the members beside it added, and "$fields" for the
+properties of an object that has them all.
 """
 
 import json
@@ -9,7 +10,14 @@ from typing import Any
 
 from service.http.parameter_types import TENSOR
 
-_PARTS: dict[str, Any] = json.loads(Path(__file__).with_name("openapi_parts.json").read_text(encoding="utf-8"))
+
+def _read(name: str) -> dict[str, Any]:
+    parts: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return parts
+
+
+_PARTS = _read("openapi_parts.json")
+_SCHEMAS: dict[str, Any] = _PARTS["schemas"] | _read("models.json")
 TAGS: dict[str, str] = _PARTS["tags"]
 EXAMPLES: dict[str, dict[str, Any]] = _PARTS["examples"]
 DESCRIPTIONS: dict[str, dict[str, str]] = _PARTS["descriptions"]
@@ -17,7 +25,7 @@ DESCRIPTIONS: dict[str, dict[str, str]] = _PARTS["descriptions"]
 
 def schema(name: str) -> dict[str, Any]:
     """Return the JSON schema of a name."""
-    return TENSOR if name == "tensor" else _whole(_PARTS["schemas"][name])
+    return TENSOR if name == "tensor" else _whole(_SCHEMAS[name])
 
 
 def _whole(part: Any) -> Any:
@@ -26,5 +34,7 @@ def _whole(part: Any) -> Any:
         return [_whole(each) for each in part]
     if not isinstance(part, dict):
         return part
-    shared = schema(part["$part"]) if "$part" in part else {}
-    return shared | {name: _whole(each) for name, each in part.items() if name != "$part"}
+    whole = schema(part["$part"]) if "$part" in part else {}
+    if "$fields" in part:
+        whole = {"type": "object", "required": list(part["$fields"]), "properties": _whole(part["$fields"])}
+    return whole | {name: _whole(each) for name, each in part.items() if name not in ("$part", "$fields")}

@@ -7,6 +7,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
+import orjson
+
 from proto import embed_pb2 as pb
 from service import machine
 from service.context import ServiceContext
@@ -156,6 +158,6 @@ class Models:
     def _model(self, name: str | None, mappings: machine.Mappings) -> pb.Model:
         model = self._registry.get(name)
         description = summary(model, self._registry, mappings)
-        fields = description.model_dump(include=DESCRIBED, exclude_none=True)
-        flops, document = default_flops_per_token(model.card), description.model_dump_json()
+        fields = {name: description[name] for name in DESCRIBED if description[name] is not None}
+        flops, document = default_flops_per_token(model.card), orjson.dumps(description).decode()
         return pb.Model(**fields, flops_per_token=flops, card_json=document)
