@@ -48,6 +48,7 @@ STATUSES = {
     "wrong_model_kind": Status(424, "FAILED_PRECONDITION", "The model is of another kind"),
     "unsupported": Status(501, "UNIMPLEMENTED", "This server does not do that"),
     "unauthorized": Status(401, "UNAUTHENTICATED", "This needs a key"),
+    "forbidden": Status(403, "PERMISSION_DENIED", "The page or host is not allowed"),
     "not_found": Status(404, "NOT_FOUND", "Not found"),
     "unknown_model": Status(404, "NOT_FOUND", "There is no such model"),
     "method_not_allowed": Status(405, "UNIMPLEMENTED", "The path does not answer this verb"),

@@ -10,7 +10,7 @@ InlayError
 ├── NotFound                  UnknownModel, NoSuchPath
 ├── UnsupportedMedia          UnsupportedCoding
 ├── Overloaded                KeyLimited
-└── WrongModelKind, Unsupported, Unauthorized, TooSlow, MethodNotAllowed, NotAcceptable,
+└── WrongModelKind, Unsupported, Unauthorized, Forbidden, TooSlow, MethodNotAllowed, NotAcceptable,
     DeadlineExceeded, Unavailable, EngineFailure
 
 `service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
@@ -211,6 +211,10 @@ class Unsupported(InlayError, code="unsupported"):
 
 class Unauthorized(InlayError, code="unauthorized"):
     """No key, or an unknown one."""
+
+
+class Forbidden(InlayError, code="forbidden"):
+    """A request of a web page that may not make it, or to a host that is not this server's name."""
 
 
 class NotFound(InlayError, code="not_found"):

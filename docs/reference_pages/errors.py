@@ -43,6 +43,7 @@ ADVICE = {
     "not_found": "Correct the path; `GET /docs` lists all.",
     "unknown_model": "Name a model of `GET /models`.",
     "method_not_allowed": "Use a verb of the header `allow`.",
+    "forbidden": "Name the page's origin in `INLAY_CORS_ORIGINS`, or the host in `INLAY_ALLOWED_HOSTS`.",
     "not_acceptable": "Accept a format that the message lists.",
     "unsupported_media": "Send a content type that the message lists.",
     "overloaded": "Try again after `retry-after`; see [Overload](../operate/overload.md).",

@@ -33,10 +33,11 @@ class AnalysisQuery(Parameters):
 
 async def analysed(context: ServiceContext, table: WordTable, spectrum: bool) -> dict[str, Any]:
     """Return the analysis of a word table, with or without its singular values."""
-    computations = context.computations
-    document = _document(table, await computations.rows.run(partial(computations.row_facts, table)))
+    computations, of_table = context.computations, context.computations.of_table
+    document = _document(table, await computations.rows.run(partial(of_table, analysis.row_facts, table)))
     if spectrum:
-        document["spectrum"] = _spectrum(await computations.spectra.run(partial(computations.spectrum, table)))
+        values = await computations.spectra.run(partial(of_table, analysis.spectrum, table))
+        document["spectrum"] = _spectrum(values)
     return document
 
 

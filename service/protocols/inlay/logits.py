@@ -5,8 +5,8 @@ from typing import Any
 
 from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
+from service.embedding import logits
 from service.embedding.model import Model
-from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole

@@ -12,10 +12,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
-from models.tables.similar import MEASURES, Vector, combined, nearest
+from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.context import ServiceContext
-from service.embedding.table_computations import TableComputations
-from service.embedding.word_table import WordTable, word_table
+from service.embedding.word_table import TableComputations, WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
 from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
@@ -82,7 +81,7 @@ def _search(
         query, ids = _query(table, parameters)
         best = nearest(
             table.rows,
-            computations.row_norms(table, check),
+            computations.of_table(row_norms, table, check),
             query,
             measure=parameters.measure,
             top_k=parameters.top_k,
