@@ -1,13 +1,14 @@
 """Describes the loaded models, over HTTP and gRPC; models.json says what of a model its description holds."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from models.artifacts.card import Card
 from models.recipes.heads import MultiVector
 from models.recipes.positional_encodings import Encodings
+from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
 from service.embedding.model import Model
@@ -37,16 +38,13 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "engine": choice.engine,
         "precision": choice.precision,
         "closeness": choice.closeness,
-        "modules": [type(step).__name__ for step in card.modules.steps] if card.modules else [],
-        "multi_vector": _multi_vector(card.multi_vector) if card.multi_vector else None,
-        "prompts": list(card.prompts),
-        "encodings": _encodings(card.encodings),
-        "flops_per_text": card.modules.flops_per_text if card.modules else 0,
+        "flops_per_text": getattr(facts["modules"], "flops_per_text", 0),
         "memory": mapped if mapped.mapped else None,
         "positions": available(card),
         "reads_text": model.tokenizer is not None,
         "version": model.version,
     }
+    facts |= {name: flat(facts[name]) for name, flat in FLAT.items()}
     described: dict[str, Any] = _described(facts, MODEL)
     return described
 
@@ -72,7 +70,13 @@ def _encodings(encodings: Encodings) -> dict[str, Any]:
     return {field.name: getattr(encodings, field.name) for field in fields(encodings)} | {"ropes": ropes}
 
 
-def _multi_vector(vectors: MultiVector) -> dict[str, Any]:
+def _step_names(modules: SentenceModules | None) -> list[str]:
+    return [type(step).__name__ for step in modules.steps] if modules else []
+
+
+def _vectors(vectors: MultiVector | None) -> dict[str, Any] | None:
+    if vectors is None:
+        return None
     return {
         "dimensions": vectors.modules.width,
         "query_tokens": vectors.query.max_tokens,
@@ -80,6 +84,15 @@ def _multi_vector(vectors: MultiVector) -> dict[str, Any]:
         "expanded_tokens": vectors.expansion.tokens if vectors.expansion else None,
         "function": function_of(vectors),
     }
+
+
+FLAT: dict[str, Callable[[Any], Any]] = {
+    "modules": _step_names,
+    "multi_vector": _vectors,
+    "prompts": list,
+    "encodings": _encodings,
+}
+"""Parts of a card that a description holds in another form."""
 
 
 def default_flops_per_token(card: Card) -> int:
