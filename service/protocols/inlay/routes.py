@@ -3,7 +3,7 @@
 from service.context import ServiceContext
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import RequestBody, Route, RouteGroup
-from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
+from service.protocols.inlay import health, images, models, reports
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EmbedBody
@@ -16,7 +16,7 @@ from service.protocols.inlay.tags import EMBED
 def routes(context: ServiceContext) -> RouteGroup:
     """Return the routes of /embed, /models, /positions, the probes and the metrics; and the tags of all protocols."""
     rows = [_embed_route(context)]
-    for module in (health, models, descriptions, positions, images, similarity, similar, gradient, analysis, logits):
+    for module in (health, models, descriptions, positions, images, reports):
         rows += module.routes(context)
     return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=TAGS)
 

@@ -9,14 +9,12 @@ from pydantic import BaseModel
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding import logits
-from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.embedding.word_table import word_table
 from service.http.validation_errors import validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay.analysis import AnalysisQuery, analysed
-from service.protocols.inlay.logits import LogitsParameters, logits_call
+from service.protocols.inlay.logits import LogitsParameters, logits_call, with_head
 from service.protocols.inlay.rpc_fields import fields_of, tensor_of
 from service.protocols.inlay.similar import SimilarParameters, search
 from service.request_context import RequestContext
@@ -40,8 +38,7 @@ class Vocabulary:
         self, request: pb.LogitsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
         """Yield logits, or the tokens of the largest, in the messages of a table."""
-        model = self._model(request.model)
-        logits.head_of(model)
+        model = with_head(self._context.registry.get(request.model or None))
         parameters = await _read(LogitsParameters, request)
         call = await logits_call(self._context, model, parameters, call_context)
         async for chunk in self._table_chunks(call, parameters.dtype, parameters.output, call_context):
@@ -49,8 +46,8 @@ class Vocabulary:
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
         """Return the most similar tokens, best first."""
-        table = word_table(self._model(request.model))
-        found = await search(self._context, table, await _read(SimilarParameters, request))
+        table = word_table(self._context.registry.get(request.model or None))
+        found = await search(self._context, table, await _read(SimilarParameters, request), call_context)
         return pb.SimilarResponse(
             model=found["model"],
             table=found["table"]["name"],
@@ -63,17 +60,14 @@ class Vocabulary:
 
     async def analysis(self, request: pb.AnalysisRequest, call_context: RequestContext) -> pb.AnalysisResponse:
         """Return the facts about a word table."""
-        table = word_table(self._model(request.model))
+        table = word_table(self._context.registry.get(request.model or None))
         query = await _read(AnalysisQuery, request)
-        document: dict[str, Any] = await analysed(self._context, table, query.spectrum)
+        document: dict[str, Any] = await analysed(self._context, table, query, call_context)
         values = document["spectrum"].pop("singular_values") if query.spectrum else None
         return pb.AnalysisResponse(
             analysis_json=orjson.dumps(document).decode(),
             singular_values=None if values is None else tensor_of(np.array(values, np.float64), "float64"),
         )
-
-    def _model(self, name: str) -> Model:
-        return self._context.registry.get(name or None)
 
 
 async def _read(model: type[Fields], message: Any) -> Fields:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -27,12 +27,13 @@ from service.embedding.position_tables import (
 from service.errors import NotAcceptable, UnknownValue
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
 from service.http.negotiation import negotiate
-from service.http.parameter_types import ArrayOptions
+from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
 from service.protocols.inlay.openapi_parts import DESCRIPTIONS, schema
+from service.protocols.inlay.positions.parameters import TensorOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -48,7 +49,7 @@ class TableForm:
     """The form of a response.
 
     Args:
-        dtype: dtype of floats.
+        dtype: dtype of floats; empty: that of the call.
         output: one of the table's; None: all.
         base64: whether arrays in JSON are base64.
     """
@@ -59,11 +60,11 @@ class TableForm:
     base64: bool = False
 
 
-def table_form(request: Request, options: ArrayOptions, dtype: str) -> TableForm:
+def table_form(request: Request, options: TypedArrayOptions | TensorOptions) -> TableForm:
     """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
     accept = request.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
-    return TableForm(media_type, dtype, options.output, options.encoding_format == "base64")
+    return TableForm(media_type, options.dtype or "", options.output, options.encoding_format == "base64")
 
 
 async def table_response(
@@ -77,6 +78,7 @@ async def table_response(
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
+    form = replace(form, dtype=form.dtype or call.dtype)
     etag = call.etag(form.media_type, form.dtype, form.output or "", str(form.base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:

@@ -121,14 +121,14 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
 async def _get_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
     make_call = _maker(context, row, request)
     parameters = from_query(row.parameters, request)
-    form = table_form(request, parameters, parameters.dtype)
+    form = table_form(request, parameters)
     return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
 
 
 async def _post_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
     make_call = _maker(context, row, request)
     parameters = await from_body(row.parameters, request)
-    form = table_form(request, parameters, parameters.dtype)
+    form = table_form(request, parameters)
     return await table_response(request, context.tables, make_call(parameters), form)
 
 
@@ -227,7 +227,7 @@ async def _tensors(
 ) -> Response:
     parameters = await from_body(model, request)
     call = make_call(parameters)
-    return await table_response(request, context.tables, call, table_form(request, parameters, call.dtype))
+    return await table_response(request, context.tables, call, table_form(request, parameters))
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
