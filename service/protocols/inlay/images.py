@@ -35,11 +35,10 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import EMBED, schema
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
-from service.protocols.inlay.tags import EMBED
 from service.request_context import RequestContext
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")

@@ -18,9 +18,8 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route, Schema
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import MODELS, schema
 from service.protocols.inlay.positions.schemes import available
-from service.protocols.inlay.tags import MODELS
 from service.registry.registry import ModelRegistry
 from service.registry.store import created
 from service.settings import Settings

@@ -18,7 +18,16 @@ def _read(name: str) -> dict[str, Any]:
 
 _PARTS = _read("openapi_parts.json")
 _SCHEMAS: dict[str, Any] = _PARTS["schemas"] | _read("models.json")
+EMBED = "embed"  # tags of operations
+RERANK = "rerank and classify"
+POSITIONS = "positions"
+MODELS = "models"
+TEI = "text-embeddings-inference"
+OIP = "Open Inference Protocol"
+OIP_REPOSITORY = "Open Inference Protocol: model repository"
+OPERATION = "operation"
 TAGS: dict[str, str] = _PARTS["tags"]
+"""The descriptions of the tags of every protocol's operations, in the order of the documentation page."""
 EXAMPLES: dict[str, dict[str, Any]] = _PARTS["examples"]
 DESCRIPTIONS: dict[str, dict[str, str]] = _PARTS["descriptions"]
 

@@ -17,10 +17,9 @@ from service.http.parameter_types import Parameters, TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Need, Request, Route
 from service.protocols.inlay import analysis, gradient, logits, needs, similar, similarity
-from service.protocols.inlay.openapi_parts import EXAMPLES, schema
+from service.protocols.inlay.openapi_parts import EMBED, EXAMPLES, MODELS, schema
 from service.protocols.inlay.parsing import from_body, from_query
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
-from service.protocols.inlay.tags import EMBED, MODELS
 from service.request_context import RequestContext
 
 Computed = TableCall | dict[str, Any]

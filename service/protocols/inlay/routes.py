@@ -7,10 +7,9 @@ from service.protocols.inlay import health, images, models, reports
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EmbedBody
-from service.protocols.inlay.openapi_parts import EXAMPLES, TAGS
+from service.protocols.inlay.openapi_parts import EMBED, EXAMPLES, TAGS
 from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
-from service.protocols.inlay.tags import EMBED
 
 
 def routes(context: ServiceContext) -> RouteGroup:

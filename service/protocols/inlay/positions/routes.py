@@ -13,7 +13,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import POSITIONS, schema
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
@@ -48,7 +48,6 @@ from service.protocols.inlay.positions.schemes import (
     find_model,
     need_of,
 )
-from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
