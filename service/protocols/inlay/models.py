@@ -1,4 +1,4 @@
-"""Describes the loaded models, over HTTP and gRPC; models.json says what of a model its description holds."""
+"""Describes the loaded models, over HTTP and gRPC; the schema Model of openapi.json says what a description holds."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -14,17 +14,18 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.scores import function_of
 from service.http.formats import JSON
+from service.http.openapi_data import reference
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Request, Route, Schema
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import MODELS, schema
+from service.protocols.inlay.openapi_parts import DATA, MODELS
 from service.protocols.inlay.positions.schemes import available
 from service.registry.registry import ModelRegistry
 from service.registry.store import created
 from service.settings import Settings
 
-MODEL = schema("model")
+MODEL = DATA.schemas["Model"]
 
 
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> dict[str, Any]:
@@ -132,8 +133,8 @@ def routes(context: ServiceContext) -> list[Route]:
         return json_response(summary(registry.get(request.parameters["name"]), registry, mappings))
 
     rows: tuple[tuple[str, Handler, str, str, Schema], ...] = (
-        ("/models", list_models, "list_models", "Every loaded model", schema("models")),
-        ("/models/{name}", get_model, "get_model", "One model", MODEL),
+        ("/models", list_models, "list_models", "Every loaded model", reference("ModelList")),
+        ("/models/{name}", get_model, "get_model", "One model", reference("Model")),
     )
     return [
         Route("GET", path, handler, name, about, MODELS, answers={200: Answer(content={JSON: answer})}, admitted=False)

@@ -17,7 +17,7 @@ from service.http.parameter_types import Parameters, TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Need, Request, Route
 from service.protocols.inlay import analysis, gradient, logits, needs, similar, similarity
-from service.protocols.inlay.openapi_parts import EMBED, EXAMPLES, MODELS, schema
+from service.protocols.inlay.openapi_parts import DATA, EMBED, MODELS
 from service.protocols.inlay.parsing import from_body, from_query
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.request_context import RequestContext
@@ -48,7 +48,7 @@ class Report:
 
     def route(self, context: ServiceContext) -> Route:
         """Return the row of its HTTP route."""
-        path, name, document = f"/models/{{name}}/{self.name}", f"model_{self.name}", schema(self.name)
+        path, name, document = f"/models/{{name}}/{self.name}", f"model_{self.name}", DATA.parts[self.name]
         handler = partial(self._answer, context)
         if not self.examples:
             answers, query = {200: Answer(content={JSON: document})}, self.parameters
@@ -73,11 +73,11 @@ class Report:
 REPORTS = (
     Report(
         "similarity", "Compare texts with images", similarity.SimilarityParameters, similarity.comparing,
-        similarity.similarity_call, needs.TWO_TOWERS, EXAMPLES["similarity"], EMBED,
+        similarity.similarity_call, needs.TWO_TOWERS, DATA.examples["similarity"], EMBED,
     ),
     Report(
         "similar", "The tokens nearest to a token, a text, a vector or an analogy", similar.SimilarParameters,
-        word_table, similar.search, needs.TABLE, EXAMPLES["similar"],
+        word_table, similar.search, needs.TABLE, DATA.examples["similar"],
     ),
     Report(
         "gradient", "Gradients of the tables, from that of the input layer's output", gradient.GradientParameters,

@@ -7,7 +7,7 @@ from service.protocols.inlay import health, images, models, reports
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EmbedBody
-from service.protocols.inlay.openapi_parts import EMBED, EXAMPLES, TAGS
+from service.protocols.inlay.openapi_parts import DATA, EMBED
 from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
 
@@ -17,7 +17,7 @@ def routes(context: ServiceContext) -> RouteGroup:
     rows = [_embed_route(context)]
     for module in (health, models, descriptions, positions, images, reports):
         rows += module.routes(context)
-    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=TAGS)
+    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=DATA.tags, schemas=DATA.schemas)
 
 
 def _embed_route(context: ServiceContext) -> Route:
@@ -31,7 +31,7 @@ def _embed_route(context: ServiceContext) -> Route:
         summary="Embed texts or token ids",
         tag=EMBED,
         description="A strict superset of text-embeddings-inference's route. `Accept` chooses the format of vectors.",
-        body=RequestBody(model=EmbedBody, examples=EXAMPLES["embed"]),
+        body=RequestBody(model=EmbedBody, examples=DATA.examples["embed"]),
         answers=EMBED_ANSWERS,
         vectors=True,
     )

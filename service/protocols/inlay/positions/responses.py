@@ -32,7 +32,7 @@ from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.openapi_parts import DESCRIPTIONS, schema
+from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.parameters import TensorOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
@@ -247,7 +247,7 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
 
 # ---- descriptions for the OpenAPI document
 
-BINARY_TABLES = {media_type: binary(about) for media_type, about in DESCRIPTIONS["tables by media type"].items()}
+BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
 _TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
 _TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
@@ -256,8 +256,8 @@ def table_answer(document: Schema | None = None) -> Answer:
     """Return the description of a table's response."""
     return Answer(
         description="The table.",
-        headers=DESCRIPTIONS["table headers"],
-        content={JSON: document or schema("table"), **BINARY_TABLES},
+        headers=DATA.descriptions["table headers"],
+        content={JSON: document or DATA.parts["table"], **BINARY_TABLES},
     )
 
 

@@ -13,7 +13,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.openapi_parts import POSITIONS, schema
+from service.protocols.inlay.openapi_parts import DATA, POSITIONS
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
@@ -145,7 +145,7 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         make_call = _maker(context, row, request)
         return await figure_response(context, row, extension, request, make_call, _cache_control(row))
 
-    content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    content = {JSON: DATA.parts["figure"]} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
         path=f"{row.path}.{extension}",
