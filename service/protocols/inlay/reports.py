@@ -1,6 +1,6 @@
 """POST /models/{name}/similar, gradient, logits and similarity, GET /models/{name}/analysis: computations on a model.
 
-Each is a row of REPORTS; rpc_vocabulary.py serves three of them over gRPC.
+Each is a row of REPORTS; rpc_tables.py serves three of them over gRPC.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
