@@ -315,12 +315,22 @@ class MaskParameters(TableOptions, MaskForm):
     chunk: int | None = whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone", None)
 
 
-def of_model(name: str, *parts: type[Parameters]) -> type[ModelTableOptions]:
+def _of_model(name: str, *parts: type[Parameters]) -> type[ModelTableOptions]:
     """Return the parameters of a model's encoding: those of `parts`, since its card decides the others."""
     bases: Any = (ModelTableOptions, *parts)
     about = "What to return of a model's encoding; its card has the other parameters."
-    made: type[ModelTableOptions] = create_model(f"Model{name}Parameters", __base__=bases, __doc__=about)
+    made: type[ModelTableOptions] = create_model(name, __base__=bases, __doc__=about)
     return made
+
+
+ModelRopeParameters = _of_model("ModelRopeParameters", TableWidth, LayerRange)
+ModelAlibiParameters = _of_model("ModelAlibiParameters", Padding)
+ModelT5Parameters = _of_model("ModelT5Parameters", Past)
+ModelDebertaParameters = _of_model("ModelDebertaParameters", Lengths)
+ModelMaskParameters = _of_model("ModelMaskParameters", LayerType, MaskForm)
+ModelLearnedParameters = _of_model("ModelLearnedParameters", BeyondTable, PositionRange)
+ModelSinusoidalParameters = _of_model("ModelSinusoidalParameters", PositionRange)
+ModelAxialParameters = _of_model("ModelAxialParameters", TableWidth, Patches)
 
 
 # ---- tensors in, tensors out

@@ -91,7 +91,7 @@ async def table_response(
     if call.held_bytes:
         tables.streaming.reserve(call.held_bytes, request.context)
     if form.media_type == JSON:
-        return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
+        return await _json_response(request, tables, table, outputs, form, headers)
     headers = (*headers, *_table_headers(table, outputs, form))
     return _file_response(request, tables, etag, _file(table, outputs, form), headers)
 
@@ -173,50 +173,48 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
     }
 
 
-async def _json_response(request: Request, tables: Tables, document: "JsonTable", headers: Headers) -> Response:
+async def _json_response(
+    request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
+) -> Response:
     """Return a small document whole; send a large one while it is computed."""
     if request.verb == "HEAD":
         return Response((), headers)
-    if sum(prod(typed.output.shape) for typed in document.outputs) > BLOCK_VALUES:
-        tables.streaming.reserve(block_bytes(document.outputs), request.context)
-        return Response((), headers, 200, document.parts(tables))
-    async with aclosing(document.parts(tables)) as parts:
+    parts = _json_parts(tables, table, outputs, form)
+    if sum(prod(typed.output.shape) for typed in outputs) > BLOCK_VALUES:
+        tables.streaming.reserve(block_bytes(outputs), request.context)
+        return Response((), headers, 200, parts)
+    async with aclosing(parts):
         return Response([part async for part in parts], headers)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JsonTable:
-    """A table as a JSON document: its facts first, then its arrays, block after block."""
+async def _json_parts(
+    tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm
+) -> AsyncGenerator[bytes, None]:
+    """Yield a table as a JSON document: its facts first, then its arrays, a block of rows at a time."""
+    yield orjson.dumps(json_facts(table, outputs, form))[:-1]
+    for output in outputs:
+        yield b',"%s":' % output.name.encode()
+        async for part in (_base64 if form.base64 else _lists)(tables, output):
+            yield part
+    yield b"}"
 
-    table: Table
-    outputs: tuple[TypedOutput, ...]
-    form: TableForm
 
-    async def parts(self, tables: Tables) -> AsyncGenerator[bytes, None]:
-        """Yield the document's bytes, a block of rows at a time."""
-        yield orjson.dumps(json_facts(self.table, self.outputs, self.form))[:-1]
-        for output in self.outputs:
-            yield b',"%s":' % output.name.encode()
-            array = self._base64 if self.form.base64 else self._lists
-            async for part in array(tables, output):
-                yield part
-        yield b"}"
+async def _lists(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+    shape = output.output.shape
+    async for first, rows in tables.blocks(output):
+        yield b"".join(_nested_lists(shape, first, rows))
+    yield b"]" * (len(shape) - 1)
 
-    async def _lists(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
-        shape = output.output.shape
-        async for first, rows in tables.blocks(output):
-            yield b"".join(_nested_lists(shape, first, rows))
-        yield b"]" * (len(shape) - 1)
 
-    async def _base64(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
-        yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
-        rest = b""
-        async for _, rows in tables.blocks(output):
-            data = rest + little_endian(rows)
-            end = len(data) - len(data) % BASE64_UNIT
-            rest = data[end:]
-            yield pybase64.b64encode(data[:end])
-        yield pybase64.b64encode(rest) + b'"}'
+async def _base64(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+    yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
+    rest = b""
+    async for _, rows in tables.blocks(output):
+        data = rest + little_endian(rows)
+        end = len(data) - len(data) % BASE64_UNIT
+        rest = data[end:]
+        yield pybase64.b64encode(data[:end])
+    yield pybase64.b64encode(rest) + b'"}'
 
 
 def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Iterator[bytes]:
