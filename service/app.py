@@ -21,7 +21,6 @@ from service.embedding.word_table import TableComputations
 from service.grpc.server import RpcServer
 from service.heavy import lane as heavy
 from service.http import asgi
-from service.http.access_log import AccessLog
 from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
@@ -35,6 +34,7 @@ from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
+from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
@@ -208,11 +208,9 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(
-            registry, settings, metrics.passes, budget, metrics.truncated, metrics.joined, cache
-        ),
+        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache),
         images=_images(registry, settings, budget),
-        lookup=RowLookup(registry, settings, metrics.passes, budget),
+        lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
         version=VERSION,
