@@ -18,7 +18,6 @@ from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
-from service.protocols.inlay.openapi_parts import EXAMPLES
 from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
@@ -42,8 +41,10 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
-OPENAI, COHERE = [openapi_data.read(f"service.protocols.{name}").examples for name in ("openai", "cohere")]
-EMBED, EMBEDDINGS = list(EXAMPLES["embed"].values()), list(OPENAI["embeddings"].values())
+INLAY, OPENAI, COHERE = [
+    openapi_data.read(f"service.protocols.{name}").examples for name in ("inlay", "openai", "cohere")
+]
+EMBED, EMBEDDINGS = list(INLAY["embed"].values()), list(OPENAI["embeddings"].values())
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
     tei.AllVectorsBody,

@@ -12,7 +12,7 @@ from service.http.openapi_data import reference
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup, binary
 from service.protocols.inlay import needs
-from service.protocols.inlay.tags import EMBED, MODELS, RERANK
+from service.protocols.inlay.openapi_parts import EMBED, MODELS, RERANK
 from service.protocols.openai.embeddings import handler_of
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody

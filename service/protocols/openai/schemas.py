@@ -17,10 +17,10 @@ from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, OutOfRange
 from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA
 
 FORMS = "a text, a list of token ids, or a list of either"
-_FORMS = [schema("text"), schema("ids")]
+_FORMS = [DATA.parts["text"], DATA.parts["ids"]]
 INPUT = {"anyOf": [*_FORMS, {"type": "array", "items": {"anyOf": _FORMS}}], "description": FORMS}
 TEXT_FIELDS = (
     *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"),
