@@ -316,10 +316,12 @@ class Scorer:
         if len(places) == 1:
             return await self._read(model, pairs, context, readings[0])
         together = asyncio.Semaphore(MOST_TOGETHER if one_query else len(places))  # all at once would fill the queue
-        calls = [
-            asyncio.ensure_future(self._in_turn(model, [pairs[index] for index in group], context, reading, together))
-            for (_, reading), group in places.items()
-        ]
+
+        async def read(reading: Reading, group: list[int]) -> Ranks:
+            async with together:
+                return await self._read(model, [pairs[index] for index in group], context, reading)
+
+        calls = [asyncio.ensure_future(read(reading, group)) for (_, reading), group in places.items()]
         try:
             ranked = await asyncio.gather(*calls)
         except BaseException:
@@ -332,17 +334,6 @@ class Scorer:
         result = _together([ranks.result for ranks in ranked], list(places.values()))
         context.truncated = result.truncated
         return Ranks(scores, result)
-
-    async def _in_turn(
-        self,
-        model: Model,
-        pairs: Sequence[tuple[str, str]],
-        context: RequestContext,
-        reading: Reading,
-        together: asyncio.Semaphore,
-    ) -> Ranks:
-        async with together:
-            return await self._read(model, pairs, context, reading)
 
     async def _read(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
