@@ -137,9 +137,9 @@ class _ProgressLine:
         began, first = self._began.setdefault(what, (now, done))
         if now - self._printed >= self._seconds:
             self._printed = now
-            whole = f" of {total:,}" if total else ""
+            whole = f": {done:,} of {total:,}" if total else f": {done:,}" if done else ""
             left = f", {(total - done) * (now - began) / (done - first):.0f} s left" if total and done > first else ""
-            line = f"{what}: {done:,}{whole}{left}"
+            line = f"{what}{whole}{left}"
             print(line.ljust(self._width), end=self._end, file=sys.stderr, flush=True)
             self._width = len(line)
 
