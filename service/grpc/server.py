@@ -13,7 +13,17 @@ import grpc
 
 from service.errors import InlayError, StartError
 from service.grpc.call_limits import CallLimit
-from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared, identity_of
+from service.grpc.calls import (
+    OTHER,
+    Call,
+    Metadata,
+    RefusedCall,
+    ServedMethod,
+    Shared,
+    UnaryCall,
+    WaitingUnaryCall,
+    identity_of,
+)
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
 from service.observability.access_log import AccessLog
@@ -97,11 +107,11 @@ class Pipeline(grpc.GenericRpcHandler):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
-        waits = served.limit.crowded and served.call_class in WAITING
-        call: Call = (WAITING[served.call_class] if waits else served.call_class)(served, metadata, task, identity, key)
+        waits = served.limit.crowded and served.call_class is UnaryCall
+        call: Call = (WaitingUnaryCall if waits else served.call_class)(served, metadata, task, identity, key)
         try:
             served.limit.add(call)
-            if not (waits or call.request_streaming):
+            if not call.request_streaming:
                 served.limit.begin_reading(call)
         except InlayError as error:
             call = refused = RefusedCall(served, metadata, task, identity, key)
