@@ -33,7 +33,7 @@ from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
-from service.security.tls import Pem, Renewed, files
+from service.security.tls import Pem, Renewed, contents, files
 from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # seconds between checks whether the models answer
@@ -258,7 +258,7 @@ class RpcServer:
         address = f"{host}:{settings.grpc_port}"
         try:
             if chosen:
-                return int(self._server.add_secure_port(address, _credentials(Renewed(chosen))))
+                return int(self._server.add_secure_port(address, _credentials(Renewed(chosen, contents, "gRPC"))))
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise StartError(f"gRPC cannot listen on {address}: set INLAY_GRPC_PORT or --grpc-port") from error
@@ -275,15 +275,14 @@ async def _passes(check: Callable[[], Awaitable[None]]) -> bool:
     return True
 
 
-def _credentials(pair: Renewed) -> Any:
+def _credentials(pair: Renewed[Pem]) -> Any:
     """Return credentials that use the present certificate, and a renewed one from the next handshake on."""
 
     def renewed() -> Any:
-        certificate = pair.next()
-        return _configuration(certificate) if certificate else None
+        return _configuration(pair.current) if pair.renew() else None
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(pair.first), renewed, require_client_authentication=pair.first.client_ca is not None
+        _configuration(pair.current), renewed, require_client_authentication=pair.current.client_ca is not None
     )
 
 
