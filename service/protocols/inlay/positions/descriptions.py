@@ -20,7 +20,7 @@ from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAM
 from models.positions.rope.scalings import SCALINGS
 from service.context import ServiceContext
 from service.http.formats import JSON
-from service.http.parameter_types import TypedArrayOptions
+from service.http.parameter_types import ArrayOptions, TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.protocols.inlay.openapi_parts import POSITIONS
@@ -29,7 +29,6 @@ from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     PlotOptions,
     figure_name,
-    source_schema,
     usual_lengths,
 )
 from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
@@ -95,14 +94,14 @@ def _model_fields(scheme: str) -> dict[str, Any]:
 
 def _fields(row: Scheme, schema: JsonSchemaValue) -> dict[str, Description]:
     """Return the JSON schema of each parameter, with what it is for."""
-    scales, drawn = issubclass(row.parameters, RopeSource), source_schema(row)["properties"]
+    scales = issubclass(row.parameters, RopeSource)
     return {
         name: {
             **_plain(entry),
             **(_scalings_of(name) if scales else {}),
             "required": name in schema.get("required", []),
             "role": "output" if name in TypedArrayOptions.model_fields else "encoding",
-            "in_pictures": name in drawn,
+            "in_pictures": name not in ArrayOptions.model_fields,
         }
         for name, entry in schema["properties"].items()
     }
