@@ -34,7 +34,7 @@ from service.protocols.inlay.positions.plots import (
 from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
 
 Description = Mapping[str, Any]
-_OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
+_LEFT_OUT = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
 _ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
 """The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
 
@@ -112,7 +112,7 @@ def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
     options = [option for option in entry.get("anyOf", [entry]) if option != {"type": "null"}]
     field: dict[str, Any] = {}
     for option in options:
-        field |= {key: value for key, value in option.items() if key not in _OWN_KEYS}
+        field |= {key: value for key, value in option.items() if key not in _LEFT_OUT}
     types = [option["type"] for option in options]
     field["type"] = types[0] if len(types) == 1 else types
     if entry.get("default") is not None:
