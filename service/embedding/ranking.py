@@ -12,7 +12,7 @@ import numpy as np
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
 from service.embedding import limits
-from service.embedding.document_chunks import Chunks, Parts, split
+from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
@@ -381,12 +381,13 @@ class Scorer:
         longest = min([length for length in lengths if length is not None], default=None)
         with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
             distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-            places = await sized(sum(map(len, distinct)), tokenizer.spans, distinct)
-            spans = dict(zip(distinct, places, strict=True))
+            parts = Parts(reading.max_query_tokens or None, reading.max_document_tokens or None, reading.max_chunks)
+            most = most_tokens(parts, longest)
+            places = await sized(sum(map(len, distinct)), tokenizer.places, distinct, most)
+            tokens = dict(zip(distinct, places, strict=True))
             template = card.classifier and card.classifier.template
             added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
-            parts = Parts(reading.max_query_tokens, reading.max_document_tokens, reading.max_chunks)
-            chunks = await asyncio.to_thread(split, pairs, spans, added, longest, parts)
+            chunks = await asyncio.to_thread(split, pairs, tokens, added, longest, parts)
         if (count := len(chunks.pairs)) > self._settings.max_inputs:
             raise TooManyInputs(
                 f"make {count} chunks",
