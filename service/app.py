@@ -16,8 +16,8 @@ from service.embedding.model import Models
 from service.embedding.outputs.rows import RowLookup
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
-from service.embedding.table_computations import TableComputations
 from service.embedding.vector_cache import VectorCache
+from service.embedding.word_table import TableComputations
 from service.grpc.server import RpcServer
 from service.http import asgi
 from service.http.access_log import AccessLog
@@ -168,7 +168,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         settings.compression,
         keys=keys,
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
-        cors=Cors(settings.cors_origins) if settings.cors_origins else None,
+        cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
     )
 

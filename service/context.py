@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes th
     from service.embedding.outputs.rows import RowLookup
     from service.embedding.pipeline import EmbeddingPipeline
     from service.embedding.position_tables import Tables
-    from service.embedding.table_computations import TableComputations
+    from service.embedding.word_table import TableComputations
     from service.observability.metrics import Metrics
     from service.observability.tracing import Tracing
     from service.registry.readiness import Readiness

@@ -10,7 +10,7 @@ InlayError
 ├── NotFound                  UnknownModel, NoSuchPath
 ├── UnsupportedMedia          UnsupportedCoding
 ├── Overloaded                KeyLimited
-└── RangeNotSatisfiable, WrongModelKind, Unsupported, Unauthorized, TooSlow, MethodNotAllowed, NotAcceptable,
+└── WrongModelKind, Unsupported, Unauthorized, Forbidden, TooSlow, MethodNotAllowed, NotAcceptable,
     DeadlineExceeded, Unavailable, EngineFailure
 
 `service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
@@ -189,14 +189,6 @@ class HeadTooLarge(TooLarge, code="head_too_large"):
     """A request line, headers or trailers larger than this server reads."""
 
 
-class RangeNotSatisfiable(InlayError, code="range_not_satisfiable"):
-    """A byte range that begins after the last of `size` bytes."""
-
-    def __init__(self, received: str, size: int) -> None:
-        super().__init__(received)
-        self.size = size
-
-
 class BadInput(InlayError, code="bad_input"):
     """An input that cannot be read; `index` is its number."""
 
@@ -219,6 +211,10 @@ class Unsupported(InlayError, code="unsupported"):
 
 class Unauthorized(InlayError, code="unauthorized"):
     """No key, or an unknown one."""
+
+
+class Forbidden(InlayError, code="forbidden"):
+    """A request of a web page that may not make it, or to a host that is not this server's name."""
 
 
 class NotFound(InlayError, code="not_found"):

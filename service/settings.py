@@ -153,6 +153,12 @@ class Settings(BaseSettings):
     """
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
+    verify: Literal["changed", "always", "off"] = "changed"
+    """changed: check the sha256 of a model's files unless they are as they were when last checked; always; off.
+
+    Size, modification time and inode tell whether a file has changed. `inlay check` always reads the files, unless this
+    is off.
+    """
     model_control: Literal["none", "explicit"] = "none"
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     auto_truncate: bool = True
@@ -258,7 +264,13 @@ class Settings(BaseSettings):
     cors_origins: Names = ()
     """Origins whose pages may call from a browser, separated by commas, or *; empty: none.
 
-    Any request header is allowed.
+    Any request header is allowed. Pages of other origins cannot load or unload models either.
+    """
+    allowed_hosts: Names = ()
+    """Names and addresses, without ports, that a request's Host may have, separated by commas; empty: any.
+
+    Other requests get 403, but for probes, /metrics and /docs. It keeps web pages out that reach a server without keys
+    by a name of their own (DNS rebinding).
     """
 
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"

@@ -6,19 +6,18 @@ import typer
 from typer.core import TyperArgument, TyperOption
 
 from reference_pages.markdown import code, described, heading, page, table
-from service.cli.application import COMMANDS, GENERATED, application
+from service.cli.application import COMMANDS, OF_SETTINGS, application
 from service.cli.options import variable
 from service.settings import Settings
 
 INTRODUCTION = """\
 The command is `inlay`, or `.venv/bin/inlay` of a checkout. `inlay COMMAND --help` shows the same. Exit codes: 0; 1
 where the command failed; 2 where it was called wrongly."""
-OF_SETTINGS = ("serve", "check")
 
 
 def commands_page() -> str:
     """Return the page: a table of commands, then each with its arguments and options."""
-    group: Any = typer.main.get_command(application(GENERATED))
+    group: Any = typer.main.get_command(application(with_settings=True))
     rows = [[f"[`inlay {name}`](#{name})", described(_first_paragraph(group.commands[name]))] for name in COMMANDS]
     parts = [_command(name, group.commands[name]) for name in COMMANDS]
     return page("Command line", INTRODUCTION, table(["command", "what it does"], rows), *parts)

@@ -23,6 +23,7 @@ from models.vision.similarity import Similarity
 
 FORMAT = 2
 FILE_NAME = "card.json"
+CHECKED_FILES = ".checked.json"  # which files were compared with the card, see hash_checks.py
 HEAD = "head"
 MODULES = "modules"
 CLASSIFIER = "classifier"
@@ -399,8 +400,8 @@ def read(folder: Path) -> Card:
     """Return the card of an exported folder, after checking that its files exist in the recorded sizes.
 
     Raises:
-        BadCard: there is no card, it has another format, or a file is missing or of another size (`verify` checks
-            hashes).
+        BadCard: there is no card, it has another format, or a file is missing or of another size
+            (hash_checks.py checks hashes).
     """
     path = folder / FILE_NAME
     if not path.is_file():

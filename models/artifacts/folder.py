@@ -1,7 +1,6 @@
 """Writes exported folders: built in a temporary folder, hashed, and renamed into place whole or not at all."""
 
 import ctypes
-import hashlib
 import os
 import shutil
 import tempfile
@@ -12,13 +11,12 @@ from pathlib import Path
 
 from models import VERSION
 from models.artifacts import card as cards
-from models.artifacts import links
-from models.artifacts.card import Card, File
+from models.artifacts.card import Card
+from models.artifacts.hash_checks import hashes
 from models.artifacts.overwrite_checks import check_place
 from models.checkpoints.hub import Progress, no_progress
 from models.errors import BadCard
 
-HASH_CHUNK_BYTES = 1 << 22
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of Linux's renameat2
 
 
@@ -138,32 +136,3 @@ def replace_card(folder: Path, card: Card) -> None:
         _sync(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def hashes(folder: Path, names: list[str], progress: Progress = no_progress) -> dict[str, File]:
-    """Return size and sha256 of each named file."""
-    total, done = sum((folder / name).stat().st_size for name in names), 0
-    files = {}
-    for name in names:
-        digest = hashlib.sha256()
-        with (folder / name).open("rb") as file:
-            while chunk := file.read(HASH_CHUNK_BYTES):
-                digest.update(chunk)
-                done += len(chunk)
-                progress("hashing", done, total)
-        files[name] = File((folder / name).stat().st_size, digest.hexdigest())
-    return files
-
-
-def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
-    """Raise BadCard for the first file that is not the one the card was written for."""
-    for name, file in hashes(folder, list(card.files), progress).items():
-        if file.sha256 != card.files[name].sha256:
-            raise BadCard(
-                f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
-            )
-    linked, done = card.linked or {}, 0
-    total = sum(place.bytes for file in linked.values() for place in file.tensors.values())
-    for count in links.check_hashes(folder, linked):
-        done += count
-        progress("hashing linked tables", done, total)

@@ -5,9 +5,8 @@ the original file leaves the link with the old bytes; writing into it is detecte
 """
 
 import errno
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from models.errors import BadCard, BadCheckpoint
 
 PREFIX = "linked-"
 DTYPES_MAPPED = ("F32", "F16", "BF16")
-_CHUNK = 1 << 22
 _REASONS = {
     errno.EXDEV: "is on another filesystem than the export",
     errno.EPERM: "may not be hard-linked by this user, or its filesystem has no hard links",
@@ -134,25 +132,6 @@ def check(folder: Path, linked: dict[str, LinkedFile]) -> None:
                 f"{path} serves {promised.original} in place, which was written to since the export (or the folder "
                 "was copied without its times): export the model again, or without --link"
             )
-
-
-def check_hashes(folder: Path, linked: dict[str, LinkedFile]) -> Iterator[int]:
-    """Hash every linked tensor and yield the bytes read, chunk by chunk; BadCard for one that changed."""
-    for name, promised in linked.items():
-        for tensor, place in promised.tensors.items():
-            digest = hashlib.sha256()
-            with (folder / name).open("rb") as file:
-                file.seek(place.offset)
-                left = place.bytes
-                while left and (chunk := file.read(min(left, _CHUNK))):
-                    digest.update(chunk)
-                    left -= len(chunk)
-                    yield len(chunk)
-            if digest.hexdigest() != place.sha256:
-                raise BadCard(
-                    f"{tensor!r} in {folder / name} is not the tensor its card was written for (sha256 differs): "
-                    f"{promised.original} was written to; export the model again"
-                )
 
 
 def tensors(folder: Path, linked: dict[str, LinkedFile]) -> list[Tensor]:

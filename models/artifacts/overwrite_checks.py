@@ -13,7 +13,7 @@ from models.artifacts import links
 from models.errors import ModelError
 
 PROGRAM = Path(__file__).resolve().parents[1]  # models/
-EXPORT_FILES = (cards.FILE_NAME, "weights.safetensors", "tokenizer.json")
+EXPORT_FILES = (cards.FILE_NAME, cards.CHECKED_FILES, "weights.safetensors", "tokenizer.json")
 NAMES_SHOWN = 3  # names in a message
 
 
@@ -96,7 +96,7 @@ def _files_of_export(out: Path) -> set[str] | None:
     try:
         card = json.loads((out / cards.FILE_NAME).read_text(encoding="utf-8"))
         if "format" in card:
-            return {cards.FILE_NAME, *card["files"], *(card.get("linked") or {})}
+            return {cards.FILE_NAME, cards.CHECKED_FILES, *card["files"], *(card.get("linked") or {})}
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     names = {path.name for path in out.iterdir()}

@@ -22,6 +22,7 @@ from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
 from models.checkpoints.hub import Progress, no_progress
+from models.checkpoints.located import check_links
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.errors import ModelError
 from models.families import family_of
@@ -164,6 +165,7 @@ def add_head(
         ModelError: as of `create`, or `base` is no checkpoint whose model_type classifies.
     """
     spread = _checked_std(folder, init, std)
+    check_links(base)
     source = open_checkpoint(base)
     fitted = fit(source)
     if not fitted.encoder:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from models.artifacts import comparison, vision_comparison
 from models.artifacts.card import Card, read
-from models.artifacts.folder import check_hashes
+from models.artifacts.hash_checks import check_hashes
 from models.checkpoints.hub import Progress, no_progress
 
 

@@ -1,5 +1,6 @@
 """`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how to open it."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from pathlib import Path
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Repository
 from models.checkpoints.sentence_modules import Fetch, on_disk
-from models.errors import ModelError
+from models.errors import BadCheckpoint, ModelError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,20 @@ class LocatedCheckpoint:
     checkpoint: Callable[[], Checkpoint]
     repository: Repository | None = None
     fetch_module: Fetch = on_disk
+
+
+def check_links(folder: Path) -> None:
+    """Raise BadCheckpoint for a link in a checkpoint's folder that leads out of it.
+
+    Links of a snapshot in the cache of huggingface_hub may lead to the folder blobs of the same repository.
+    """
+    folder = folder.resolve()
+    allowed = [folder, *(place.with_name("blobs") for place in folder.parents if place.name == "snapshots")]
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            target = Path(os.path.realpath(path)) if path.is_symlink() else path
+            if not any(target.is_relative_to(each) for each in allowed):
+                raise BadCheckpoint(f"{path} is a link to {target}, out of the checkpoint: put a copy in its place")
 
 
 @contextmanager

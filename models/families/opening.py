@@ -11,7 +11,7 @@ from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transfor
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
-from models.checkpoints.located import LocatedCheckpoint, renamed_in_errors
+from models.checkpoints.located import LocatedCheckpoint, check_links, renamed_in_errors
 from models.families import FAMILIES, gguf_config
 
 GGUF = ".gguf"
@@ -54,6 +54,7 @@ def located(
         with _temporary("/".join(hub_id), repository) as folder:
             yield _hub(repository, folder, weights)
     else:
+        check_links(path)
         yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
 
 

@@ -79,12 +79,11 @@ class Spectrum:
     energy_ranks: Mapping[float, int]
 
 
-def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel) -> RowFacts:
+def row_facts(table: RowSource, check: Check = never_cancel) -> RowFacts:
     """Return lengths (in float64), rows of zeros, equal rows and mean direction of a finite table [V, d].
 
     Args:
         table: [V, d], finite.
-        bins: number of bins of the histogram of lengths.
         check: called between blocks; it raises to cancel.
     """
     count, width = table.shape
@@ -99,7 +98,7 @@ def row_facts(table: RowSource, *, bins: int = BINS, check: Check = never_cancel
         directions += np.divide(1.0, lengths[block_rows], out=np.zeros(len(rows)), where=lengths[block_rows] > 0) @ rows
     zeros = np.flatnonzero(lengths == 0)
     groups = equal_rows(table, hashes, lengths, check)
-    counts, edges = np.histogram(lengths, bins)
+    counts, edges = np.histogram(lengths, BINS)
     return RowFacts(
         least=float(lengths.min()),
         mean=float(lengths.mean()),

@@ -1,16 +1,12 @@
-"""The sub-commands of `inlay` as a typer application.
-
-Options made from pydantic models are added only to the command that runs, so that `inlay --help` imports no pydantic.
-"""
+"""The sub-commands of `inlay` as a typer application."""
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
-from inspect import Parameter
+from collections.abc import Callable, Sequence
 
 import typer
 
-from service.cli import bulk, models, rope, serving
+from service.cli import bulk, models, serving
 from service.cli.console import MISUSED, nearest
 from service.cli.flat_options import flattened
 
@@ -24,16 +20,14 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "embed": bulk.embed,
     "calibrate": bulk.calibrate,
     "create": models.create,
-    "rope": rope.rope,
     "settings": serving.settings,
     "check": serving.check,
     "health": serving.health,
 }
 """In the order of --help."""
-GENERATED = ("serve", "check", "rope")
-"""Commands with options made from a pydantic model."""
-CONTAINS_KEYS = ("serve", "check")
-"""Commands whose words may be API keys: those typer does not know are left to the command, which does not show them."""
+OF_SETTINGS = ("serve", "check")
+"""Commands with an option for each setting. Their words may be API keys: those that typer does not know are left to the
+command, which does not show them."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -44,32 +38,31 @@ def run(words: Sequence[str]) -> int:
             f"inlay: a command comes first, one of {', '.join(COMMANDS)}{nearest(command, COMMANDS)}", file=sys.stderr
         )
         return MISUSED
-    generated = GENERATED if "_INLAY_COMPLETE" in os.environ else (command,)
+    completing = "_INLAY_COMPLETE" in os.environ
     try:
-        application([name for name in GENERATED if name in generated])(words, prog_name="inlay")
+        application(with_settings=completing or command in OF_SETTINGS)(words, prog_name="inlay")
     except SystemExit as ended:
         return int(ended.code or 0)
     return 0
 
 
-def application(generated: Collection[str]) -> typer.Typer:
-    """Return the typer application; commands that `generated` names also get its options."""
+def application(with_settings: bool) -> typer.Typer:
+    """Return the typer application; without settings, `inlay --help` and most commands need not import pydantic."""
     app = typer.Typer(
         name="inlay",
         help="Embeddings, positional encodings and sentence vectors over REST and gRPC.",
         no_args_is_help=True,
-        # at 80 columns a table of rich would cut --original-max-position-embeddings off
-        rich_markup_mode=None if "rope" in generated and len(generated) == 1 else "rich",
         pretty_exceptions_enable=False,  # they show local variables, which hold what callers sent
     )
+    generated = []
+    if with_settings:
+        from service.cli.options import settings_options
+
+        generated = settings_options()
     for name, command in COMMANDS.items():
-        options = _generated(name) if name in generated else []
-        leaves = {"allow_extra_args": True, "ignore_unknown_options": True} if name in CONTAINS_KEYS else None
-        app.command(name, context_settings=leaves)(flattened(command, options))
+        if name in OF_SETTINGS:
+            leaves = {"allow_extra_args": True, "ignore_unknown_options": True}
+            app.command(name, context_settings=leaves)(flattened(command, generated))
+        else:
+            app.command(name)(flattened(command))
     return app
-
-
-def _generated(command: str) -> list[Parameter]:
-    from service.cli.options import settings_options
-
-    return rope.rope_options() if command == "rope" else settings_options()

@@ -1,36 +1,26 @@
-"""Makes command-line options from a pydantic model; each field names, describes and checks one option.
+"""The options of `inlay serve` and `inlay check`, one for each setting, and the settings that they and variables give.
 
-`inlay serve` and `inlay check` take theirs from Settings, `inlay rope` from the parameters of GET /positions/rope.
-Values stay text until pydantic reads them, so an option means what the same text in a variable or a query string means.
+Values stay text until pydantic reads them, so an option means what the same text in a variable means.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsError
 
-from service.cli.console import MISUSED, fail, nearest
-from service.errors import BadRequest, StartError
+from service.cli.console import nearest
+from service.errors import StartError
 from service.settings import LINK_ADDRESS, SECRET, SECTIONS, Settings
 
-Model = TypeVar("Model", bound=BaseModel)
 PREFIX = "INLAY_"
 LINK_VARIABLE = re.compile(r"INLAY(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 """What Kubernetes sets for a Service named inlay or inlay-*, and Docker for a link."""
 USERINFO = re.compile(r"(\w+://)?.*@", re.DOTALL)
-METAVARS = {
-    "integer": "N",
-    "number": "NUMBER",
-    "boolean": "{true|false}",
-    "array": "A,B,...",
-    "object": "FILE",
-    "string": "TEXT",
-    "path": "PATH",
-}
+METAVARS = {"integer": "N", "number": "NUMBER", "array": "A,B,...", "string": "TEXT", "path": "PATH"}
 """How --help shows a type of JSON schema."""
 WIDEST = 24
 """Characters of choices that --help shows before a description; with more there is too little room for it."""
@@ -48,36 +38,23 @@ ALLOWED = {
 """What is allowed, by the type of a pydantic error."""
 
 
-def options_of(properties: Mapping[str, dict[str, Any]], panels: Mapping[str, str] | None = None) -> list[Parameter]:
-    """Return an option for each property of a pydantic model's JSON schema.
-
-    Args:
-        panels: headings in --help, by the name of the first property below each.
-    """
-    options, panel = [], None
-    for name, schema in properties.items():
-        panel = (panels or {}).get(name, panel)
-        options.append(_option(name, schema, panel))
-    return options
-
-
 def settings_options() -> list[Parameter]:
-    """Return an option for each setting, described with its default."""
-    return options_of(Settings.model_json_schema(by_alias=False)["properties"], SECTIONS)
-
-
-def _option(name: str, schema: dict[str, Any], panel: str | None) -> Parameter:
-    words = _enumerated(schema)
-    default = f" (default: {shown(schema['default'])})" if schema.get("default") not in (None, []) else ""
-    option = typer.Option(
-        flag(name),
-        metavar=_metavar(schema, words),
-        help=schema["description"].partition("\n\n")[0] + default,
-        show_default=False,
-        autocompletion=_completion(words),
-        rich_help_panel=panel,
-    )
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+    """Return an option for each setting, described with its default, under the heading of its section."""
+    options, section = [], ""
+    for name, schema in Settings.model_json_schema(by_alias=False)["properties"].items():
+        section = SECTIONS.get(name, section)
+        words = _enumerated(schema)
+        default = f" (default: {shown(schema['default'])})" if schema.get("default") not in (None, []) else ""
+        option = typer.Option(
+            flag(name),
+            metavar=_metavar(schema, words),
+            help=schema["description"].partition("\n\n")[0] + default,
+            show_default=False,
+            autocompletion=_completion(words),
+            rich_help_panel=section,
+        )
+        options.append(Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]))
+    return options
 
 
 def _completion(words: Sequence[str]) -> Callable[[], Sequence[str]] | None:
@@ -123,16 +100,6 @@ def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag)
         raise StartError(_explained(error, lambda name: named(name) if name in values else variable(name))) from None
     except SettingsError as error:
         raise StartError(str(error)) from None
-
-
-def read_options(model: type[Model], values: Mapping[str, object]) -> Model:
-    """Return the model made of the given options; end the command as wrong usage if one is invalid."""
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        fail(_explained(error, flag), MISUSED)
-    except BadRequest as error:  # of a parameter of a RoPE scaling
-        fail(f"{flag(str(error.field[0]))} {error.received}; {error.allowed}", MISUSED)
 
 
 def _explained(error: ValidationError, source: Callable[[str], str]) -> str:

@@ -81,7 +81,7 @@ async def _gather(model: str, job: Job, queued: Queued, indices: Sequence[int]) 
             if plan.whole:  # rows of a table, which were checked when it was exported
                 job.rows[index] |= rows
                 continue
-            if plan.slow and any([kind.reduces_slowly(job, index, rows) for kind in plan.slow]):
+            if plan.reduces_in_thread:
                 kept = await asyncio.to_thread(reduce, model, job, index, rows)
             else:
                 kept = reduce(model, job, index, rows)
@@ -120,11 +120,12 @@ def reduce(model: str, job: Job, index: int, rows: Rows) -> Rows:
 
 async def finish(job: Job) -> tuple[Output, ...]:
     """Return the outputs of a job in the order of its plan."""
-    outputs: list[Output] = []
-    for kind in job.plan.kinds:
-        slow = kind.finishes_in_thread and kind.finishes_slowly(job)
-        outputs.append(await asyncio.to_thread(kind.finish, job) if slow else kind.finish(job))
-    return tuple(outputs)
+    return tuple(
+        [
+            await asyncio.to_thread(kind.finish, job) if kind.finishes_in_thread else kind.finish(job)
+            for kind in job.plan.kinds
+        ]
+    )
 
 
 def _schedule(
@@ -210,58 +211,21 @@ def run_of(engine: Engine, card: Card, name: str, max_tokens: int, heads: Engine
     """
     graph = card.graphs[name]
     if graph.layout == "image":
-        return _image_runner(engine, name)
-    run = _runner(engine, card, name)
+        return _in_groups(partial(_run_images, engine, name), partial(_by_key, _image_form))
+    run: Run = partial(_run_packed, engine, card, name)
+    if card.row_graphs:  # graphs for one row and for all rows, each with bits of its own
+        run = _in_groups(run, partial(_by_key, lambda index, work: ONE_ROW in work.outputs))
     if not graph.attends:
         return run
-    run = with_sparse(run, heads or engine, card)
-    if graph.one_by_one:
-        return _by_length(run, 0)
-    return _by_length(run, min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens)
+    most = 0 if graph.one_by_one else min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens
+    return _in_groups(with_sparse(run, heads or engine, card), partial(_by_length, most))
 
 
-def _runner(engine: Engine, card: Card, name: str) -> Run:
-    """Return the function that runs the works of a batch as one run of a graph."""
-    graph = card.graphs[name]
+def _in_groups(run: Run, groups_of: Callable[[list[Work[Any]]], list[list[int]]]) -> Run:
+    """Return a function that runs a batch in groups of works, which `groups_of` returns as their indices."""
 
-    def run(works: list[Work[Packed]]) -> list[Rows]:
-        single = len(works) == 1
-        packed = works[0].packed if single else join([work.packed for work in works])
-        outputs = works[0].outputs if single else _outputs(works)
-        if graph.layout == "padded":
-            arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
-            arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in map(_widened, arrays)]
-        else:
-            arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
-        return [dict(zip(outputs, arrays, strict=True))] if single else _rows_of_each(works, outputs, arrays)
-
-    return partial(_by_form, run) if card.row_graphs else run
-
-
-def _by_form(run: Run, works: list[Work[Packed]]) -> list[Rows]:
-    """Run works for one row and works for all rows by themselves: these are two graphs, each with bits of its own."""
-    if len({ONE_ROW in work.outputs for work in works}) == 1:
-        return run(works)
-    rows: list[Rows] = [{} for _ in works]
-    for one_row in (True, False):
-        members = [index for index, work in enumerate(works) if (ONE_ROW in work.outputs) == one_row]
-        for index, found in zip(members, run([works[index] for index in members]), strict=True):
-            rows[index] = found
-    return rows
-
-
-def _widened(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an output of an adopted graph, which may be float16, as float32."""
-    return array.astype(np.float32, copy=False)
-
-
-def _by_length(run: Run, max_tokens: int) -> Run:
-    """Return `run` for groups of works of like length, so that their padded rectangle is within the budget."""
-
-    def run_groups(works: list[Work[Packed]]) -> list[Rows]:
-        if len(works) == 1:
-            return run(works)
-        groups = rectangles([work.packed.tokens for work in works], max_tokens)
+    def run_groups(works: list[Work[Any]]) -> list[Rows]:
+        groups = [[0]] if len(works) == 1 else groups_of(works)
         if len(groups) == 1:
             return run(works)
         rows: list[Rows] = [{} for _ in works]
@@ -273,9 +237,31 @@ def _by_length(run: Run, max_tokens: int) -> Run:
     return run_groups
 
 
-def _outputs(works: list[Work[Packed]]) -> tuple[str, ...]:
-    """Return the outputs that any of the works requests."""
-    return tuple(dict.fromkeys(name for work in works for name in work.outputs))
+def _by_length(max_tokens: int, works: list[Work[Packed]]) -> list[list[int]]:
+    """Return groups of works of like length, whose padded rectangle is within the budget."""
+    return rectangles([work.packed.tokens for work in works], max_tokens)
+
+
+def _by_key(key: Callable[[int, Work[Any]], Hashable], works: list[Work[Any]]) -> list[list[int]]:
+    """Return groups of works with equal keys."""
+    groups: dict[Hashable, list[int]] = {}
+    for index, work in enumerate(works):
+        groups.setdefault(key(index, work), []).append(index)
+    return list(groups.values())
+
+
+def _run_packed(engine: Engine, card: Card, name: str, works: list[Work[Packed]]) -> list[Rows]:
+    """Run the works of a batch as one run of a graph."""
+    graph, single = card.graphs[name], len(works) == 1
+    packed = works[0].packed if single else join([work.packed for work in works])
+    outputs = works[0].outputs if single else tuple(dict.fromkeys(each for work in works for each in work.outputs))
+    if graph.layout == "padded":
+        arrays = engine.run(name, rectangle(packed, graph.inputs, card.pad_id or 0), outputs)
+        wide = [array.astype(np.float32, copy=False) for array in arrays]  # an adopted graph may give float16
+        arrays = [array if array.ndim == 2 else unpad(array, packed.lengths) for array in wide]
+    else:
+        arrays = engine.run(name, feeds(packed, graph.inputs), outputs)
+    return [dict(zip(outputs, arrays, strict=True))] if single else _rows_of_each(works, outputs, arrays)
 
 
 def _rows_of_each(works: list[Work[Packed]], outputs: tuple[str, ...], arrays: list[NDArray[Any]]) -> list[Rows]:
@@ -288,32 +274,10 @@ def _rows_of_each(works: list[Work[Packed]], outputs: tuple[str, ...], arrays: l
     return [dict(zip(outputs, each, strict=True)) for each in zip(*parts, strict=True)]
 
 
-# ---- images
-
-
-def _image_runner(engine: Engine, graph: str) -> Run:
-    """Return the function a batcher runs: images of one size and outputs together, flattened patches one by one."""
-
-    def run(works: list[Work[Pixels]]) -> list[Rows]:
-        results: list[Rows] = [{} for _ in works]
-        for indices in _groups(works):
-            for index, rows in zip(
-                indices, _run_images(engine, graph, [works[index] for index in indices]), strict=True
-            ):
-                results[index] = rows
-        return results
-
-    return run
-
-
-def _groups(works: Sequence[Work[Pixels]]) -> list[list[int]]:
-    """Return the indices of works that one run of the graph can serve."""
-    groups: dict[Any, list[int]] = {}
-    for index, work in enumerate(works):
-        name, array = next(iter(work.packed.feeds.items()))
-        place = index if _is_flat(work) else None
-        groups.setdefault((place, name, array.shape, work.outputs), []).append(index)
-    return list(groups.values())
+def _image_form(index: int, work: Work[Pixels]) -> Hashable:
+    """Return what images of one run share: their size and outputs; of flattened patches each image runs alone."""
+    name, array = next(iter(work.packed.feeds.items()))
+    return index if _is_flat(work) else (name, array.shape, work.outputs)
 
 
 def _is_flat(work: Work[Pixels]) -> bool:
@@ -322,6 +286,7 @@ def _is_flat(work: Work[Pixels]) -> bool:
 
 
 def _run_images(engine: Engine, graph: str, works: list[Work[Pixels]]) -> list[Rows]:
+    """Run images of one form together."""
     feeds, outputs = works[0].packed.feeds, works[0].outputs
     if _is_flat(works[0]):
         return [dict(zip(outputs, engine.run(graph, feeds, outputs), strict=True))]

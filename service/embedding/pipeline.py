@@ -1,7 +1,7 @@
 """The embedding pipeline: resolve, admit, tokenize, run, finish. It serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -29,7 +29,7 @@ from service.settings import Settings
 CHARACTER_BYTES = 100  # of memory that a tokenizer needs for each character, cut off or not
 COUNTED_CHARACTERS = 16384  # fewer are not counted
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
-INLINE_TOKENS = 1 << 15  # of a request whose ids a kind of output prepares on the event loop
+INLINE_INPUTS, INLINE_TOKENS = 24, 1 << 15  # of a request whose ids a kind of output prepares on the event loop
 UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized
 
 
@@ -130,20 +130,15 @@ class EmbeddingPipeline:
                 ids.append(validation.check(card, index, item, cut.truncate, cut.direction, most))
         return ids, texts
 
-    def _keys(self, model: Model, job: Job, key_name: str) -> Sequence[bytes]:
-        """Return the keys of the inputs in the cache."""
-        plan = job.plan
-        assert plan.cached is not None
-        prompt = (plan.prompt or "") if job.texts else ""
-        cut, form = plan.cuts[self._settings.auto_truncate], plan.cached.cache_form
-        return keys_of(job.request.inputs, job.ids, form, prompt, cut, plan.task, key_name)
-
     async def _find_kept(self, model: Model, job: Job, key_name: str) -> None:
         """Look up the inputs of a request in the vector cache; inputs found there are not computed."""
-        inline, arguments = job.characters <= HASHED_INLINE, (model, job, key_name)
-        job.keys = self._keys(*arguments) if inline else await asyncio.to_thread(self._keys, *arguments)
-        found = enumerate(self._cache.find(model, job.keys))
-        job.kept = {index: kept for index, kept in found if kept is not None}
+        plan = job.plan
+        assert plan.cached is not None
+        prompt, cut = (plan.prompt or "") if job.texts else "", plan.cuts[self._settings.auto_truncate]
+        sent = job.request.inputs, job.ids, key_name, plan.cached.cache_form, prompt, cut, plan.task
+        inline = job.characters <= HASHED_INLINE
+        job.keys = keys_of(*sent) if inline else await asyncio.to_thread(keys_of, *sent)
+        job.kept = self._cache.find(model, job.keys)
         job.texts = [index for index in job.texts if index not in job.kept]
 
     def _keep(self, model: Model, job: Job) -> None:
@@ -206,7 +201,7 @@ class EmbeddingPipeline:
         plan, ids, kept = job.plan, job.ids, job.kept
         job.vectors = len(ids)
         for kind in plan.preparing:
-            if len(ids) <= kind.inline_inputs and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
+            if len(ids) <= INLINE_INPUTS and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
                 kind.prepare(job)
             else:
                 await asyncio.to_thread(kind.prepare, job)

@@ -1,7 +1,6 @@
 """Position tables as bytes, computed block by block, and a cache of finished ones.
 
-A table is not held in memory as a whole unless the cache takes it. It is computed a block of rows at a time, on one
-grid of blocks counted from its first row, so that every request for a range of bytes gets the same ones.
+A table is not held in memory as a whole unless the cache takes it. It is computed a block of rows at a time.
 """
 
 import asyncio
@@ -9,7 +8,7 @@ import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +29,7 @@ from service.scheduling.memory_budget import Call, MemoryBudget
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
 PIECE_BYTES = 1 << 18  # of a cached body, sent at a time
 HEAD_BYTES = 65536  # what a format may add to a table that fits
-VALUE_BYTES = 48  # of memory for a value of a block while two blocks are made and sent, as JSON too
+VALUE_BYTES = 48  # of memory for a value of a block while it is made and sent, as JSON too
 INLINE_VALUES = 4096  # computed on the event loop; a hop to a thread costs as much
 CACHEABLE_SHARE = 2  # a table may take up to 1/2 of the cache: 128 MiB of the default 256
 ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in DTYPES.items()} | {
@@ -70,8 +69,8 @@ class TypedOutput:
         """The number of rows computed at a time."""
         return max(1, BLOCK_VALUES // self.output.width)
 
-    def block_bounds(self) -> Iterator[tuple[int, int]]:
-        """Yield the first row and the last row + 1 of each block of the grid."""
+    def bounds(self) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each block and the row after its last."""
         for first in range(0, self.output.count, self.block_rows):
             yield first, min(first + self.block_rows, self.output.count)
 
@@ -105,7 +104,7 @@ def little_endian(rows: NDArray[Any]) -> memoryview:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """A file that can be read from any byte: a header, then the rows of one output after the other."""
+    """A header, then the rows of one output after the other."""
 
     header: bytes
     outputs: tuple[TypedOutput, ...]
@@ -115,26 +114,17 @@ class TableFile:
         """The bytes of the file."""
         return len(self.header) + sum(output.size for output in self.outputs)
 
-    def blocks(self, start: int, stop: int) -> Iterator[Block]:
-        """Yield the computations of the bytes [start, stop), in order."""
-        if start < len(self.header):
-            header = memoryview(self.header)[start:stop]
-            yield 0, lambda: header
-        offset = len(self.header)
+    def blocks(self) -> Iterator[Block]:
+        """Yield the computations of the bytes, in order."""
+        if self.header:
+            yield 0, lambda: memoryview(self.header)
         for output in self.outputs:
-            block_bytes = output.block_rows * output.row_bytes
-            begin, end = max(start - offset, 0), min(stop - offset, output.size)
-            for place in range(begin // block_bytes * block_bytes, end, block_bytes) if begin < end else ():
-                within = slice(max(begin - place, 0), min(end - place, block_bytes))
-                first = place // output.row_bytes
-                last = min(first + output.block_rows, output.output.count)
-                values = (last - first) * output.output.width
-                yield values, partial(_bytes, output, first, last, within)
-            offset += output.size
+            for first, last in output.bounds():
+                yield (last - first) * output.output.width, partial(_bytes, output, first, last)
 
 
-def _bytes(output: TypedOutput, first: int, last: int, within: slice) -> memoryview:
-    return little_endian(output.rows(first, last))[within]
+def _bytes(output: TypedOutput, first: int, last: int) -> memoryview:
+    return little_endian(output.rows(first, last))
 
 
 class Tables:
@@ -153,13 +143,12 @@ class Tables:
         self, cache_bytes: int, max_table_bytes: int = sys.maxsize, max_streaming_bytes: int = sys.maxsize
     ) -> None:
         self.streaming = MemoryBudget(max_streaming_bytes, "INLAY_MAX_STREAMING_BYTES")
-        self._cache_bytes = cache_bytes
+        self._cache_bytes, self._largest = cache_bytes, min(cache_bytes, cache_bytes // CACHEABLE_SHARE + HEAD_BYTES)
         self._max_table_bytes = max_table_bytes
         self._cache: OrderedDict[str, memoryview] = OrderedDict()
-        self._filling: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(max(1, available_cpus()), thread_name_prefix="tables")
 
-    def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple["TypedOutput", ...]:
+    def outputs(self, table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple[TypedOutput, ...]:
         """Return `typed_outputs` of a table; raise TooLarge for more bytes than one response may have."""
         outputs = typed_outputs(table, dtype, names)
         size = sum(output.size for output in outputs)
@@ -182,14 +171,15 @@ class Tables:
         return self._cache.get(key)
 
     def cache(self, key: str, body: memoryview) -> None:
-        """Cache a finished body, unless it is too large."""
-        if key not in self._cache and self._make_room(len(body)):
-            self._cache[key] = body
+        """Cache a finished body, unless it is too large; the least recently used ones make room."""
+        if key in self._cache or len(body) > self._largest:
+            return
+        self._cache[key] = body
+        while sum(map(len, self._cache.values())) > self._cache_bytes:
+            self._cache.popitem(last=False)
 
-    def stream(
-        self, key: str, file: TableFile, call: Call, start: int = 0, stop: int | None = None
-    ) -> AsyncIterator[memoryview]:
-        """Return the bytes [start, stop) of a file in order, cached or computed while they are sent.
+    def stream(self, key: str, file: TableFile, call: Call) -> AsyncIterator[memoryview]:
+        """Return the bytes of a file in order, cached or computed while they are sent.
 
         Args:
             key: equal for equal bytes, as an ETag is.
@@ -199,15 +189,13 @@ class Tables:
         Raises:
             Overloaded: the tables being sent leave no room for this one.
         """
-        stop = file.size if stop is None else stop
         body = self.cached(key)
         if body is not None and self._reserved(len(body), call):
-            return _once(body[start:stop])
-        whole = body is None and stop - start == file.size and key not in self._filling
-        if whole and self._make_room(file.size) and self._reserved(file.size, call):
+            return _once(body)
+        if file.size <= self._largest and self._reserved(file.size, call):
             return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
-        return self._compute(file.blocks(start, stop))
+        return self._compute(file.blocks())
 
     def _reserved(self, size: int, call: Call) -> bool:
         try:
@@ -218,60 +206,28 @@ class Tables:
 
     async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
         """Yield the first row and the rows of each block of an output."""
-        for first, last in output.block_bounds():
-            yield first, await self.rows(output, first, last)
-
-    async def rows(self, output: TypedOutput, first: int, last: int) -> NDArray[Any]:
-        """Return rows [first, last) of an output; many are computed in a thread."""
-        if (last - first) * output.output.width <= INLINE_VALUES:
-            return output.rows(first, last)
-        return await self.run(output.rows, first, last)
+        for first, last in output.bounds():
+            values = (last - first) * output.output.width
+            yield first, await self._computed(values, partial(output.rows, first, last))
 
     async def _compute(self, blocks: Iterator[Block]) -> AsyncGenerator[memoryview, None]:
-        """Yield the bytes of blocks; each is computed in a thread while the previous one is sent."""
-        ahead: Future[memoryview] | None = None
-        try:
-            for values, compute in blocks:
-                due, ahead = ahead, self._begin(values, compute)
-                if due:
-                    yield await asyncio.wrap_future(due)
-            if ahead:
-                yield await asyncio.wrap_future(ahead)
-        finally:
-            if ahead:
-                ahead.cancel()
+        for values, compute in blocks:
+            yield await self._computed(values, compute)
 
-    def _begin(self, values: int, compute: Callable[[], memoryview]) -> Future[memoryview]:
-        if values > INLINE_VALUES:
-            return self._threads.submit(compute)
-        done: Future[memoryview] = Future()
-        done.set_result(compute())
-        return done
-
-    def _make_room(self, size: int) -> bool:
-        """Drop the least recently used files until `size` more bytes fit; return False if they cannot."""
-        taken = sum(self._filling.values())
-        if size > self._cache_bytes // CACHEABLE_SHARE + HEAD_BYTES or taken + size > self._cache_bytes:
-            return False
-        taken += sum(map(len, self._cache.values()))
-        while taken + size > self._cache_bytes:
-            taken -= len(self._cache.popitem(last=False)[1])
-        return True
+    async def _computed(self, values: int, compute: Callable[[], Result]) -> Result:
+        """Return what a function computes; it runs in a thread if it gives many values."""
+        return compute() if values <= INLINE_VALUES else await self.run(compute)
 
     async def _fill(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
         """Yield a whole file and cache it, unless the client leaves."""
-        self._filling[key] = file.size
         body, at = memoryview(bytearray(file.size)), 0
-        try:
-            async with aclosing(self._compute(file.blocks(0, file.size))) as computed:
-                async for block in computed:
-                    body[at : at + len(block)] = block
-                    at += len(block)
-                    if at == file.size:
-                        self._cache[key] = body.toreadonly()
-                    yield block
-        finally:
-            self._filling.pop(key, None)
+        async with aclosing(self._compute(file.blocks())) as computed:
+            async for block in computed:
+                body[at : at + len(block)] = block
+                at += len(block)
+                if at == file.size:
+                    self.cache(key, body.toreadonly())
+                yield block
 
 
 async def _once(body: memoryview) -> AsyncIterator[memoryview]:

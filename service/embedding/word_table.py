@@ -1,16 +1,22 @@
-"""The word table of a served model: its rows, and the ids that a token's text or a text stands for."""
+"""The word table of a served model: its rows, the ids that a text stands for, and computations on it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.recipes.steps import Embed
 from models.tables.quantization import RowSource
+from models.tables.row_blocks import Check
 from service.embedding.model import Model
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import BadRequest, EmptyInput, FieldPath, NotFound, OutOfRange
+from service.scheduling.serial_executor import SerialExecutor
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,3 +131,28 @@ def word_table(model: Model) -> WordTable:
     return WordTable(
         model, name, rows, stored.dtype if stored else table.dtype.name, stored.bytes if stored else table.nbytes
     )
+
+
+class TableComputations:
+    """Runs computations on word tables and output heads, those of a kind one at a time.
+
+    Attributes:
+        logits: runs those for the tokens of the largest logits.
+        searches: runs those for similar tokens.
+        rows: runs those of facts about rows.
+        spectra: runs those of singular values.
+    """
+
+    def __init__(self) -> None:
+        self.logits = SerialExecutor("logits", "requests for the tokens of the largest logits")
+        self.searches = SerialExecutor("similar", "searches")
+        self.rows, self.spectra = SerialExecutor("rows", "analyses"), SerialExecutor("spectrum", "analyses")
+        self._results: WeakKeyDictionary[Model, dict[object, Any]] = WeakKeyDictionary()
+
+    def of_table(self, compute: Callable[[RowSource, Check], Result], table: WordTable, check: Check) -> Result:
+        """Return what a function computes of a word table; it is computed once for each loaded model."""
+        results = self._results.setdefault(table.model, {})
+        if compute not in results:
+            results[compute] = compute(table.rows, check)
+        result: Result = results[compute]
+        return result

@@ -121,7 +121,7 @@ class Call:
         served.limit.remove(self)
         if self._context is not None:
             self._context.release()
-        if key is not None and key.limited:
+        if key is not None:
             key.release(perf_counter() - self.arrived)
         if served.shared.access_log is not None:
             served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer, self.identity)

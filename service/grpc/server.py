@@ -87,7 +87,7 @@ class Pipeline(grpc.GenericRpcHandler):
             except InlayError as error:
                 return self._refused_at_gate(path, metadata, identity, error, began)
         if served is None:
-            if key is not None and key.limited:
+            if key is not None:
                 key.release(0)
             return None
         return self._limited(served, metadata, identity, key)

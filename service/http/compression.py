@@ -91,8 +91,8 @@ def _varied(response: Response, if_none_match: bytes) -> Headers:
 
 
 def _coded_headers(headers: Headers, coding: str) -> Headers:
-    """Return the headers of the coded response: no length, no ranges, a weak tag (RFC 9110, 8.8.1)."""
-    kept = [(name, value) for name, value in headers if name not in (b"content-length", b"accept-ranges")]
+    """Return the headers of the coded response: no length, a weak tag (RFC 9110, 8.8.1)."""
+    kept = [(name, value) for name, value in headers if name != b"content-length"]
     coded = [(name, b"W/" + value.removeprefix(b"W/") if name == b"etag" else value) for name, value in kept]
     vary = () if any(name == b"vary" and b"accept-encoding" in value.lower() for name, value in coded) else (VARY,)
     return (*coded, *vary, (b"content-encoding", coding.encode()))

@@ -20,7 +20,7 @@ from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
 from service.http.negotiation import PLAIN, Policy, choose
-from service.http.response import Response
+from service.http.response import Headers, Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
@@ -89,7 +89,7 @@ class Pipeline:
         self._max_body_bytes, self._compression = max_body_bytes, compression
         self._keys = keys
         self._access_log = access_log
-        self._cors = cors
+        self._cors = cors or Cors()
         self.budget = budget or MemoryBudget(sys.maxsize)
         self._gathered: list[tuple[Request, Connection]] = []
         self._single_caller = True  # the last turn gathered one request
@@ -103,13 +103,18 @@ class Pipeline:
         return self._lifecycle.stopping or self._lifecycle.draining
 
     def prepare(self, head: Head) -> None:
-        """Resolve what follows from a head alone: its route, and whether its responses may be compressed."""
+        """Resolve what follows from a head alone: its route or error, the pages that may read it, and its codings."""
+        head.cors_headers = self._cors.headers(head)
         match = self.router.find(head.verb, head.path)
+        if match is not None:
+            head.route, head.parameters = match
+        head.template = match.route.path if match is not None else self.router.template(head.path)
+        try:
+            self._check_head(head)
+        except InlayError as error:
+            head.error = error
         if match is None:
-            head.template = self.router.template(head.path)
             return
-        head.route, head.parameters = match
-        head.template = match.route.path
         accepted, policy = head.headers.get(b"accept-encoding"), self._compression
         with suppress(NotAcceptable):  # raised again before a request is served
             head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
@@ -164,8 +169,8 @@ class Pipeline:
                 deadline = request.context.deadline
                 if deadline is not None and deadline < perf_counter():
                     answer = self.error_response(request, deadlines.exceeded())
-                elif self._cors is not None:
-                    answer = self._for_origin(request, self._cors, answer)
+                elif request.head.cors_headers:
+                    answer = _with_headers(answer, request.head.cors_headers)
                 connection.respond(request, answer)
             elif isinstance(answer, InlayError):
                 connection.respond(request, self.error_response(request, answer))
@@ -179,12 +184,18 @@ class Pipeline:
         request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
             self._access_log.begin(request)
-        if self._cors is not None and (preflight := self._cors.preflight(request)) is not None:
+        if head.verb == "OPTIONS" and (preflight := self._cors.preflight(request)) is not None:
             return preflight
         try:
             if self._keys is not None and (head.route is None or head.route.needs_key):
                 self._check_key(request, self._keys)
-            self._check_head(request)
+            if head.error is not None:
+                raise head.error
+            if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
+                request.context.deadline = request.arrived + allowed_seconds(request.varying)
+            size = request.body_bytes
+            if size is not None and size > self._max_body_bytes:
+                raise too_large(size, self._max_body_bytes)
         except InlayError as error:
             return self.error_response(request, error)
         return None
@@ -200,21 +211,17 @@ class Pipeline:
             request.refused_at_gate = True
             raise
 
-    def _check_head(self, request: Request) -> None:
-        head = request.head
+    def _check_head(self, head: Head) -> None:
+        """Raise the error by which every request with this head is refused."""
+        self._cors.check(head)
         if head.route is None:
             path = head.path[:SHOWN_PATH]
             if verbs := self.router.verbs(head.path):
                 raise MethodNotAllowed(f"{path} answers {', '.join(verbs)}, not {head.verb}", verbs)
             hint = "; /docs lists what there is" if self.router.find("GET", "/docs") else ""
             raise NoSuchPath(f"there is no {path} here{hint}")
-        if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
-            request.context.deadline = request.arrived + allowed_seconds(request.varying)
-        size = request.body_bytes
-        if size is not None and size > self._max_body_bytes:
-            raise too_large(size, self._max_body_bytes)
         if b"content-encoding" in head.headers:
-            content_coding.coding_of(head.headers[b"content-encoding"])  # refused before the body is read
+            content_coding.coding_of(head.headers[b"content-encoding"])
 
     async def respond(self, request: Request) -> Response:
         """Return the response to a complete request; the route's protocol renders errors."""
@@ -226,7 +233,7 @@ class Pipeline:
                 self._admission.acquire()
                 request.admitted = True
             response = await self._handled(request, request.handler or route.handler)
-            return response if self._cors is None else self._for_origin(request, self._cors, response)
+            return _with_headers(response, request.head.cors_headers)
         except InlayError as error:
             return self.error_response(request, error)
         except asyncio.CancelledError:
@@ -277,11 +284,7 @@ class Pipeline:
             headers = (*headers, (b"allow", ", ".join(error.verbs).encode()))
         if response.status == 401:
             headers = (*headers, CHALLENGE)
-        response = response._replace(headers=headers)
-        return response if self._cors is None else self._for_origin(request, self._cors, response)
-
-    def _for_origin(self, request: Request, cors: Cors, response: Response) -> Response:
-        return response._replace(headers=(*response.headers, *cors.headers(request)))
+        return response._replace(headers=(*headers, *self._cors.headers(request.head)))
 
     def leaving(self, request: Request) -> None:
         """Release a request whose response is being sent, except its memory."""
@@ -294,7 +297,7 @@ class Pipeline:
         now = perf_counter()
         if request.admitted:
             self.leaving(request)
-        if request.key is not None and request.key.limited:
+        if request.key is not None:
             request.key.release(now - request.arrived)
         route = request.head.route
         if route is not None and not route.probe and not request.refused_at_gate:
@@ -310,7 +313,11 @@ class Pipeline:
 def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:
     """Return the response with headers that name the inputs that were cut."""
     lines = [(name.encode(), value.encode()) for name, value in truncation.metadata(truncated)]
-    return response._replace(headers=(*response.headers, *lines))
+    return _with_headers(response, tuple(lines))
+
+
+def _with_headers(response: Response, more: Headers) -> Response:
+    return response._replace(headers=(*response.headers, *more)) if more else response
 
 
 def shown_key(value: bytes) -> bytes | None:

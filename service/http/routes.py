@@ -17,7 +17,7 @@ from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.http.negotiation import Choice
-    from service.http.response import Response
+    from service.http.response import Headers, Response
 
 GONE = 499  # the status by which a client that left before its response is counted
 PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
@@ -48,6 +48,8 @@ class Head:
         chunked: the body comes in chunks.
         route: the route that matched; None: no route has this path and verb.
         template: the path of the route, or of those that answer other verbs; None: the path is unknown.
+        error: why no request with this head is served; None: the head is served.
+        cors_headers: headers of responses by which a browser gives them to a page.
         parameters: the values of the route's `{names}`.
         may_compress: whether responses may be compressed, or name Accept-Encoding in Vary.
         codings: the choice of a content coding for documents, and for numbers.
@@ -57,6 +59,8 @@ class Head:
 
     route: "Route | None" = None
     template: str | None = None
+    error: InlayError | None = None
+    cors_headers: "Headers" = ()
     may_compress = True
     codings: "tuple[Choice, Choice] | None" = None
     batched = False
@@ -85,7 +89,7 @@ class Request:
         client: the peer's address.
         handler: answers it instead of the route's handler, after the batch handler has read its body.
         refused_at_gate: whether its key was refused, which is counted apart.
-        key: the API key that it took a place of.
+        key: the API key that counts it among its requests.
         span: the span that follows it.
         disconnected: whether the client has left.
         admitted: whether it holds a place of the admission controller.
@@ -258,6 +262,7 @@ class Route:
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.
+        changes_state: whether it changes what the server serves, so that pages of foreign origins may not call it.
         management: whether it moves to the management port where there is one.
         vectors: whether responses are numbers, which are compressed only on an explicit wish.
         documented: whether the OpenAPI document lists it.
@@ -282,6 +287,7 @@ class Route:
     needs_key: bool = True
     admitted: bool = True
     probe: bool = False
+    changes_state: bool = False
     management: bool = False
     vectors: bool = False
     documented: bool = True

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from models.artifacts import card as cards
-from models.artifacts.folder import check_hashes
 from models.errors import ModelError
 from service import machine
 from service.embedding.model import Model
@@ -149,7 +147,7 @@ class ModelRegistry:
         await self._in_order(name, self._unload_now)
 
     async def sync(self, name: str) -> None:
-        """Load, replace or unload a model to match the store; its files must have the hashes of its card.
+        """Load, replace or unload a model to match the store.
 
         A version that was unloaded on request stays unloaded.
 
@@ -203,15 +201,12 @@ class ModelRegistry:
         if model and model.version == version:
             self._reasons.pop(name, None)  # the reason why another version, now gone, could not be loaded
         elif self._unloaded_versions.get(name) != version:
-            await self._load_now(name, check_files=True)
+            await self._load_now(name)
 
-    async def _load_now(self, name: str, check_files: bool = False) -> None:
+    async def _load_now(self, name: str) -> None:
         folder = await self._exported(name)
         try:
-            checked_version = await asyncio.to_thread(_check_files, folder) if check_files else None
             model = await asyncio.to_thread(self._open, folder)
-            if checked_version not in (None, model.version):
-                raise StartError(f"{folder} was replaced while it was checked")
             await warmup.warm_up_within(model, WARMUP_SECONDS)
         except Exception as error:
             raise self._load_failed(name, error) from error
@@ -261,13 +256,6 @@ def _without_path(why: str, folder: Path) -> str:
     for place in (folder.resolve(), folder):
         why = why.replace(f"{place}/", "")
     return why
-
-
-def _check_files(folder: Path) -> str:
-    """Return the version of a folder whose files all have the hashes of its card; raise BadCard otherwise."""
-    version = store.export_version(folder)
-    check_hashes(folder, cards.read(folder))
-    return version
 
 
 def _trim_soon(loop: asyncio.AbstractEventLoop) -> None:

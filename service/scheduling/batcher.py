@@ -2,7 +2,8 @@
 
 A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
 batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
-a large one in a thread.
+a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits at least
+for the run that is under way when it comes.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem
 
 GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
+RUN_SECONDS = 0.03  # a batch of several items takes about this long; MiniLM computes no less than in runs of 0.1 s
+MIN_RUN_COST = 64  # of such a batch: with fewer rows a matrix product reads its weights for too little work
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
 abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a thread outlives an exchanged model
@@ -117,7 +120,8 @@ class Batcher(Generic[Item, Result]):
     Args:
         run: returns one result for each item, in order; called again item by item if a batch of several fails.
         queue: the queue of the items that wait.
-        max_batch_cost: items are added to a batch while their costs stay within it; a costlier item runs alone.
+        max_batch_cost: items are added to a batch while their costs stay within it, and within what runs in
+            RUN_SECONDS; a costlier item runs alone.
         max_inline_cost: batches up to this cost run on the event loop, others in threads.
         new_executor: makes the threads of the runs, one for each that may be under way; called again when a run is
             given up, for the runs after it.
@@ -178,6 +182,12 @@ class Batcher(Generic[Item, Result]):
     def waiting_items(self) -> int:
         """The number of queued items."""
         return self.queue.items
+
+    @property
+    def _run_cost(self) -> int:
+        """The largest cost of a batch, by the measured speed of one of the runs that go on together."""
+        timed = int(self.queue.rate * RUN_SECONDS / self._max_runs) if self.queue.rate else self._max_batch_cost
+        return min(max(timed, MIN_RUN_COST), self._max_batch_cost)
 
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
@@ -261,7 +271,7 @@ class Batcher(Generic[Item, Result]):
         waiting = self.queue.items
         if waiting > seen:
             turns = GATHERING_TURNS
-        if turns and self.queue.cost < self._max_batch_cost and self._loop is not None:
+        if turns and self.queue.cost < self._run_cost and self._loop is not None:
             self._loop.call_soon(self._gather, waiting, turns - 1, context=self._empty_context)
         else:
             self._next()
@@ -272,7 +282,7 @@ class Batcher(Generic[Item, Result]):
         while self.queue.items and (free := self._max_runs - len(self._under_way)):
             began = self._clock()
             share = -(-self.queue.cost // free)  # what waits is divided among the runs that may begin
-            taken = self.queue.take(self._max_batch_cost if free == 1 else min(self._max_batch_cost, share), began)
+            taken = self.queue.take(min(self._run_cost, share), began)
             # items that wait for the run of an equal one are answered by it
             batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
             if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until))):
@@ -366,7 +376,7 @@ class Batcher(Generic[Item, Result]):
                         waiting.future.set_result(result)
             cost = sum([waiting.cost for waiting in run.batch])
             if not any([isinstance(result, BaseException) for result in results]):  # else it says nothing of the speed
-                self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._max_batch_cost)
+                self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._run_cost)
             self._idle_until = ended
             self._observe(len(run.batch), cost, run.began - run.batch[0].since, ended - run.began)
         finally:  # so that the next batch runs whatever happens

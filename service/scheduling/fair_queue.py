@@ -1,15 +1,16 @@
 """The queue of one graph: decides which requests may join and which items run next, and measures the drain rate.
 
-Callers share the graph evenly, and so do the requests of one caller: an item's turn is the virtual time at which it
-would be served if its request had an equal share of its caller's share (start-time fair queueing, Goyal, Vin and Cheng
-1996, at two levels as in hierarchical packet fair queueing, Bennett and Zhang 1997). One text beside 24 requests of 32
-texts of another caller, or of its own, waits 0.15 s; in the order of arrival, with a bound for each caller, 6 to 13 s
-(`tests/service/scheduling/test_overload.py`).
+Callers share the graph evenly: a caller's turn is the virtual time at which it would be served if it got an equal share
+(start-time fair queueing, Goyal, Vin and Cheng 1996). Of one caller's requests the one with the least work left goes
+first, those of like size in the order of arrival, and its oldest request gets a fixed part of what the caller gets. A
+text is so computed in the next run, beside a flood of another caller or of its own; requests of a flood end one after
+the other and not all at the end, and none starves (`tests/service/scheduling/test_overload.py`).
 """
 
 import asyncio
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
@@ -18,7 +19,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 NEVER = float("-inf")
 RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
-LOOK_AHEAD = 4  # batches of items, by turn, of which like ones are chosen: padded graphs compute 10 to 20 % fewer rows
+LOOK_AHEAD = 4  # full batches of a request's items that run by their cost: padded graphs compute 10 to 20 % fewer rows
+OLDEST_SHARE = 4  # a caller's oldest request gets 1 for each 4 that its others get
+LIGHT_SHARE = 2  # a batch with a request of up to a half of it is filled to a half by larger ones: it waits less
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
 HEADROOM = 1.25  # ... may join until the queue is this much over its bound: the others cannot fill it alone
@@ -54,23 +57,43 @@ class ItemTimes:
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):
-    """One item and the future that its request awaits. Items are ordered by turn, then by number.
+    """One item and the future that its request awaits. The items of a request run in this order.
 
     Args:
-        turn: the virtual time of its caller at which it is due.
+        window: number of the full batches of its request before it, in steps of LOOK_AHEAD.
         number: number of the item in the order of arrival.
         times: collects the request's times; items of one request share it.
         deadline: time on the clock of `since` after which the caller no longer waits.
     """
 
-    turn: float
+    window: int
+    cost: int
     number: int
     item: Item
-    cost: int
     since: float
     future: "asyncio.Future[Result]"
     times: ItemTimes
     deadline: float | None
+
+
+class Request(Generic[Item, Result]):
+    """The queued items of one request.
+
+    Attributes:
+        number: the place of the request in the order of arrival.
+        items: a heap of its queued items.
+        cost: their cost.
+        added: cost of all its items so far.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number, self.cost, self.added = number, 0, 0
+        self.items: list[QueuedItem[Item, Result]] = []
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The place among its caller's requests: by the work that is left, to a factor of two, then by arrival."""
+        return self.cost.bit_length(), self.number
 
 
 class Caller(Generic[Item, Result]):
@@ -79,28 +102,36 @@ class Caller(Generic[Item, Result]):
     Attributes:
         turn: the virtual time of the graph at which its next item is due.
         number: the place of the caller in the order of arrival, for callers of one turn.
-        now: the caller's virtual time, at which a new request is due.
-        items: a heap of its queued items.
-        requests: number of queued items of each request, and the turn of its next one.
+        requests: its requests that have queued items, the oldest first.
         cost: cost of the queued items and the reservations.
         reservations: the number of admitted requests that are still being tokenized.
-        sharing: number of the caller's requests when the present batch was begun.
+        owed: cost that its oldest request should have got and has not.
     """
-
-    # the class's defaults, since one is made for each caller of each batch
-    now = 0.0
-    cost = reservations = 0
-    sharing = 1
 
     def __init__(self, name: str, number: int, turn: float) -> None:
         self.name, self.number, self.turn = name, number, turn
-        self.items: list[QueuedItem[Item, Result]] = []
-        self.requests: dict[ItemTimes, tuple[int, float]] = {}
+        self.requests: dict[ItemTimes, Request[Item, Result]] = {}
+        self.cost = self.reservations = 0
+        self.owed = 0.0
 
-    def charge(self, cost: int) -> None:
-        """Count an item of this cost as served, which makes the next ones due later."""
+    def next_request(self, smallest: list[Request[Item, Result]]) -> Request[Item, Result] | None:
+        """Return the request whose item runs next; None if nothing is queued.
+
+        Args:
+            smallest: its requests when the batch was begun, by their place, the first one last.
+        """
+        while smallest and not smallest[-1].items:
+            smallest.pop()
+        if not smallest:
+            return None
+        oldest = next(iter(self.requests.values()))
+        return oldest if self.owed >= oldest.items[0].cost else smallest[-1]
+
+    def charge(self, cost: int, request: Request[Item, Result]) -> None:
+        """Count an item of a request as served, which makes the caller's next one due later."""
         self.turn += cost
-        self.now += cost / self.sharing
+        is_oldest = request is next(iter(self.requests.values()))
+        self.owed = max(0.0, self.owed - cost) if is_oldest else self.owed + cost / OLDEST_SHARE
 
 
 class FairQueue(Generic[Item, Result]):
@@ -176,7 +207,7 @@ class FairQueue(Generic[Item, Result]):
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
         """Forget callers without queued or reserved work; keep the turn of those that had more than their share."""
         for caller in callers:
-            if not caller.items and not caller.reservations:
+            if not caller.requests and not caller.reservations:
                 del self._callers[caller.name]
                 if caller.turn > self._now:
                     self._turns[caller.name] = caller.turn
@@ -282,41 +313,22 @@ class FairQueue(Generic[Item, Result]):
         times: ItemTimes,
         deadline: float | None,
     ) -> None:
-        """Queue one item of a request; it is due when the request's share of the graph has reached it."""
+        """Queue one item of a request."""
         self._number += 1
         caller = self._callers.get(times.caller) or self._active(times.caller)
-        if not caller.items:
+        if not caller.requests:
             caller.turn = max(caller.turn, self._now)
-        count, due = caller.requests.get(times, (0, 0.0))
-        turn = due if due > caller.now else caller.now
-        caller.requests[times] = count + 1, turn + cost
-        heappush(caller.items, QueuedItem(turn, self._number, item, cost, now, future, times, deadline))
+        request = caller.requests.get(times)
+        if request is None:
+            request = caller.requests[times] = Request(self._number)
+            self.requests += 1
+        window = request.added // (LOOK_AHEAD * self._full_cost or 1)
+        heappush(request.items, QueuedItem(window, cost, self._number, item, now, future, times, deadline))
+        request.added += cost
+        request.cost += cost
         caller.cost += cost
-        self.requests += not count
         self.items += 1
         self.cost += cost
-
-    def _put_back(self, caller: Caller[Item, Result], item: QueuedItem[Item, Result]) -> None:
-        count, due = caller.requests.get(item.times, (0, 0.0))
-        caller.requests[item.times] = count + 1, max(due, item.turn + item.cost)
-        heappush(caller.items, item)
-        caller.cost += item.cost
-        self.requests += not count
-        self.items += 1
-        self.cost += item.cost
-
-    def _pop(self, caller: Caller[Item, Result]) -> QueuedItem[Item, Result]:
-        item = heappop(caller.items)
-        count, due = caller.requests[item.times]
-        if count > 1:
-            caller.requests[item.times] = count - 1, due
-        else:
-            del caller.requests[item.times]
-            self.requests -= 1
-        caller.cost -= item.cost
-        self.items -= 1
-        self.cost -= item.cost
-        return item
 
     def take(self, max_cost: int, now: float) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items.
@@ -324,11 +336,11 @@ class FairQueue(Generic[Item, Result]):
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
         1.03 of it is then answered in time, and 0.53 if only the item's own run time counts.
         """
-        callers = [caller for caller in self._callers.values() if caller.items]
+        callers = [caller for caller in self._callers.values() if caller.requests]
         if self.cost <= max_cost or self.items == 1:
-            waiting = [item for caller in callers for item in caller.items if not item.future.done()]
+            waiting = [item for caller in callers for request in caller.requests.values() for item in request.items]
             self._clear()
-            return [item for item in waiting if item.deadline is None or _in_time(item, now, now)]
+            return [item for item in waiting if not item.future.done() and _in_time(item, now, now)]
         batch = self._next_batch(callers, max_cost, now)
         self._retire(callers)
         return batch
@@ -337,8 +349,8 @@ class FairQueue(Generic[Item, Result]):
         """Remove all items and reset the shares."""
         reserving = [caller for caller in self._callers.values() if caller.reservations]
         for caller in reserving:
-            caller.cost -= sum([item.cost for item in caller.items])
-            caller.items, caller.requests, caller.turn = [], {}, 0.0
+            caller.cost -= sum([request.cost for request in caller.requests.values()])
+            caller.requests, caller.turn, caller.owed = {}, 0.0, 0.0
         self._callers = {caller.name: caller for caller in reserving}
         self.requests = sum([caller.reservations for caller in reserving])
         self.items = self.cost = 0
@@ -347,44 +359,49 @@ class FairQueue(Generic[Item, Result]):
     def _next_batch(
         self, callers: list[Caller[Item, Result]], max_cost: int, now: float
     ) -> list[QueuedItem[Item, Result]]:
-        """Remove and return the item that is due and those nearest to its cost, charged to their callers."""
-        due = self._due(callers, max_cost, now)
+        """Remove and return the items that are due, charged to their callers; refuse late ones."""
         batch: list[QueuedItem[Item, Result]] = []
-        taken, first_turn = 0, self._now
-        for item in sorted(due, key=lambda item: abs(item.cost - due[0].cost)):
-            caller = self._callers[item.times.caller]
-            if batch and taken + item.cost > max_cost:
-                self._put_back(caller, item)
+        taken, first_turn, has_light = 0, self._now, False
+        heads = [
+            (caller.turn, caller.number, caller, sorted(caller.requests.values(), key=_place, reverse=True))
+            for caller in callers
+        ]
+        heapify(heads)
+        while heads:
+            _, number, caller, smallest = heads[0]
+            request = caller.next_request(smallest)
+            if request is None:
+                heappop(heads)
                 continue
+            item = request.items[0]
+            if item.future.done() or not _in_time(item, now, now + self._run_seconds(max(item.cost, max_cost))):
+                self._remove(item, caller, request)
+                continue
+            is_light = request.added <= max_cost // LIGHT_SHARE
+            if batch and taken + item.cost > (max_cost // LIGHT_SHARE if has_light and not is_light else max_cost):
+                break
+            has_light |= is_light
+            first_turn = first_turn if batch else caller.turn
             taken += item.cost
-            first_turn = min(first_turn, caller.turn) if batch else caller.turn
-            caller.charge(item.cost)
             batch.append(item)
+            caller.charge(item.cost, request)
+            self._remove(item, caller, request)
+            heapreplace(heads, (caller.turn, number, caller, smallest))
         self._now = max(self._now, first_turn) + taken / len(callers)
         return batch
 
-    def _due(self, callers: list[Caller[Item, Result]], max_cost: int, now: float) -> list[QueuedItem[Item, Result]]:
-        """Remove and return the items due next, enough for LOOK_AHEAD batches; refuse late ones."""
-        due: list[QueuedItem[Item, Result]] = []
-        reach = LOOK_AHEAD * max_cost
-        heads = [(caller.turn, caller.number, caller) for caller in callers]
-        heapify(heads)
-        for caller in callers:
-            caller.sharing = len(caller.requests)
-            caller.now = max(caller.now, caller.items[0].turn)
-        while heads and reach >= 0:
-            turn, number, caller = heads[0]
-            if not caller.items:
-                heappop(heads)
-                continue
-            item = self._pop(caller)
-            done = now + self._run_seconds(max(item.cost, max_cost))
-            if item.future.done() or not _in_time(item, now, done):
-                continue
-            reach -= item.cost if due else 0
-            due.append(item)
-            heapreplace(heads, (turn + item.cost, number, caller))
-        return due
+    def _remove(
+        self, item: QueuedItem[Item, Result], caller: Caller[Item, Result], request: Request[Item, Result]
+    ) -> None:
+        """Remove the first item of a request."""
+        heappop(request.items)
+        request.cost -= item.cost
+        caller.cost -= item.cost
+        self.items -= 1
+        self.cost -= item.cost
+        if not request.items:
+            del caller.requests[item.times]
+            self.requests -= 1
 
     def drained(self, cost: int, seconds: float, full: bool) -> None:
         """Record that a batch of `cost` took `seconds`; a batch that is not full can only raise the rate."""
@@ -395,6 +412,9 @@ class FairQueue(Generic[Item, Result]):
             self.rate = rate if self.rate is None else self.rate + RATE_WEIGHT * (rate - self.rate)
         elif self.rate is not None and rate > self.rate:
             self.rate = rate
+
+
+_place = attrgetter("place")
 
 
 def _bound(most: int, held: int) -> float:

@@ -54,7 +54,7 @@ class Key:
 
     Attributes:
         entry: the key as it is configured now.
-        active: number of its requests in flight, counted only if it is `limited`.
+        active: number of its requests in flight, counted without a limit too: the file may set one meanwhile.
     """
 
     __slots__ = ("_ready", "_seconds", "_since", "active", "entry")
@@ -69,11 +69,6 @@ class Key:
     def name(self) -> str:
         """The key's name in logs."""
         return self.entry.name
-
-    @property
-    def limited(self) -> bool:
-        """Whether `release` must be called at the end of each request."""
-        return self.entry.concurrent is not None
 
     def acquire(self, now: float) -> None:
         """Admit a request; raise KeyLimited, with the seconds until there is room."""
@@ -96,7 +91,7 @@ class Key:
                     remedy="slow down",
                 )
             self._ready -= 1
-        self.active += concurrent is not None
+        self.active += 1
 
     def release(self, seconds: float) -> None:
         """End a request that took `seconds`."""
@@ -136,7 +131,7 @@ class Keys:
             raise StartError(f"{file} holds no key: write one a line, or unset INLAY_API_KEYS_FILE")
 
     def acquire(self, shown: bytes | None, context: RequestContext) -> Key:
-        """Admit a request and return its key; if that is `limited`, call `release` when the request ends.
+        """Admit a request and return its key, whose `release` ends the request.
 
         Args:
             shown: the key that the caller sent; None: it sent none.

@@ -53,7 +53,7 @@ def test_every_command_and_option_is_described(
     monkeypatch.setenv("COLUMNS", "200")
     run(["--help"])
     commands = re.findall(r"^│ ([a-z]+) ", capsys.readouterr().out, re.MULTILINE)
-    assert {"serve", "export", "embed", "rope"} <= set(commands)
+    assert {"serve", "export", "embed", "check"} <= set(commands)
     sections = dict(re.findall(r"^## inlay (\w+) .*?$(.*?)(?=^## |\Z)", made["cli.md"], re.MULTILINE | re.DOTALL))
     assert set(sections) == set(commands)
     for command in commands:

@@ -17,7 +17,7 @@ from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
-from service.protocols.inlay.positions.parameters import ConvertParameters, RotateParameters
+from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
 from service.protocols.openai import scoring
@@ -71,7 +71,6 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
 PARAMETERS: tuple[type[BaseModel], ...] = (
     *[row.parameters for row in SCHEMES.values()],
     RotateParameters,
-    ConvertParameters,
     GradientParameters,
     SimilarParameters,
     LogitsParameters,

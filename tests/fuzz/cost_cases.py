@@ -41,7 +41,6 @@ HEADERS = (
     b"inlay-timeout-ms",
     b"authorization",
     b"origin",
-    b"range",
     b"if-none-match",
     b"inference-header-content-length",
     b"cookie",

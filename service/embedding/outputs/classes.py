@@ -10,19 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, CLASSIFIER, TOKEN_CLASS_LOGITS
-from service.embedding.outputs.kind import (
-    HIDDEN,
-    ROW_OF_EACH,
-    Job,
-    OutputKind,
-    Planning,
-    cast,
-    check_width,
-    run_heads,
-)
+from service.embedding.outputs.kind import HIDDEN, ROW_OF_EACH, HeadGraph, Job, OutputKind, Planning
 from service.embedding.pooling import pool
-from service.embedding.requests import Ids, Output
-from service.embedding.tokenize.packing import Rows, joined
+from service.embedding.requests import Ids
+from service.embedding.tokenize.packing import Rows
 
 CLASS_OUTPUTS = (CLASS_LOGITS, TOKEN_CLASS_LOGITS)
 
@@ -36,7 +27,10 @@ class ClassLogits(OutputKind):
         super().__init__(planning, name, HIDDEN)
         classifier = planning.card.classifier
         assert classifier is not None
+        assert classifier.modules is not None
         self._classifier, self.pooled = classifier, name in ROW_OF_EACH
+        inner, labels = classifier.modules.inner, len(classifier.labels)
+        self.head = HeadGraph(CLASSIFIER, name, inner, labels, f"{name} that are")
         self.row_pooling = (classifier.pooling or "") if self.pooled else None
         reads_all = classifier.late or not self.pooled  # hidden states are kept until all texts have come
         self.token_bytes = 4 * (planning.width(HIDDEN) * reads_all + self.width * (not self.pooled))
@@ -65,21 +59,7 @@ class ClassLogits(OutputKind):
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Replace the reduced rows by the logits."""
-        kept = [job.rows[index][self.name] for index in indices]
-        for index, part in zip(indices, self._logits(kept), strict=True):
-            late = self._classifier.late
-            job.rows[index][self.name] = part.mean(axis=0, dtype=np.float64).astype(np.float32)[None] if late else part
-
-    def _logits(self, kept: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        return run_heads(self.card, self.engine, CLASSIFIER, self.name, kept, f"{self.name} that are")
-
-    def finish(self, job: Job) -> Output:
-        """Return the logits of all inputs, a row for each or for each of its tokens."""
-        lengths = (1,) * len(job.lengths) if self.pooled else job.lengths
-        return Output(self.name, cast(joined(job.rows, self.name), self.dtype), lengths, self.pooled)
-
-    def probe(self) -> None:
-        """Compute the logits of one row of zeros."""
-        if modules := self._classifier.modules:
-            (logits,) = self._logits([np.zeros((1, modules.inner), np.float32)])
-            check_width(self.card, CLASSIFIER, self.name, logits, len(self._classifier.labels))
+        super().complete(job, indices)
+        for index in indices if self._classifier.late else ():
+            logits = job.rows[index][self.name]
+            job.rows[index][self.name] = logits.mean(axis=0, dtype=np.float64).astype(np.float32)[None]

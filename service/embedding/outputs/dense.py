@@ -1,6 +1,5 @@
 """Sentence vectors: hidden states pooled, sent through the model's modules, cut, scaled and cast."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,24 +7,14 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MODULES, Card
 from models.checkpoints.sentence_transformers import EOS
-from service.embedding.outputs.kind import (
-    HIDDEN,
-    POOLED,
-    Job,
-    OutputKind,
-    Planning,
-    cast,
-    check_width,
-    run_heads,
-)
+from service.embedding.outputs.kind import HIDDEN, POOLED, HeadGraph, Job, OutputKind, Planning
 from service.embedding.pooling import end_row, normalize, pool
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
 from service.embedding.requests import EmbedOptions, Output
-from service.embedding.tokenize.packing import Rows, joined
+from service.embedding.tokenize.packing import Rows
 from service.errors import ConflictingFields
 
 AS_THE_MODEL_GIVES = "leave out pooling, normalize and dimensions, or ask for binary or ubinary"
-INLINE_VALUES = 1 << 17  # quantized on the event loop: 0.12 ms
 Ranges = NDArray[np.float32]  # the least and the largest value of each dimension, [2, width]
 
 
@@ -81,6 +70,9 @@ class SentenceVector(OutputKind):
         super().__init__(planning, name, HIDDEN if mode else POOLED)
         self.mode = self.row_pooling = mode
         self.completes = card.modules is not None and as_trained
+        if card.modules is not None and as_trained:
+            inner, width = card.modules.inner, card.modules.width
+            self.head = HeadGraph(MODULES, "vectors", inner, width, "a sentence_embedding that is")
         self.dimensions = options.dimensions
         self.kept = card.pooling.dimensions if card.pooling and as_trained and self.dimensions is None else None
         if options.normalize is not None:  # by the caller: as sentence-transformers, of what is left after the cut
@@ -106,38 +98,21 @@ class SentenceVector(OutputKind):
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
         """Return the pooled vector of one input, [1, d]; a vector from the graph is returned as it is."""
         if self.mode is None:
-            return {self.name: rows[POOLED]}
+            return super().reduce(job, index, rows)
         sequence, hidden = job.ids[index], rows[HIDDEN]
         end = end_row(sequence.ids, self.card.pooling.end_id if self.card.pooling else None) if self.mode == EOS else 0
         return {self.name: pool(self.mode, hidden, sequence.mask, job.prompts.get(index, 0), end)[None]}
 
-    def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Replace the pooled vectors by those that the card's modules return."""
-        pooled = [job.rows[index][self.name] for index in indices]
-        for index, vectors in zip(indices, run_modules(self, pooled), strict=True):
-            job.rows[index][self.name] = vectors
+    def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the vectors cut, scaled and cut again."""
+        vectors = np.ascontiguousarray(rows[:, : self.dimensions])
+        return (normalize(vectors) if self.normalize else vectors)[:, : self.kept]
 
     def finish(self, job: Job) -> Output:
-        """Return the vectors cut, scaled and cast."""
-        vectors = joined(job.rows, self.name)
-        if self.dimensions is not None:
-            vectors = np.ascontiguousarray(vectors[:, : self.dimensions])
-        vectors = normalize(vectors) if self.normalize else vectors
-        vectors = vectors if self.kept is None else np.ascontiguousarray(vectors[:, : self.kept])
-        rows = vectors if self.dtype == "float32" or self.dtype in PRECISIONS else cast(vectors, self.dtype)
-        if self.ranges:
-            job.quantized = {name: quantized(rows, name, ranges) for name, ranges in self.ranges.items()}
-        return Output(self.name, job.quantized.get(self.dtype, rows), (1,) * job.vectors, self.pooled)
-
-    def finishes_slowly(self, job: Job) -> bool:
-        """Return whether many values are quantized."""
-        return len(self.ranges) * job.vectors * self.recipe.width > INLINE_VALUES
-
-    def probe(self) -> None:
-        """Run the card's modules on one row of zeros."""
-        if (modules := self.card.modules) is not None:
-            (vectors,) = run_modules(self, [np.zeros((1, modules.inner), np.float32)])
-            check_width(self.card, MODULES, "vectors", vectors, modules.width)
+        """Return the vectors; quantized ones are put into the job too."""
+        output = super().finish(job)
+        job.quantized = {name: quantized(output.rows, name, ranges) for name, ranges in self.ranges.items()}
+        return output._replace(rows=job.quantized.get(self.dtype, output.rows))
 
     def _ranges(self, planning: Planning, dtype: str) -> Ranges | None:
         """Return the ranges of int8 and uint8 vectors; None for binary vectors, which need none.
@@ -175,8 +150,3 @@ def own_pooling(card: Card) -> str | None:
 def precisions(options: EmbedOptions) -> tuple[str, ...]:
     """Return the precisions that a request asks for its sentence vectors."""
     return (options.dtype, *options.precisions) if options.dtype in PRECISIONS else options.precisions
-
-
-def run_modules(kind: OutputKind, pooled: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-    """Return the sentence vectors that a card's modules (Dense, LayerNorm, Normalize) make of pooled ones [n, d]."""
-    return run_heads(kind.card, kind.engine, MODULES, "vectors", pooled, "a sentence_embedding that is")

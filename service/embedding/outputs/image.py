@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import IMAGE_VECTOR, Card
 from models.vision.image_spec import Image
-from service.embedding.outputs.kind import Job, OutputKind, Planning, cast
+from service.embedding.outputs.kind import Job, OutputKind, Planning
 from service.embedding.pooling import normalize
-from service.embedding.requests import Output
-from service.embedding.tokenize.packing import Pixels, Rows, joined
+from service.embedding.tokenize.packing import Pixels, Rows
 from service.errors import BadRequest
 
 
@@ -38,12 +37,10 @@ class ImageVector(OutputKind):
         """Return the vector of one image, [1, width]."""
         return {self.name: np.atleast_2d(rows[self.name])}
 
-    def finish(self, job: Job) -> Output:
-        """Return the vectors of all images."""
-        vectors = joined(job.rows, self.name)[:, : self._dimensions]
-        vectors = normalize(vectors) if self._normalize else vectors
-        rows = np.ascontiguousarray(cast(vectors, self.dtype))
-        return Output(self.name, rows, (1,) * len(job.rows), True)
+    def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the vectors cut, then scaled."""
+        vectors = rows[:, : self._dimensions]
+        return normalize(vectors) if self._normalize else vectors
 
 
 def is_of_images(card: Card) -> bool:

@@ -18,7 +18,7 @@ from service.settings import Settings
 POOLED = "sentence_embedding"
 HIDDEN = "last_hidden_state"
 ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
-NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+NARROW_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 Graphs = dict[str, tuple[str, ...]]
 """The outputs to compute of each graph, by its name."""
@@ -43,6 +43,23 @@ class Planning(NamedTuple):
     def width(self, output: str) -> int:
         """Return the number of values in a row of an output."""
         return self.engine.widths.get(output, self.card.hidden_size)
+
+
+class HeadGraph(NamedTuple):
+    """A graph that reads rows of hidden states, or of pooled vectors, after the encoder's graphs.
+
+    Args:
+        name: its name among the card's graphs.
+        output: the one output of it that is computed.
+        inner, width: values of a row that it reads, and that it returns by the card.
+        about: what an error calls a row.
+    """
+
+    name: str
+    output: str
+    inner: int
+    width: int
+    about: str
 
 
 class Kept(NamedTuple):
@@ -111,6 +128,7 @@ class OutputKind:
 
     Attributes:
         fields: the options that apply to this kind alone.
+        head: the graph that completes reduced rows; None: there is none.
         row_pooling: the pooling that it reads one row of hidden states by; None: it reads others too.
         width: values in a row of the output.
         pooled: whether the output has one row for each input.
@@ -118,23 +136,21 @@ class OutputKind:
         token_bytes: bytes of memory for each token of a request, in float32.
         input_bytes: bytes of memory for each vector of a request.
         checks, prepares, completes: the stages that it has beside `reduce` and `finish`.
-        reduces_in_thread: `reduces_slowly` says of every part whether it is reduced in a thread.
-        finishes_in_thread: `finishes_slowly` says of every job whether it is finished in a thread.
+        reduces_in_thread, finishes_in_thread: whether these stages are too long for the event loop.
         locates: whether the kind needs to know where the tokens of each text lie.
-        inline_inputs: requests of more inputs are prepared in a thread.
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
         cache_form: what determines the arrays besides the inputs; None: the vector cache does not keep them.
         longest: the most tokens that it reads of an input; None: as many as the model.
     """
 
     fields: tuple[str, ...] = ()
+    head: HeadGraph | None = None
     checks: bool = False
     prepares: bool = False
     completes: bool = False
     reduces_in_thread: bool = False
     finishes_in_thread: bool = False
     locates: bool = False
-    inline_inputs: int = 0
     held_rows: int = 0
     pooled: bool = False
     sparse: bool = False
@@ -165,25 +181,52 @@ class OutputKind:
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
         """Return the values to keep of a part's arrays, which may come with those of other requests."""
-        return {self.name: rows[self.name]}
-
-    def reduces_slowly(self, job: Job, index: int, rows: Rows) -> bool:
-        """Return whether `reduce` takes too long for the event loop."""
-        return False
+        return {self.name: rows[self.source or self.name]}
 
     def complete(self, job: Job, indices: Sequence[int]) -> None:
         """Replace the reduced values of the parts by values that are computed of several parts together."""
+        reduced = [job.rows[index][self.name] for index in indices]
+        for index, values in zip(indices, self.behind_head(reduced), strict=True):
+            job.rows[index][self.name] = values
+
+    def behind_head(self, parts: Sequence[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
+        """Return the values that the head's graph computes of rows [n, d].
+
+        ONNX Runtime runs it, since numpy's products give a row other bits alone than among others. Of 768 -> 3072 ->
+        768 one text takes 0.69 ms (numpy 0.65) and 32 texts 2.1 ms (numpy 4.6, or row by row, with equal bits, 21): too
+        long for the event loop.
+
+        Raises:
+            EngineFailure: a value is not finite.
+        """
+        assert self.head is not None
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        if not len(rows):
+            return [np.empty((0, self.head.width), np.float32) for _ in parts]
+        (values,) = self.engine.run(self.head.name, {"pooled": rows}, (self.head.output,))
+        if not np.isfinite(values).all():
+            raise EngineFailure(f"{self.card.name} gave {self.head.about} not finite")
+        return split(values, map(len, parts))
 
     def finish(self, job: Job) -> Output:
         """Return the output of all inputs."""
-        raise NotImplementedError
+        arrays = [part[self.name] for part in job.rows]
+        rows = self.shaped(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        if self.pooled:
+            lengths = (1,) * len(job.lengths)
+        else:
+            lengths = tuple(map(len, arrays)) if len(arrays) == len(job.lengths) else job.lengths
+        return Output(self.name, np.ascontiguousarray(cast(rows, self.dtype)), lengths, self.pooled)
 
-    def finishes_slowly(self, job: Job) -> bool:
-        """Return whether `finish` takes too long for the event loop."""
-        return False
+    def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the rows of all inputs as the options want them, before they are cast."""
+        return rows
 
     def probe(self) -> None:
         """Run the steps after the graphs on one row; raise EngineFailure if the result contradicts the card."""
+        if self.head is not None:
+            (values,) = self.behind_head([np.ones((1, self.head.inner), np.float32)])
+            check_width(self.card, self.head.name, self.head.output, values, self.head.width)
 
 
 class Plan(NamedTuple):
@@ -204,7 +247,7 @@ class Plan(NamedTuple):
         checking: the kinds that check a request.
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
-        slow: the kinds whose `reduce` may take too long for the event loop.
+        reduces_in_thread: the `reduce` of a kind is too long for the event loop.
         locates: a kind reads where the tokens of each text lie.
         early: the kind whose parts are completed while others still run.
         cached: the kind whose arrays the vector cache keeps.
@@ -224,7 +267,7 @@ class Plan(NamedTuple):
     checking: tuple[OutputKind, ...]
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
-    slow: tuple[OutputKind, ...]
+    reduces_in_thread: bool
     locates: bool
     early: OutputKind | None
     cached: OutputKind | None
@@ -247,36 +290,14 @@ def not_finite(model: str, output: str, index: int) -> EngineFailure:
 
 
 def cast(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return rows in a dtype; raise BadRequest for a value out of its range."""
-    if dtype == "float32":
+    """Return rows in a narrower dtype, if it is one; raise BadRequest for a value out of its range."""
+    if dtype not in NARROW_DTYPES:
         return rows
     with np.errstate(over="ignore"):
-        narrow: NDArray[Any] = rows.astype(NUMPY_DTYPES[dtype])
+        narrow: NDArray[Any] = rows.astype(NARROW_DTYPES[dtype])
     if dtype == "float16" and not np.isfinite(narrow).all():
         raise BadRequest("a value is too large for float16", remedy="ask for bfloat16 or float32")
     return narrow
-
-
-def run_heads(
-    card: Card, engine: Engine, graph: str, output: str, parts: Sequence[NDArray[np.float32]], about: str
-) -> list[NDArray[np.float32]]:
-    """Return the output of a graph of heads for rows [n, d].
-
-    ONNX Runtime runs these, since numpy's products give a row other bits alone than among others. Of 768 -> 3072 -> 768
-    one text takes 0.69 ms (numpy 0.65) and 32 texts 2.1 ms (numpy 4.6, or row by row, with equal bits, 21): too long
-    for the event loop.
-
-    Args:
-        about: what an error calls it.
-
-    Raises:
-        EngineFailure: a value is not finite.
-    """
-    rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    (values,) = engine.run(graph, {"pooled": rows}, (output,))
-    if not np.isfinite(values).all():
-        raise EngineFailure(f"{card.name} gave {about} not finite")
-    return split(values, map(len, parts))
 
 
 def check_width(card: Card, graph: str, name: str, values: NDArray[Any], width: int) -> None:

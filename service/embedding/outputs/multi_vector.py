@@ -10,36 +10,26 @@ of 1024 columns.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR, MULTI_VECTORS
 from models.recipes.heads import Expansion
-from service.embedding.outputs.kind import (
-    HIDDEN,
-    Job,
-    OutputKind,
-    Planning,
-    cast,
-    check_width,
-    run_heads,
-)
-from service.embedding.requests import EmbedOptions, Ids, Output, Text
-from service.embedding.tokenize.packing import Rows, joined
-
-Flags = NDArray[np.bool_]
+from service.embedding.outputs.kind import HIDDEN, HeadGraph, Job, OutputKind, Planning
+from service.embedding.requests import EmbedOptions, Ids, Text
+from service.embedding.tokenize.packing import Rows
 
 
 class MultiVector(OutputKind):
     """A vector for each token of a text, except tokens that are left out."""
 
     prepares = completes = True
-    inline_inputs = 100  # that are filled up and marked on the event loop: half a millisecond
     held_rows = 4096  # of hidden states that wait for others, so that one run makes the vectors of several texts
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, HIDDEN)
         assert planning.card.multi_vector is not None
         self._made, self._query = planning.card.multi_vector, planning.options.input_type == "query"
+        inner, width = self._made.modules.inner, self._made.modules.width
+        self.head = HeadGraph(MULTI_VECTORS, MULTI_VECTOR, inner, width, f"a {MULTI_VECTOR} that is")
         self._side = self._made.query if self._query else self._made.document
         self.longest = self._side.max_tokens
         self.token_bytes = 4 * self.width
@@ -65,40 +55,9 @@ class MultiVector(OutputKind):
         job.ids = _with_vectors(ids, self._side.skipped, self._made.first)
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
-        """Return the hidden states of an input."""
-        return {MULTI_VECTOR: rows[HIDDEN]}
-
-    def complete(self, job: Job, indices: Sequence[int]) -> None:
-        """Replace the hidden states of texts by their vectors."""
-        hidden = [job.rows[index][MULTI_VECTOR] for index in indices]
-        flags = [job.ids[index].vectors for index in indices]
-        for index, vectors in zip(indices, self.project(hidden, flags), strict=True):
-            job.rows[index][MULTI_VECTOR] = vectors
-
-    def project(
-        self, hidden: Sequence[NDArray[np.float32]], flags: Sequence[Flags | None]
-    ) -> list[NDArray[np.float32]]:
-        """Return the vectors of texts [k, width], from their hidden states [n, d] and the flags of tokens that get one.
-
-        Raises:
-            EngineFailure: a vector is not finite.
-        """
-        chosen = [rows if kept is None or kept.all() else rows[kept] for rows, kept in zip(hidden, flags, strict=True)]
-        if not any(map(len, chosen)):
-            return [np.empty((0, self.width), np.float32) for _ in chosen]
-        about = f"a {MULTI_VECTOR} that is"
-        return run_heads(self.card, self.engine, MULTI_VECTORS, MULTI_VECTOR, chosen, about)
-
-    def finish(self, job: Job) -> Output:
-        """Return the vectors of all texts, one below the other."""
-        lengths = tuple([len(part[MULTI_VECTOR]) for part in job.rows])
-        return Output(self.name, cast(joined(job.rows, MULTI_VECTOR), self.dtype), lengths, False)
-
-    def probe(self) -> None:
-        """Compute the vector of one row."""
-        modules = self._made.modules
-        (rows,) = self.project([np.ones((1, modules.inner), np.float32)], [None])
-        check_width(self.card, MULTI_VECTORS, MULTI_VECTOR, rows, modules.width)
+        """Return the hidden states of the tokens of an input that get a vector."""
+        hidden, flags = rows[HIDDEN], job.ids[index].vectors
+        return {self.name: hidden if flags is None or flags.all() else hidden[flags]}
 
 
 def _expanded(expansion: Expansion, sequence: Ids) -> Ids:

@@ -83,7 +83,7 @@ def make(planning: Planning) -> Plan:
         checking=tuple([kind for kind in kinds if kind.checks]),
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
-        slow=tuple([kind for kind in kinds if kind.reduces_in_thread]),
+        reduces_in_thread=any([kind.reduces_in_thread for kind in kinds]),
         locates=any([kind.locates for kind in kinds]),
         early=next((kind for kind in kinds if kind.held_rows), None),
         cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,

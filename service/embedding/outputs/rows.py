@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from models.positions import learned
-from service.embedding.outputs.kind import ROW_OF_EACH, Job, OutputKind, Plan, Planning, cast
+from service.embedding.outputs.kind import ROW_OF_EACH, OutputKind, Plan, Planning
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Observer, Output
-from service.embedding.tokenize.packing import joined
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -40,17 +39,6 @@ class GraphRows(OutputKind):
     def makes(cls, planning: Planning, name: str) -> bool:
         """Return whether a graph gives an output of that name."""
         return name in planning.card.outputs
-
-    def finish(self, job: Job) -> Output:
-        """Return the rows of all inputs, one below the other."""
-        rows, arrays = joined(job.rows, self.name), [part[self.name] for part in job.rows]
-        if self.pooled:
-            lengths = (1,) * len(job.lengths)
-        elif len(arrays) == len(job.lengths):
-            lengths = tuple([len(array) for array in arrays])
-        else:
-            lengths = job.lengths
-        return Output(self.name, np.ascontiguousarray(cast(rows, self.dtype)), lengths, self.pooled)
 
 
 class _Member(NamedTuple):

@@ -12,14 +12,12 @@ from service.embedding.limits import check_inputs
 from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
-from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, Output, OwnTokens, Spans, Text
+from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
 from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
 from service.settings import Settings
 
-INLINE_VALUES = 1 << 17  # of hidden states that are pooled on the event loop, and as many spans take as long:
-SPAN_VALUES = 1 << 13
 OTHER_POOLING = 'leave it out, or send "pooling": "mean" for the plain mean of each span'
 
 
@@ -28,7 +26,6 @@ class SpanVectors(SentenceVector):
 
     fields = (*SentenceVector.fields, "spans", "chunking")
     checks = prepares = reduces_in_thread = locates = True
-    inline_inputs = 24  # whose spans are placed on the event loop: half a millisecond
     pooled = False
 
     def __init__(self, planning: Planning, name: str) -> None:
@@ -94,16 +91,6 @@ class SpanVectors(SentenceVector):
         places = job.chunks[index].rows.tolist()
         vectors = [pool(self.mode, hidden[start:stop], counted[start:stop]) for start, stop in places]
         return {self.name: np.stack(vectors)}
-
-    def reduces_slowly(self, job: Job, index: int, rows: Rows) -> bool:
-        """Return whether spans of many values are pooled."""
-        places = job.chunks[index].rows
-        values = int(np.diff(places).sum()) * int(rows[HIDDEN].shape[1])
-        return values + SPAN_VALUES * len(places) > INLINE_VALUES
-
-    def finish(self, job: Job) -> Output:
-        """Return the vectors of all spans."""
-        return super().finish(job)._replace(lengths=tuple([len(each.rows) for each in job.chunks]))
 
 
 def field_of(request: EmbedRequest) -> str:

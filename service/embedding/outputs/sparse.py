@@ -66,10 +66,6 @@ class SparseVector(OutputKind):
         values = np.concatenate([values for _, values in vectors])[:, None]
         return Output(SPARSE, cast(values, self.dtype), tuple([len(part) for part, _ in vectors]), False, indices)
 
-    def finishes_slowly(self, job: Job) -> bool:
-        """Return True: vectors of a large vocabulary are sorted."""
-        return True
-
     def probe(self) -> None:
         """Compute the vector of one row of zeros."""
         made = self.card.sparse

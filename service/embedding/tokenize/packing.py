@@ -146,12 +146,6 @@ def split(rows: NDArray[Any], counts: Iterable[int]) -> list[NDArray[Any]]:
     return views
 
 
-def joined(rows: Sequence[Rows], name: str) -> NDArray[Any]:
-    """Return the arrays of one name of all parts, one below the other."""
-    arrays = [part[name] for part in rows]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
 def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Return the arrays that a packed graph reads, by name."""
     arrays: dict[str, Any] = {"ids": packed.ids, "positions": packed.positions, "types": packed.types}

@@ -20,6 +20,7 @@ from service.http.parameter_types import Parameters, switch
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_query
 from service.protocols.inlay.tags import MODELS
 
@@ -32,10 +33,11 @@ class AnalysisQuery(Parameters):
 
 async def analysed(context: ServiceContext, table: WordTable, spectrum: bool) -> dict[str, Any]:
     """Return the analysis of a word table, with or without its singular values."""
-    computations = context.computations
-    document = _document(table, await computations.rows.run(partial(computations.row_facts, table)))
+    computations, of_table = context.computations, context.computations.of_table
+    document = _document(table, await computations.rows.run(partial(of_table, analysis.row_facts, table)))
     if spectrum:
-        document["spectrum"] = _spectrum(await computations.spectra.run(partial(computations.spectrum, table)))
+        values = await computations.spectra.run(partial(of_table, analysis.spectrum, table))
+        document["spectrum"] = _spectrum(values)
     return document
 
 
@@ -113,38 +115,6 @@ def _sum(name: str, parts: tuple[analysis.Component, ...]) -> dict[str, Any]:
     return {"step": name, "steps": len(parts)} | {key: sum(getattr(part, key) for part in parts) for key in numbers}
 
 
-_IDS = {"type": "object", "properties": {"count": {"type": "integer"}, "ids": {"type": "array", "items": {}}}}
-_DOCUMENT = {
-    "type": "object",
-    "properties": {
-        "model": {"type": "string"},
-        "table": {"type": "object", "description": "the word table: name, shape, dtype, bytes, parameters"},
-        "norms": {"type": "object", "description": "of its rows: min, mean, max, std and a histogram"},
-        "zero_rows": _IDS,
-        "duplicate_rows": _IDS | {"description": "rows equal bit for bit to another, in groups; zeros aside"},
-        "mean_cosine": {"type": ["number", "null"], "description": "of two different rows, over all pairs"},
-        "mean_vector_norm": {"type": "number"},
-        "memory": {"type": "object"},
-        "flops": {"type": "object"},
-        "components": {"type": "object", "description": "each step: tensors, parameters, bytes, FLOPs a token"},
-        "spectrum": {
-            "type": "object",
-            "properties": {
-                "effective_rank": {"type": "number"},
-                "definition": {"type": "string"},
-                "energy_ranks": {"type": "object", "description": "share of the squared sum: singular values it takes"},
-                "reliable_above": {"type": "number", "description": "smaller singular values are rounding"},
-                "singular_values": {
-                    "type": "array",
-                    "items": {"type": "number"},
-                    "description": "the largest first",
-                },
-            },
-        },
-    },
-}
-
-
 def routes(context: ServiceContext) -> list[Route]:
     """Return GET /models/{name}/analysis."""
 
@@ -154,4 +124,4 @@ def routes(context: ServiceContext) -> list[Route]:
 
     path, about = "/models/{name}/analysis", "What the word table looks like, and what each step costs"
     row = Route("GET", path, analyse, "model_analysis", about, MODELS, query=AnalysisQuery, need=needs.TABLE)
-    return [replace(row, answers={200: Answer(description="The analysis.", content={JSON: _DOCUMENT})})]
+    return [replace(row, answers={200: Answer(description="The analysis.", content={JSON: schema("analysis")})})]

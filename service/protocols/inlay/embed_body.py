@@ -12,39 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, Spans
 from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INPUTS, decode
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
 from service.protocols.inlay.late_chunking import read_spans
+from service.protocols.inlay.openapi_parts import schema
 
-SPAN = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 2, "maxItems": 2}
-SPANS = {
-    "anyOf": [
-        {"type": "array", "items": SPAN, "title": "Of a bare input"},
-        {"type": "array", "items": {"type": "array", "items": SPAN}, "title": "Of each input of a list"},
-    ]
-}
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
 OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
 """Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
-
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "text": {"inputs": "hello world"},
-    "texts": {"inputs": ["hello world", "how are you"], "normalize": True},
-    "pair": {"inputs": [["a question", "its answer"]]},
-    "token_ids": {"inputs": [101, 7592, 2088, 102], "outputs": ["input_embeddings"]},
-    "many_sequences_of_ids": {"inputs": [[101, 7592, 102], [101, 2088, 999, 102]], "dtype": "float16"},
-    "object": {"inputs": {"input_ids": [101, 7592, 102], "token_type_ids": [0, 0, 0], "position_ids": [0, 1, 2]}},
-    "mixed": {"inputs": ["hello", [101, 102], ["a", "b"], {"input_ids": [101, 0], "attention_mask": [1, 0]}]},
-    "several_outputs": {"inputs": "hello world", "outputs": ["token_embeddings", "position_embeddings"]},
-    "for_vllm": {"inputs": ["hello world"], "encoding_format": "prompt_embeds"},
-    "for_sglang": {"inputs": "hello world", "encoding_format": "input_embeds"},
-    "spans": {"inputs": "Berlin is large. It has lakes.", "spans": [[0, 16], [17, 30]]},
-    "chunking": {"inputs": ["a long text", "another"], "chunking": {"size": 2}, "outputs": "sentence_embedding"},
-    "query": {"inputs": "hello world", "input_type": "query"},
-    "signs": {"inputs": ["hello world"], "dtype": "ubinary", "encoding_format": "base64"},
-    "short_vector": {"inputs": "hello world", "dimensions": 128, "pooling": "cls", "encoding_format": "base64"},
-}
 
 
 class ChunkingBody(BaseModel):
@@ -63,7 +39,7 @@ class EmbedBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS)]
+    inputs: Annotated[Any, WithJsonSchema(schema("inputs"))]
     model: str | None = Field(None, description="a model's name; left out: the server's default")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
         None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
@@ -85,7 +61,7 @@ class EmbedBody(BaseModel):
     max_active_dims: int | None = Field(
         None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
     )
-    spans: Annotated[Any, WithJsonSchema(SPANS)] = Field(
+    spans: Annotated[Any, WithJsonSchema(schema("spans"))] = Field(
         None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
     )
     span_unit: Literal["characters", "tokens"] = Field(

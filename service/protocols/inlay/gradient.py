@@ -40,6 +40,7 @@ from service.http.parameter_types import (
 from service.http.response import Response
 from service.http.routes import Example, Request, Route
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -122,7 +123,7 @@ def routes(context: ServiceContext) -> list[Route]:
             tag=MODELS,
             examples=EXAMPLES,
             need=needs.TABLE,
-            answer=table_answer(_DOCUMENT),
+            answer=table_answer(schema("gradient")),
         )
     ]
 
@@ -207,16 +208,3 @@ def _loss(table: WordTable, parameters: GradientParameters) -> Loss | None:
         for row in (parameters.rows[0], parameters.rows[-1]):
             table.checked(int(row), ("a row",))
     return Loss(hidden.reshape(-1, width), targets, parameters.reduction, parameters.rows)
-
-
-_DOCUMENT = {
-    "type": "object",
-    "description": "Facts, then each array by its name.",
-    "properties": {
-        "tables": {"type": "object", "description": "whose gradient token_rows and the others are"},
-        "loss": {"type": "number", "description": "with targets"},
-        "token_indices": {"type": "array", "items": {"type": "integer"}, "description": "rising; not with rows=all"},
-        "token_rows": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
-    },
-    "additionalProperties": True,
-}

@@ -28,7 +28,6 @@ from service.errors import (
 )
 from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
-from service.http.parameter_types import TENSOR
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import SAFETENSORS, from_safetensors, tensor
@@ -36,6 +35,7 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
@@ -46,26 +46,7 @@ JSON_TYPES = re.compile(r"application/(.+\+)?json")
 PICTURES = ("image/jpeg", "image/png", "image/webp")
 TENSORS = ("pixel_values", "input_features")
 FORMS = '"data:image/png;base64,...", base64, or an object of image, pixel_values or input_features'
-IMAGE = {
-    "type": "string",
-    "contentEncoding": "base64",
-    "description": "a JPEG, PNG or WebP file: data URL or bare base64",
-}
-GRID = {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}
-FIELDS: dict[str, Any] = {"image": IMAGE, "pixel_values": TENSOR, "input_features": TENSOR, "grid": GRID}
-OBJECT = {"type": "object", "additionalProperties": False, "properties": FIELDS}
-INPUTS = {"anyOf": [IMAGE, OBJECT, {"type": "array", "items": {"anyOf": [IMAGE, OBJECT]}}]}
-FORM = {
-    "type": "object",
-    "properties": {
-        "image": {"type": "array", "items": {"type": "string", "format": "binary"}},
-        "outputs": {"type": "string", "description": "names with commas between"},
-        "dtype": {"enum": ["float32", "float16", "bfloat16"]},
-        "encoding_format": {"enum": ["float", "base64"]},
-        "normalize": {"enum": ["true", "false"]},
-        "dimensions": {"type": "string", "pattern": "^[0-9]+$"},
-    },
-}
+FIELDS = ("image", *TENSORS, "grid")
 EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
 ImageInputs = list[Picture | Values]
 
@@ -75,7 +56,7 @@ class ImagesBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS)] = Field(description="an image or a list of images")
+    inputs: Annotated[Any, WithJsonSchema(schema("images"))] = Field(description="an image or a list of images")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
         None, description="one name or a list of names from the model's outputs; left out: its default output"
     )
@@ -111,7 +92,7 @@ def routes(context: ServiceContext) -> list[Route]:
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
-                other={MULTIPART: FORM} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
+                other={MULTIPART: schema("images form")} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
             ),
             answers=VECTOR_ANSWERS,
         )
@@ -165,8 +146,8 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
         raise WrongType(f"is {quoted(value)}", field=path, allowed=f"an image is {FORMS}")
     for name in value:
         if name not in FIELDS:
-            raise unknown_field(name, tuple(FIELDS), path)
-    sent = [name for name in ("image", *TENSORS) if value.get(name) is not None]
+            raise unknown_field(name, FIELDS, path)
+    sent = [name for name in FIELDS[:-1] if value.get(name) is not None]
     if len(sent) != 1:
         received = f"has {' and '.join(sent) or 'no image'}"
         kind = ConflictingFields if sent else MissingField

@@ -26,28 +26,6 @@ ITEMS = {
     "bbox": "a box is four integers from 0",
 }
 JUST_INT = {int}
-IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "title": "Token ids"}
-FLAGS = {"type": "array", "items": {"enum": [0, 1]}}
-BOX = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4}
-TEXT = {"type": "string", "title": "Text"}
-PAIR = {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2, "title": "Pair of texts"}
-OBJECT = {
-    "type": "object",
-    "title": "Token ids and what goes with them",
-    "required": ["input_ids"],
-    "additionalProperties": False,
-    "properties": {
-        "input_ids": IDS,
-        "attention_mask": FLAGS,
-        "token_type_ids": IDS,
-        "position_ids": IDS,
-        "task_type_ids": IDS | {"title": "Tasks (ERNIE)"},
-        "langs": IDS | {"title": "Languages (XLM)"},
-        "bbox": {"type": "array", "items": BOX, "title": "Boxes (LayoutLM)"},
-    },
-}
-BATCH = {"type": "array", "items": {"anyOf": [TEXT, IDS, PAIR, OBJECT]}, "title": "List of these"}
-INPUTS = {"anyOf": [TEXT, IDS, OBJECT, BATCH], "description": "A text, one sequence of token ids, or a list of inputs."}
 INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
 INPUT_TYPE_ABOUT = (
     "what the texts are for: query or document (or passage, search_query, search_document), classification or "

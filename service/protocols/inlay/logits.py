@@ -5,8 +5,8 @@ from typing import Any
 
 from models.positions.table import MAX_WIDTH, Table
 from service.context import ServiceContext
+from service.embedding import logits
 from service.embedding.model import Model
-from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
@@ -14,6 +14,7 @@ from service.http.response import Response
 from service.http.routes import Example, Request, Route
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
 from service.protocols.inlay.tags import MODELS
@@ -58,7 +59,7 @@ def routes(context: ServiceContext) -> list[Route]:
             tag=MODELS,
             examples=EXAMPLES,
             need=needs.HEAD,
-            answer=table_answer(_DOCUMENT),
+            answer=table_answer(schema("logits")),
         )
     ]
 
@@ -102,24 +103,3 @@ def _call(states: logits.HiddenStates, table: Table, **form: Any) -> TableCall:
 
     held = states.hidden.nbytes + LOGITS_BYTES * states.block_rows * states.head.vocab_size
     return TableCall(logits_of, states.identity | form, held_bytes=held)
-
-
-_NUMBERS = {"type": "array", "items": {}}
-_DOCUMENT = {
-    "type": "object",
-    "description": "Facts, then each array by its name: nested lists, or base64 of its bytes.",
-    "required": ["scheme", "model", "temperature", "vocab_size", "shapes"],
-    "properties": {
-        "model": {"type": "string"},
-        "temperature": {"type": "number"},
-        "vocab_size": {"type": "integer"},
-        "tied": {"type": "boolean", "description": "the matrix is the input layer's table"},
-        "tokens": _NUMBERS | {"description": "with top_k and a tokenizer: entries of the vocabulary, null: none"},
-        "texts": _NUMBERS | {"description": "what each of them decodes to"},
-        "ids": _NUMBERS | {"description": "with top_k"},
-        "logits": _NUMBERS | {"description": "divided by the temperature"},
-        "probabilities": _NUMBERS | {"description": "softmax over the whole vocabulary, in float64"},
-        "log_probabilities": _NUMBERS,
-    },
-    "additionalProperties": True,
-}

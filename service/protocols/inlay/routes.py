@@ -6,10 +6,11 @@ from service.http.routes import RequestBody, Route, RouteGroup
 from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
-from service.protocols.inlay.embed_body import EXAMPLES, EmbedBody
+from service.protocols.inlay.embed_body import EmbedBody
+from service.protocols.inlay.openapi_parts import EXAMPLES, TAGS
 from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
-from service.protocols.inlay.tags import EMBED, TAGS
+from service.protocols.inlay.tags import EMBED
 
 
 def routes(context: ServiceContext) -> RouteGroup:
@@ -31,7 +32,7 @@ def _embed_route(context: ServiceContext) -> Route:
         summary="Embed texts or token ids",
         tag=EMBED,
         description="A strict superset of text-embeddings-inference's route. `Accept` chooses the format of vectors.",
-        body=RequestBody(model=EmbedBody, examples=EXAMPLES),
+        body=RequestBody(model=EmbedBody, examples=EXAMPLES["embed"]),
         answers=EMBED_ANSWERS,
         vectors=True,
     )

@@ -11,7 +11,7 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
 from service.errors import ConflictingFields
 from service.http.validation_errors import validated
-from service.protocols.inlay.positions.parameters import ModelRopeParameters, ModelRotateParameters, RotateParameters
+from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
 from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
@@ -90,8 +90,9 @@ class Positions:
         """Yield cos and sin of one model side by side; raise InlayError if it has none."""
         values = {"start": request.start, "dtype": float_dtype(request.dtype)}
         values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
-        make_call = call_maker(self._context, find_scheme("rope", of_model=True), request.model)
-        parameters = validated(ModelRopeParameters, values, strict=True)
+        scheme = find_scheme("rope", of_model=True)
+        make_call = call_maker(self._context, scheme, request.model)
+        parameters = validated(scheme.parameters, values, strict=True)
         table = await self._context.tables.run(make_call(parameters).table)
         cos, sin = self._context.tables.outputs(table, parameters.dtype)
         self._context.tables.streaming.reserve(block_bytes((cos, sin)), call_context)

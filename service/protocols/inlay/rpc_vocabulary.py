@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
+from service.embedding import logits
 from service.embedding.model import Model
-from service.embedding.outputs import logits
 from service.embedding.position_tables import TableCall
 from service.embedding.word_table import word_table
 from service.http.validation_errors import validated

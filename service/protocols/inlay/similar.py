@@ -12,10 +12,9 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
-from models.tables.similar import MEASURES, Vector, combined, nearest
+from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.context import ServiceContext
-from service.embedding.table_computations import TableComputations
-from service.embedding.word_table import WordTable, word_table
+from service.embedding.word_table import TableComputations, WordTable, word_table
 from service.errors import BadRequest, ConflictingFields, MissingField
 from service.http.formats import JSON
 from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
@@ -23,16 +22,12 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import EXAMPLES, schema
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import tensor_route
 from service.protocols.inlay.tags import MODELS
 
 MAX_TOP = 1000
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "token": {"token": "king", "top_k": 5},
-    "text": {"text": "a warm summer day", "measure": "dot"},
-    "analogy": {"positive": ["king", "woman"], "negative": ["man"], "normalize": True},
-}
 
 
 def _item(value: Any) -> int | str | NDArray[Any]:
@@ -86,7 +81,7 @@ def _search(
         query, ids = _query(table, parameters)
         best = nearest(
             table.rows,
-            computations.row_norms(table, check),
+            computations.of_table(row_norms, table, check),
             query,
             measure=parameters.measure,
             top_k=parameters.top_k,
@@ -146,28 +141,6 @@ def _mean(table: WordTable, ids: list[int]) -> Vector:
     return np.asarray(rows.mean(axis=0))
 
 
-_TOKEN = {
-    "type": "object",
-    "required": ["id", "token"],
-    "properties": {
-        "id": {"type": "integer"},
-        "token": {"type": ["string", "null"], "description": "null: no tokenizer, or none of that id"},
-        "score": {"type": "number", "description": "computed in float64; a distance is sent as minus the distance"},
-    },
-}
-_DOCUMENT = {
-    "type": "object",
-    "required": ["model", "table", "measure", "inputs", "results"],
-    "properties": {
-        "model": {"type": "string"},
-        "table": {"type": "object", "description": "as it is stored: before any scaling, projection or norm"},
-        "measure": {"enum": list(MEASURES)},
-        "inputs": {"type": "array", "items": _TOKEN, "description": "the tokens that were sent"},
-        "results": {"type": "array", "items": _TOKEN, "description": "best first"},
-    },
-}
-
-
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/similar."""
 
@@ -183,8 +156,8 @@ def routes(context: ServiceContext) -> list[Route]:
             "The tokens nearest to a token, a text, a vector or an analogy",
             SimilarParameters,
             tag=MODELS,
-            examples=EXAMPLES,
+            examples=EXAMPLES["similar"],
             need=needs.TABLE,
-            answer=Answer(description="The tokens.", content={JSON: _DOCUMENT}),
+            answer=Answer(description="The tokens.", content={JSON: schema("similar")}),
         )
     ]

@@ -14,12 +14,12 @@ from service.http.parameter_types import Tensor, TypedArrayOptions, described
 from service.http.response import Response
 from service.http.routes import Request, Route
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import EXAMPLES
 from service.protocols.inlay.parsing import from_body
 from service.protocols.inlay.positions.responses import table_form, table_response, tensor_route
 from service.protocols.inlay.tags import EMBED
 
 MAX_PAIRS = 1 << 24
-EXAMPLES = {"vectors": {"text_embeds": [[1.0, 0.0], [0.6, 0.8]], "image_embeds": [[0.8, 0.6]]}}
 
 
 class SimilarityParameters(TypedArrayOptions):
@@ -43,7 +43,11 @@ def routes(context: ServiceContext) -> list[Route]:
 
     path, summary = "/models/{name}/similarity", "Compare texts with images"
     parameters, name = SimilarityParameters, "model_similarity"
-    return [tensor_route(path, handler, name, summary, parameters, tag=EMBED, examples=EXAMPLES, need=needs.TWO_TOWERS)]
+    return [
+        tensor_route(
+            path, handler, name, summary, parameters, tag=EMBED, examples=EXAMPLES["similarity"], need=needs.TWO_TOWERS
+        )
+    ]
 
 
 def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:

@@ -9,7 +9,7 @@ from service.http.response import Response, json_response
 SPELLING = Spelling(remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send the parameter "truncate": true'})
 STATUSES = {"unauthorized": 403, "overloaded": 503, "key_limited": 503, "deadline_exceeded": 503, "engine_failure": 500}
 """HTTP status by code, where Triton's is another than Inlay's."""
-SHARED_STATUSES = (404, 405, 415, 500, 501, 503)  # of Triton and Inlay; where Inlay has others, Triton's is 400
+SHARED_STATUSES = (403, 404, 405, 415, 500, 501, 503)  # of Triton and Inlay; where Inlay has others, Triton's is 400
 GRPC_STATUSES = {400: "INVALID_ARGUMENT", 503: "UNAVAILABLE"}
 """gRPC status by HTTP status, where Triton's may be another than Inlay's."""
 

@@ -143,7 +143,7 @@ def _repository_routes(plane: DataPlane) -> list[Route]:
 
         body = RequestBody(model=ChangeRequest, examples={"empty": {}}, required=False)
         answer, path = _object(name=TEXT, **{verb: BOOLEAN}), f"{REPOSITORY}/models/{{name}}/{verb}"
-        return rows(f"oip_{verb}", handler, about, answer, path, body=body, need=CONTROL)
+        return rows(f"oip_{verb}", handler, about, answer, path, body=body, need=CONTROL, changes_state=True)
 
     about_index = "Every model of the store, and whether it is loaded"
     which = RequestBody(model=IndexRequest, examples={"ready": {"ready": True}}, required=False)

@@ -21,11 +21,13 @@ from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPath, OutOfRange, WrongType
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay import vllm_fields
-from service.protocols.inlay.inputs import IDS, INPUT_TYPE_ABOUT, INPUT_TYPES, TEXT
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
-INPUT = {"anyOf": [TEXT, IDS, {"type": "array", "items": {"anyOf": [TEXT, IDS]}}], "description": FORMS}
+_FORMS = [schema("text"), schema("ids")]
+INPUT = {"anyOf": [*_FORMS, {"type": "array", "items": {"anyOf": _FORMS}}], "description": FORMS}
 JOINED_BY = " "  # texts of late_chunking
 TEXT_FIELDS = (
     *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"),

@@ -16,7 +16,8 @@ from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import Answer, Example, Handler, RequestBody, Route, RouteGroup, Schema
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed import TIMING_HEADERS
-from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTOR, VECTORS, VECTORS_ANSWER
+from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTORS_ANSWER
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.tags import TEI
 from service.protocols.tei import answers, operations, schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
@@ -40,8 +41,8 @@ PREDICTIONS = {"anyOf": [PREDICTION, {"type": "array", "items": PREDICTION}]}
 RANKS = {"type": "array", "items": schemas.Rank.model_json_schema()}
 TOKENS = {"type": "array", "items": {"type": "array", "items": schemas.TextToken.model_json_schema()}}
 TEXTS = {"type": "array", "items": {"type": "string"}}
-VECTOR_LISTS = {"type": "array", "items": VECTORS}
-EITHER_ANSWER = {"anyOf": [VECTOR, VECTORS_ANSWER.content[JSON], RANKS, PREDICTIONS]}
+VECTOR_LISTS = {"type": "array", "items": schema("vectors")}
+EITHER_ANSWER = {"anyOf": [schema("vector"), VECTORS_ANSWER.content[JSON], RANKS, PREDICTIONS]}
 WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
 
 
@@ -79,7 +80,7 @@ def _score_routes(handlers: Handlers) -> list[Route]:
     ranks = Answer(content={JSON: {"anyOf": [RANKS, DOCUMENTS_RANKED]}}, headers=HEADERS | ignored_fields.HEADERS)
     about_ranks, errors = "The scores of texts with a query, the best first", {JSON: DOCUMENTS_ERROR}
     return [
-        _post("/similarity", handlers.similarity, about_scores, compared, _json(VECTOR), vectors=True),
+        _post("/similarity", handlers.similarity, about_scores, compared, _json(schema("vector")), vectors=True),
         _post("/predict", handlers.predict, about_labels, labelled, _json(PREDICTIONS), need=needs.CLASSIFIER),
         _post("/rerank", handlers.rerank, about_ranks, ranked, ranks, other_errors=errors),
     ]

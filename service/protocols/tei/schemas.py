@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
-from service.protocols.inlay.inputs import INPUTS
+from service.protocols.inlay.openapi_parts import schema
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
@@ -36,7 +36,7 @@ class StrictBody(BaseModel):
 class TokenVectorsBody(StrictBody):
     """What to embed token by token."""
 
-    inputs: Annotated[Any, WithJsonSchema(INPUTS)]
+    inputs: Annotated[Any, WithJsonSchema(schema("inputs"))]
     model: ModelName = None
     truncate: Truncate = None
     truncation_direction: Side = "Right"

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from models.artifacts import card as cards
 from models.artifacts import comparison as compare
-from models.artifacts import folder
+from models.artifacts import hash_checks
 from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.errors import BadCard, BadCheckpoint, ModelError, ReferenceMismatch
@@ -320,7 +320,7 @@ def test_large_tensors_are_aligned_to_cache_lines(checkpoint: Path, tmp_path: Pa
 def test_hashes_cover_whole_file_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
 
-    monkeypatch.setattr(folder, "HASH_CHUNK_BYTES", 7)
+    monkeypatch.setattr(hash_checks, "CHUNK_BYTES", 7)
     content = os.urandom(100)
     (tmp_path / "x").write_bytes(content)
-    assert folder.hashes(tmp_path, ["x"])["x"].sha256 == hashlib.sha256(content).hexdigest()
+    assert hash_checks.hashes(tmp_path, ["x"])["x"].sha256 == hashlib.sha256(content).hexdigest()

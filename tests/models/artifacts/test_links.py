@@ -103,9 +103,10 @@ def test_half_precision_tables_are_linked(dtype: str, tmp_path: Path) -> None:
 
 
 def test_link_follows_symlinked_checkpoint(original: Path, tmp_path: Path) -> None:
-    snapshot = tmp_path / "snapshot"
-    snapshot.mkdir()
-    for file in original.parent.iterdir():
+    snapshot, blobs = tmp_path / "cache/snapshots/1", tmp_path / "cache/blobs"
+    snapshot.mkdir(parents=True)
+    original = original.parent.rename(blobs) / original.name
+    for file in blobs.iterdir():
         (snapshot / file.name).symlink_to(file)
     export(snapshot, tmp_path / "out", link=True)
     assert (tmp_path / "out" / FILE).samefile(original)

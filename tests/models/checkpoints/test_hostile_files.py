@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
+from models.artifacts.adoption import adopt
 from models.artifacts.export import export
 from models.checkpoints.checkpoint import read_tensors
 from models.checkpoints.gguf import read_gguf
@@ -364,12 +365,41 @@ def test_follows_symlinks_of_hub_cache(tmp_path: Path) -> None:
     for path in blobs.iterdir():
         (snapshot / path.name).symlink_to(Path("../../blobs") / path.name)
     assert export(snapshot, tmp_path / "out").family == "bert"
+    (tmp_path / "current").symlink_to(snapshot)
+    assert export(tmp_path / "current", tmp_path / "out").family == "bert"
+
+
+@pytest.mark.parametrize("place", [MODEL, "config.json", "tokenizer.json", "onnx/weights.bin", "1_Pooling"])
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_link_out_of_the_checkpoint_is_refused(snapshot: bool, place: str, tmp_path: Path) -> None:
+    folder = write_checkpoint(case("input_bert"), tmp_path / ("cache/snapshots/1" if snapshot else "x"))
+    path = folder / place
+    path.parent.mkdir(exist_ok=True)
+    outside = tmp_path / "of the operator"
+    if path.exists():
+        path.rename(outside)
+    else:
+        outside.mkdir()
+    path.symlink_to(outside)
+    for command in (export, adopt):
+        with pytest.raises(BadCheckpoint, match=f"{place} is a link to {outside}, out of the checkpoint: put a copy"):
+            command(folder, tmp_path / "out")
+
+
+def test_blob_that_leads_on_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(case("input_bert"), tmp_path / "snapshots/1")
+    (folder / MODEL).rename(tmp_path / "outside")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs/x").symlink_to(tmp_path / "outside")
+    (folder / MODEL).symlink_to("../../blobs/x")
+    with pytest.raises(BadCheckpoint, match=f"{MODEL} is a link to {tmp_path / 'outside'}, out of the checkpoint"):
+        export(folder, tmp_path / "out")
 
 
 def test_dangling_symlink_is_a_missing_file(tmp_path: Path) -> None:
     folder = write_checkpoint(case("input_bert"), tmp_path / "x")
     (folder / MODEL).unlink()
-    (folder / MODEL).symlink_to("/nowhere/at/all")
+    (folder / MODEL).symlink_to("nowhere")
     with pytest.raises(BadCheckpoint, match="holds neither"):
         export(folder, tmp_path / "out")
 

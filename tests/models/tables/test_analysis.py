@@ -35,9 +35,9 @@ def table_of(dtype: Any, rows: int = 300, width: int = 20) -> Any:
 def test_row_facts_match_float64(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 90)
     table = table_of(dtype)
-    actual, rows = row_facts(table, bins=7), table.astype(np.float64)
+    actual, rows = row_facts(table), table.astype(np.float64)
     lengths = np.linalg.norm(rows, axis=1)
-    counts, edges = np.histogram(lengths, 7)
+    counts, edges = np.histogram(lengths, analysis.BINS)
     np.testing.assert_allclose(actual.edges, edges, rtol=1e-12, atol=1e-12)
     np.testing.assert_array_equal(actual.counts, counts)
     numbers = (actual.least, actual.mean, actual.most, actual.deviation)

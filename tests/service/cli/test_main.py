@@ -81,7 +81,7 @@ def test_help_cuts_no_option_off_at_80_columns(command: str, inlay: Run, monkeyp
 def test_every_option_and_argument_has_help(command: str) -> None:
     import typer
 
-    commands = typer.main.get_command(application.application(application.GENERATED)).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(application.application(with_settings=True)).commands  # type: ignore[attr-defined]
     assert [parameter.name for parameter in commands[command].params if not getattr(parameter, "help", None)] == []
 
 
@@ -100,7 +100,6 @@ def test_help_imports_neither_numpy_nor_the_service(words: list[str]) -> None:
         ("inlay se", {"serve", "settings"}),
         ("inlay serve --max-in", {"--max-inputs", "--max-input-tokens"}),
         ("inlay serve --device c", {"cpu", "cuda"}),
-        ("inlay rope --rope-type dyn", {"dynamic"}),
     ],
 )
 def test_bash_completes_commands_options_and_choices(words: str, completed: set[str]) -> None:

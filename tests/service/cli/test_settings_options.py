@@ -1,5 +1,6 @@
 """Settings from options and variables: what is refused, what `inlay check` tries, and that no error shows a secret."""
 
+import os
 import shutil
 import socket
 import sys
@@ -252,6 +253,17 @@ def test_check_says_that_there_is_no_default_model(inlay: Run, tiny_store: Path,
     code, out, _ = inlay("check", "--store", tiny_store, *words)
     assert code == 0
     assert (said in out) if said else ("no default model" not in out)
+
+
+def test_check_reads_every_file_of_a_model(inlay: Run, tiny_store: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny_store / "bert", tmp_path / "bert")
+    assert inlay("check", "--store", tmp_path)[0] == 0
+    weights = tmp_path / "bert/weights.safetensors"
+    status = weights.stat()
+    weights.write_bytes(bytes(status.st_size))
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))  # as on a disk that lost bits
+    assert f"{weights} is not the file its card was written for" in refused(inlay, "--store", tmp_path)
+    assert inlay("check", "--store", tmp_path, "--verify", "off")[0] == 0
 
 
 def test_only_model_of_a_watched_store_is_told_what_keeps_it(inlay: Run, tiny_store: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding.outputs import spans as late_chunking
+from service.embedding import pipeline
 from service.embedding.requests import Chunking, Cut, EmbedResult, Ids, Spans, Text
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import BadInput, ConflictingFields, InlayError, MissingField, OutOfRange, TooManyInputs, WrongShape
@@ -206,8 +206,7 @@ def test_texts_cut_by_characters_keep_their_offsets(store: Path, direction: Any,
 async def test_threads_give_the_same_bits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [Text(TEXT), Text("hello world")]
     here = await embed(make(), *inputs, spans=Chunking(2))
-    monkeypatch.setattr(late_chunking.SpanVectors, "inline_inputs", 0)
-    monkeypatch.setattr(late_chunking, "INLINE_VALUES", 0)
+    monkeypatch.setattr(pipeline, "INLINE_INPUTS", 0)
     there = await embed(make(), *inputs, spans=Chunking(2))
     assert np.array_equal(there.outputs[0].rows, here.outputs[0].rows)
 

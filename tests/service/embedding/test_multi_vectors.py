@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.export import export
+from service.embedding import pipeline
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.requests import EmbedOptions, EmbedResult, Ids, Text
 from service.embedding.scores import maxsim
@@ -124,8 +125,8 @@ async def test_a_text_has_the_same_bits_among_others(service: Service, model: st
 
 async def test_projecting_in_parts_changes_no_bit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    project = MultiVector.project
-    monkeypatch.setattr(MultiVector, "project", lambda *given: runs.append(1) or project(*given))
+    through_head = MultiVector.behind_head
+    monkeypatch.setattr(MultiVector, "behind_head", lambda *given: runs.append(1) or through_head(*given))
     whole = await vectors(service, TEXTS)
     assert len(runs) == 1
     monkeypatch.setattr(MultiVector, "held_rows", 20)
@@ -136,7 +137,7 @@ async def test_projecting_in_parts_changes_no_bit(service: Service, monkeypatch:
 
 async def test_marking_in_a_thread_changes_no_bit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     inline = await vectors(service, TEXTS, input_type="query")
-    monkeypatch.setattr(MultiVector, "inline_inputs", 1)
+    monkeypatch.setattr(pipeline, "INLINE_INPUTS", 1)
     threaded = await vectors(service, TEXTS, input_type="query")
     assert [own.tobytes() for own in threaded] == [own.tobytes() for own in inline]
 
@@ -202,7 +203,7 @@ async def test_a_vector_that_is_not_finite_fails_the_request(service: Service) -
     (kind,) = service.registry.get("colbert").plan(EmbedOptions((MULTI_VECTOR,)), "").kinds
     assert isinstance(kind, MultiVector)
     with pytest.raises(EngineFailure, match="multi_vector_embedding that is not finite"):
-        kind.project([np.full((2, 32), np.inf, np.float32)], [None])
+        kind.behind_head([np.full((2, 32), np.inf, np.float32)])
 
 
 async def test_a_model_is_warmed_up_with_its_projection(service: Service) -> None:

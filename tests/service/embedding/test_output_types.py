@@ -10,7 +10,6 @@ from models.artifacts import card as cards
 from models.artifacts.card import Calibration
 from models.artifacts.export import export
 from models.artifacts.folder import replace_card
-from service.embedding.outputs import dense
 from service.embedding.quantization import PRECISIONS, quantized
 from service.embedding.requests import Text
 from service.errors import ConflictingFields, UnknownValue
@@ -52,10 +51,7 @@ async def rows(service, texts=TEXTS, **fields):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("inline", [True, False])
-async def test_types_are_made_of_the_float_vectors(precision, inline, service, monkeypatch):
-    if not inline:
-        monkeypatch.setattr(dense, "INLINE_VALUES", 0)
+async def test_types_are_made_of_the_float_vectors(precision, service):
     floats = await rows(service)
     np.testing.assert_array_equal(await rows(service, dtype=precision), quantized(floats, precision, RANGES))
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.positions.table import Output, Table
@@ -49,8 +47,8 @@ class Counted:
         return b"head" + one + one
 
 
-async def joined(tables: Tables, key: str, file: TableFile, *span: int) -> bytes:
-    async with aclosing(tables.stream(key, file, RequestContext(), *span)) as parts:  # type: ignore[type-var]
+async def joined(tables: Tables, key: str, file: TableFile) -> bytes:
+    async with aclosing(tables.stream(key, file, RequestContext())) as parts:  # type: ignore[type-var]
         return b"".join([bytes(part) async for part in parts])
 
 
@@ -60,26 +58,11 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-@settings(max_examples=40)
-@given(st.integers(0, 3_072_004), st.integers(0, 3_072_004))
-def test_span_computes_its_own_blocks_only(one: int, other: int) -> None:
-    counted, (start, stop) = Counted(), sorted((one, other))
-    assert asyncio.run(joined(Tables(0), "key", counted.file(), start, stop)) == counted.whole[start:stop]
-    block = BLOCK_VALUES * 4
-    touched = sum(
-        -(-(min(stop, end) - begin) // block) - (max(start, begin) - begin) // block
-        for begin, end in ((4, 4 + ROWS * WIDTH * 4), (4 + ROWS * WIDTH * 4, len(counted.whole)))
-        if max(start, begin) < min(stop, end)
-    )
-    assert len(counted.asked) == touched
-
-
 async def test_cached_tables_are_not_computed_again() -> None:
     tables, counted = Tables(2**26), Counted()
     assert await joined(tables, "key", counted.file()) == counted.whole
     first = len(counted.asked)
     assert await joined(tables, "key", counted.file()) == counted.whole
-    assert await joined(tables, "key", counted.file(), 5, 77) == counted.whole[5:77]
     body = tables.cached("key")
     assert body is not None
     assert body.readonly

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding.outputs.dense import SentenceVector, run_modules
+from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.plan import planner
 from service.embedding.requests import EmbedOptions, Text
 from service.errors import EngineFailure, InlayError, StartError
@@ -103,9 +103,9 @@ async def test_rows_have_the_same_bits_among_very_many(tmp_path: Path) -> None:
     """The engine runs more than 512 rows in chunks."""
     kind = sentence_vector(written(tmp_path, "mean", WIDE, dense(48, 20)))
     rows = np.random.default_rng(4).normal(size=(700, HIDDEN)).astype(np.float32)
-    (whole,) = run_modules(kind, [rows])
+    (whole,) = kind.behind_head([rows])
     for start in (0, 1, 127, 128, 511, 512, 699):
-        (alone,) = run_modules(kind, [rows[start : start + 1]])
+        (alone,) = kind.behind_head([rows[start : start + 1]])
         assert alone.tobytes() == whole[start].tobytes()
 
 
@@ -129,7 +129,7 @@ async def test_vector_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     service = written(tmp_path, "mean", dense(HIDDEN, 4, "torch.nn.modules.linear.Identity"))
     pooled = np.full((1, HIDDEN), 3e38, np.float32)
     with pytest.raises(EngineFailure, match="tiny gave a sentence_embedding that is not finite"):
-        run_modules(sentence_vector(service), [pooled])
+        sentence_vector(service).behind_head([pooled])
 
 
 async def test_warm_up_runs_modules(tmp_path: Path) -> None:

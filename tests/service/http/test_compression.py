@@ -193,24 +193,6 @@ def test_compressed_table_has_a_weak_etag(served: Served) -> None:
         assert (again.status_code, again.headers["etag"], body) == (304, held, b"")
 
 
-def test_range_is_of_the_plain_bytes(served: Served) -> None:
-    path = f"{TABLE}&format=npy"
-    whole, body = raw(served, "GET", path, None)
-    for accept in ("gzip", "gzip, identity;q=0"):
-        part, headers = raw(served, "GET", path, accept, headers={"range": "bytes=100-4099"})
-        assert part.status_code == 206
-        assert "content-encoding" not in part.headers
-        assert headers == body[100:4100]
-    packed, _ = raw(served, "GET", path, "gzip")
-    assert "accept-ranges" not in packed.headers
-    assert whole.headers["accept-ranges"] == "bytes"
-    stale, headers = raw(
-        served, "GET", path, "gzip", headers={"range": "bytes=0-9", "if-range": packed.headers["etag"]}
-    )
-    assert stale.status_code == 200
-    assert gzip.decompress(headers) == body
-
-
 def test_default_headers_of_clients_compress_no_tensors(served: Served) -> None:
     for habit in ("gzip, deflate", "gzip, deflate, br, zstd"):
         answer, body = raw(served, "GET", f"{TABLE}&format=npy", habit)
@@ -224,7 +206,7 @@ def test_head_has_the_headers_of_get(served: Served) -> None:
         got, _ = raw(served, "GET", path, accept)
         headed, body = raw(served, "HEAD", path, accept)
         assert body == b""
-        for name in ("content-encoding", "etag", "vary", "accept-ranges", "content-type"):
+        for name in ("content-encoding", "etag", "vary", "content-type"):
             assert got.headers.get(name) == headed.headers.get(name), name
 
 
@@ -310,7 +292,7 @@ async def test_each_part_of_a_stream_can_be_read_at_once(coding: str) -> None:
 
 async def test_compressed_stream_loses_its_declared_length() -> None:
     long = (b"content-length", b"5000")
-    response = await through(streamed(b"a" * 5000, headers=(long, (b"accept-ranges", b"bytes"))))
+    response = await through(streamed(b"a" * 5000, headers=(long,)))
     assert {name for name, _ in response.headers} == {b"content-type", b"vary", b"content-encoding"}
 
 

@@ -84,3 +84,58 @@ def test_no_origin_is_allowed_by_default(served: Served) -> None:
     preflight_headers = {"origin": PAGE, "access-control-request-method": "POST"}
     assert served.http.options("/embed", headers=preflight_headers).status_code == 405
     assert "access-control-allow-origin" not in served.http.get("/models", headers=CALL).headers
+
+
+@pytest.fixture(scope="module")
+def controlled(tiny_store: Path) -> Iterator[Served]:
+    """A service whose models callers may load, and read by pages of one origin."""
+    with serving(tiny_store, models=("bert",), model_control="explicit", cors_origins=PAGE) as service:
+        yield service
+
+
+@pytest.mark.parametrize("verb", ["load", "unload"])
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1", "http://127.0.0.1:1", "https://app.example.evil"]
+)
+def test_foreign_page_changes_no_state(controlled: Served, origin: str, verb: str) -> None:
+    """As a browser sends a form of any page: without asking first, since it needs no permission to send."""
+    headers = {"origin": origin, "content-type": "text/plain", "sec-fetch-site": "cross-site"}
+    answer = controlled.http.post(f"/v2/repository/models/bert/{verb}", headers=headers)
+    assert answer.status_code == 403
+    assert origin in answer.json()["error"]
+    assert "INLAY_CORS_ORIGINS" in answer.json()["error"]
+    assert controlled.http.post("/embed", json={"inputs": "a"}, headers=headers | JSON).status_code == 200
+
+
+@pytest.mark.parametrize("origin", [None, PAGE, "of the server"])
+def test_other_callers_change_state(controlled: Served, origin: str | None) -> None:
+    own = "http://{}:{}".format(*controlled.address)
+    headers = {"origin": own if origin == "of the server" else origin} if origin else {}
+    assert controlled.http.post("/v2/repository/models/bert/load", headers=headers).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def named(tiny_store: Path) -> Iterator[Served]:
+    with serving(tiny_store, default_model="bert", allowed_hosts="inlay.example, ::1") as service:
+        yield service
+
+
+@pytest.mark.parametrize("host", ["inlay.example", "INLAY.example:8080", "[::1]:8080", "[::1]"])
+def test_host_of_the_operators_list_is_served(named: Served, host: str) -> None:
+    assert named.http.post("/embed", json={"inputs": "a"}, headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/embed", "/no/such/path", "/v1/embeddings"])
+@pytest.mark.parametrize("host", ["evil.example", "inlay.example.evil", "127.0.0.1", "evil.example:80"])
+def test_request_to_another_host_is_refused(named: Served, host: str, path: str) -> None:
+    """A page of evil.example whose name now leads to this server: for the browser it is of the same origin."""
+    headers = {"host": host, "origin": f"http://{host}"}
+    for _ in range(2):
+        answer = named.http.post(path, json={"inputs": "a"}, headers=headers)
+        assert answer.status_code == 403
+        assert "INLAY_ALLOWED_HOSTS" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/health", "/health/ready", "/metrics"])
+def test_probes_may_call_any_host(named: Served, path: str) -> None:
+    assert named.http.get(path, headers={"host": "10.1.2.3:8080"}).status_code == 200

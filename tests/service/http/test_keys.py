@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -142,3 +144,32 @@ async def test_limit_of_a_key_is_enforced_and_reported(toy: Toy, handlers: Handl
         handlers.release.set()
         assert (await client.answer())[0] == 200
     assert toy.counted() == {("gate", "429"): 1, ("/", "200"): 1, ("/wait", "200"): 1}
+
+
+@pytest.mark.parametrize("while_served", [[""], [" concurrent=1"], ["", " concurrent=1"]], ids=str)
+async def test_key_survives_changes_of_its_limit(handlers: Handlers, tmp_path: Path, while_served: list[str]) -> None:
+    """The file sets and lifts the key's limit while one request of the key is being served."""
+    now, file = [0.0], tmp_path / "keys"
+
+    def write(limit: str) -> None:
+        file.write_text(f"limited:{LIMITED}{limit}")
+        now[0] += 1.0  # the file is looked at once a second
+        os.utime(file, (now[0], now[0]))
+
+    write("" if while_served[0] else " concurrent=1")
+    keys, rows = (
+        Keys([], file, clock=lambda: now[0]),
+        [route("/wait", handlers.wait), route("/", handlers.echo, "POST")],
+    )
+    async with running(rows, keys=keys) as toy, connected(toy.port) as client:
+        await client.send(request(b"GET /wait", ONE_AT_A_TIME))
+        await handlers.waiting.wait()
+        for limit in while_served:
+            write(limit)
+            expected = 429 if limit else 200
+            assert statuses(await exchange(toy.port, request(b"POST /", ONE_AT_A_TIME, LAST))) == [expected]
+        handlers.release.set()
+        assert (await client.answer())[0] == 200
+        write(" concurrent=1")
+        for _ in range(2):
+            assert statuses(await exchange(toy.port, request(b"POST /", ONE_AT_A_TIME, LAST))) == [200]

@@ -20,7 +20,8 @@ from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
 from service.protocols.inlay.embed import TIMING_HEADERS
-from service.protocols.inlay.embed_body import EXAMPLES, read
+from service.protocols.inlay.embed_body import read
+from service.protocols.inlay.openapi_parts import EXAMPLES
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
 from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
@@ -170,7 +171,7 @@ def test_scaling_parameters_have_a_type_and_a_meaning(document: dict[str, Any]) 
 
 def test_every_example_can_be_read(document: dict[str, Any]) -> None:
     content = document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]
-    assert content["examples"].keys() == EXAMPLES.keys()
+    assert content["examples"].keys() == EXAMPLES["embed"].keys()
     for example in content["examples"].values():
         read(orjson.dumps(example["value"]))
 

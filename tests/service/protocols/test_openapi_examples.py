@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from service.http.routes import Example, Need, Route
-from service.protocols.inlay.tags import TAGS
+from service.protocols.inlay.openapi_parts import TAGS
 from tests.openapi_requests import (
     JSON,
     Sent,

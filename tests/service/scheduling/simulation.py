@@ -10,7 +10,7 @@ same seed gives the same events, so the command above repeats a failure and prin
 import asyncio
 import math
 import sys
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from service.scheduling import batcher as batchers
 from service.scheduling.admission import AdmissionController, reserved
 from service.scheduling.batcher import Batcher
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import HEADROOM, LOOK_AHEAD, MAX_REMEMBERED, FairQueue, ItemTimes
+from service.scheduling.fair_queue import HEADROOM, MAX_REMEMBERED, OLDEST_SHARE, FairQueue, ItemTimes
 from tests.service.scheduling.virtual_time import Clock, run
 
 EVENTS = 16_000
@@ -118,12 +118,8 @@ class Limits:
 
     @property
     def unfair(self) -> int:
-        """How far one caller may be ahead of another.
-
-        At the beginning and at the end it may be the items among which like ones are chosen and a batch; and an item
-        of each.
-        """
-        return 2 * (LOOK_AHEAD + 1) * self.batch + 2 * self.longest
+        """How far one caller may be ahead of another: a batch at the beginning and at the end, and an item of each."""
+        return 2 * self.batch + 2 * self.longest
 
     @property
     def only_items_fail(self) -> bool:
@@ -203,6 +199,39 @@ class Shares:
         return max(map(abs, ahead.values()), default=0)
 
 
+class Order:
+    """The order in which the requests of one caller are served, in cost."""
+
+    def __init__(self) -> None:
+        self._passed: dict[int, float] = {}  # by request: what larger ones got while it waited, beyond their share
+        self._oldest: int | None = None
+        self._owed = 0.0  # to the oldest request
+
+    def served(self, cost: int, request: int, left: dict[int, int]) -> tuple[float, float]:
+        """Count a served item.
+
+        Args:
+            cost: of the item.
+            request: whose item it is.
+            left: the cost that each of the caller's requests had left before it, the oldest request first.
+
+        Returns:
+            The most that a request waited for larger ones beyond the share of the oldest, and what the oldest should
+            have got and has not.
+        """
+        oldest = next(iter(left))
+        if oldest != self._oldest:
+            self._oldest, self._owed = oldest, 0.0
+        self._owed += -cost if request == oldest else cost / OLDEST_SHARE
+        self._owed = max(0.0, self._owed)
+        passed = {}
+        for other, waiting in left.items():
+            larger = left[request].bit_length() > waiting.bit_length()
+            passed[other] = self._passed.get(other, 0.0) + (cost if larger else -cost / OLDEST_SHARE)
+        self._passed = {other: max(0.0, each) for other, each in passed.items() if other != request}
+        return max(self._passed.values(), default=0.0), self._owed
+
+
 class Graph:
     """One batcher, and what the simulation knows of its queue."""
 
@@ -214,10 +243,7 @@ class Graph:
         self._dead_items = self._dead_cost = 0  # cancelled or late, and perhaps still in the queue
         self.reserved = 0
         self.shares = Shares()
-        self.served: Counter[str] = Counter()  # cost by caller
-        self.joined: dict[
-            int, tuple[int, int]
-        ] = {}  # single-item requests: cost served to the caller, and its requests
+        self.orders: defaultdict[str, Order] = defaultdict(Order)  # by caller
         limits = world.limits
         self.batcher = batcher_class(
             self._run,
@@ -274,6 +300,8 @@ class Graph:
         world = self.world
         before = {waiting.work.caller for waiting in self.live()}
         costs: Counter[str] = Counter()
+        if not all(each.work in items for each in self.live()):  # else the order is of no consequence
+            self._check_order(items)
         for item in items:
             if item.begun:
                 world.violated(f"item {item.number} runs twice")
@@ -283,35 +311,40 @@ class Graph:
                 world.violated(f"item {item.number} runs, but waits no longer")
             before.add(item.caller)
             costs[item.caller] += item.cost
-            self._check_turn(item)
         if sum(costs.values()) > world.limits.batch and len(items) > 1:
             world.violated(f"a batch of {sum(costs.values())} is over the limit")
         after = {waiting.work.caller for waiting in self.live()}
-        self.served.update(costs)
         if (ahead := self.shares.served(before, after, costs)) > world.limits.unfair:
             world.violated(f"a caller is {ahead} ahead of another")
         world.event(f"run of {len(items)}")
 
-    def _check_turn(self, item: Work) -> None:
-        """Check that a request of one item did not wait for a long one of the same caller."""
-        served, requests = self.joined.pop(item.number, (None, 0))
-        if served is None:
-            return
-        passed, limits = self.served[item.caller] - served, self.world.limits
-        # each batch begins with the item that is due, though it takes others of its length that came later
-        if passed > (requests + 1) * max(limits.batch, limits.longest) + limits.unfair:
-            self.world.violated(f"item {item.number} waited for {passed} of {requests} other requests of its caller")
+    def _check_order(self, items: Sequence[Work]) -> None:
+        """Check that small requests of a caller go before its large ones, and that its oldest gets its share."""
+        left: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        for waiting in self.waiting.values():
+            if not waiting.future.cancelled():
+                requests, work = left[waiting.work.caller], waiting.work
+                requests[waiting.request] = requests.get(waiting.request, 0) + work.cost
+        for item in items:
+            known, requests = self.waiting.get(item.number), left[item.caller]
+            if known is None or known.request not in requests:
+                continue
+            passed, owed = self.orders[item.caller].served(item.cost, known.request, requests)
+            requests[known.request] -= item.cost
+            if not requests[known.request]:
+                del requests[known.request]
+            if passed > self.world.limits.unfair:
+                self.world.violated(f"item {item.number} is one of {passed} that went before smaller requests")
+            if owed > self.world.limits.unfair:
+                self.world.violated(f"the oldest request of {item.caller} waits for {owed}")
 
     # ---- requests
 
     def submit(self, request: int, works: list[Work], deadline: float | None, **how: bool) -> list[Any]:
-        caller = works[0].caller
-        mine = {each.request for each in self.waiting.values() if each.work.caller == caller}
-        futures = self.batcher.submit(works, [work.cost for work in works], ItemTimes(caller), deadline, **how)
+        costs, times = [work.cost for work in works], ItemTimes(works[0].caller)
+        futures = self.batcher.submit(works, costs, times, deadline, **how)
         for work, future in zip(works, futures, strict=True):
             self.waiting[work.number] = Waiting(work, future, request)
-        if len(works) == 1:
-            self.joined[works[0].number] = self.served[caller], len(mine)
         return futures
 
     # ---- invariants
@@ -330,7 +363,6 @@ class Graph:
         for number in dead:
             self._dead_items += 1
             self._dead_cost += self.waiting.pop(number).work.cost
-            self.joined.pop(number, None)
         if not 0 <= queue.items - items <= self._dead_items:
             world.violated(f"{queue.items} items are counted, {items} wait and {self._dead_items} did")
         if not 0 <= queue.cost - cost <= self._dead_cost:

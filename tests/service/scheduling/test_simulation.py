@@ -118,6 +118,18 @@ def knows_no_requests(queue: Works) -> None:
     queue.add = first_in_first_out  # type: ignore[method-assign]
 
 
+def forgets_the_oldest(queue: Works) -> None:
+    add = queue.add
+
+    def last_first(*how: Any) -> None:
+        add(*how)
+        requests = queue._callers[how[4].caller].requests
+        if how[4] in requests:
+            queue._callers[how[4].caller].requests = {how[4]: requests.pop(how[4]), **requests}
+
+    queue.add = last_first  # type: ignore[method-assign]
+
+
 class SwapsResults(Batching):
     """Answers neighbours with one another's results."""
 
@@ -151,7 +163,8 @@ BROKEN: dict[str, tuple[type[Batching], str]] = {
     "forgets to release": (with_queue(forgets_to_release), "is reserved, not"),
     "counts cancelled items": (with_queue(counts_cancelled_items), "a cost of"),
     "knows no callers": (with_queue(knows_no_callers), "ahead of another"),
-    "knows no requests": (with_queue(knows_no_requests), "other requests of its caller"),
+    "knows no requests": (with_queue(knows_no_requests), "went before smaller requests"),
+    "forgets the oldest": (with_queue(forgets_the_oldest), "the oldest request of"),
     "swaps results": (SwapsResults, "got the answer"),
     "answers from an old model": (AnswersFromAnOldModel, "got the answer"),
     "stays idle": (StaysIdle, "nothing runs"),

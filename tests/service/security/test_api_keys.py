@@ -173,7 +173,6 @@ def test_limit_of_concurrent_requests(clock: Clock) -> None:
     keys = Keys(["a concurrent=2"], clock=clock)
     first, second = acquire(keys, b"a"), acquire(keys, b"a")
     assert first is second
-    assert first.limited
     first.release(4.0)
     acquire(keys, b"a")
     with pytest.raises(Overloaded) as full:
@@ -306,17 +305,3 @@ def test_key_that_stays_keeps_its_counts(tmp_path: Path, clock: Clock) -> None:
         acquire(keys, b"a")
     first.release(0.1)
     assert acquire(keys, b"a").name == "named"
-
-
-def test_request_ends_after_its_limit_was_lifted(tmp_path: Path, clock: Clock) -> None:
-    file = tmp_path / "keys"
-    write(file, "a concurrent=1", 1)
-    keys = Keys([], file, clock=clock)
-    first = acquire(keys, b"a")
-    write(file, "a", 2)
-    clock.now += 1.0
-    acquire(keys, b"a")
-    first.release(0.1)
-    write(file, "a concurrent=1", 3)
-    clock.now += 1.0
-    assert acquire(keys, b"a").active == 1

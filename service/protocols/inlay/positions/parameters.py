@@ -7,7 +7,7 @@ here.
 from functools import cache
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, create_model, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -74,28 +74,35 @@ class Lengths(Parameters):
     key_length: int | None = whole(1, MAX_WIDTH, "keys, that is columns; left out: as many as there must be", None)
 
 
-class Past(Parameters):
-    """The keys of earlier calls."""
+class Past(Lengths):
+    """The lengths of an attention, and the keys of earlier calls."""
 
     past: int = whole(0, MAX_POSITION - 1, "keys before the first query", 0)
 
 
-class Padding(Parameters):
-    """The padding of a batch."""
+class Padding(Past):
+    """The lengths of an attention, and the padding of a batch."""
 
     attention_mask: IntegerRows | None = described(
         "1 for a token, 0 for padding, a list a sequence, such as 1,1,0;1,0,0", None
     )
 
 
-class MaskForm(Parameters):
-    """Packed sequences, and the form of a mask."""
+class MaskForm(Padding):
+    """The lengths of a mask, packed sequences, and the mask's form."""
 
     position_ids: IntegerRows | None = described(
         "packed sequences, such as 0,1,0,1,2: a new one begins where these do not rise by 1", None
     )
     form: str = one_of(masks.FORMS, "additive: 0 where a query may look. boolean: true where it may", "additive")
     fill: str = one_of(masks.FILLS, "of an additive mask: the lowest number of its dtype, or -inf", "min")
+
+
+class Patches(Parameters):
+    """The patches of an image."""
+
+    grid: Grid | None = described("patches down x across, such as 14x14", None)
+    positions: IntegerRows | None = described("instead of a grid: row and column of each patch, such as 0,0;0,1", None)
 
 
 class BeyondTable(Parameters):
@@ -111,12 +118,6 @@ class TableWidth(Parameters):
     table: str = one_of(WIDTHS, "single: a value a pair of channels. duplicated: a value a channel", "single")
 
 
-class SequenceLength(Parameters):
-    """The sequence length that dynamic and longrope scale by."""
-
-    seq_len: int | None = whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by", None)
-
-
 class LayerType(Parameters):
     """The kind of a layer."""
 
@@ -124,9 +125,14 @@ class LayerType(Parameters):
 
 
 class Layer(LayerType):
-    """A layer, by its type or its number."""
+    """A layer by its type or its number, and the sequence length that its rotation may depend on."""
 
     layer: int | None = whole(0, MAX_LAYER, "instead of layer_type: the number of a layer", None)
+    seq_len: int | None = whole(1, MAX_POSITION, "tokens of the sequence, which dynamic and longrope scale by", None)
+
+
+class LayerRange(Layer, PositionRange):
+    """The positions that a layer rotates."""
 
 
 class Scaling(BaseModel):
@@ -202,7 +208,7 @@ def _scaling_type(row: ScalingParameter) -> JsonSchemaValue:
     return number if row.kind == "number" else {"type": "array", "items": number}
 
 
-class RopeSource(SequenceLength, Layer, Scaling, extra="allow"):
+class RopeSource(Layer, Scaling, extra="allow"):
     """A RoPE, given by its parameters, the name of a preset, or a config.json."""
 
     theta: float | None = number(
@@ -235,13 +241,6 @@ class RotaryLayout(Parameters):
     """How the channels of a head are paired."""
 
     layout: str | None = one_of(LAYOUTS, "how channels pair; left out: as the config says, else half", None)
-
-
-class Patches(Parameters):
-    """The patches of an image."""
-
-    grid: Grid | None = described("patches down x across, such as 14x14", None)
-    positions: IntegerRows | None = described("instead of a grid: row and column of each patch, such as 0,0;0,1", None)
 
 
 # ---- one class a scheme
@@ -298,7 +297,7 @@ class LearnedParameters(TableOptions, BeyondTable, PositionRange):
     weights: Tensor = described("the table [rows, dim]")
 
 
-class AlibiParameters(TableOptions, Padding, Past, Lengths):
+class AlibiParameters(TableOptions, Padding):
     """The heads, form and lengths of an ALiBi bias."""
 
     heads: int = whole(1, MAX_WIDTH, "attention heads")
@@ -306,7 +305,7 @@ class AlibiParameters(TableOptions, Padding, Past, Lengths):
     max_bias: float = number("alibi_bias_max, above 0", alibi.MAX_BIAS, above=0)
 
 
-class T5Parameters(TableOptions, Past, Lengths):
+class T5Parameters(TableOptions, Past):
     """The lengths and buckets of T5's relative positions."""
 
     bidirectional: bool = switch("true in encoders, false in decoders", True)
@@ -329,8 +328,8 @@ class DebertaParameters(TableOptions, Lengths):
     norm_eps: float = number("layer_norm_eps, 0 or more", 1e-7, minimum=0)
 
 
-class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
-    """The lengths of an attention mask, and which keys a query attends to."""
+class MaskParameters(TableOptions, MaskForm):
+    """The lengths and the form of an attention mask, and which keys a query attends to."""
 
     causal: bool = switch("a query sees itself and what comes before", True)
     window: int | None = whole(
@@ -339,39 +338,12 @@ class MaskParameters(TableOptions, MaskForm, Padding, Past, Lengths):
     chunk: int | None = whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone", None)
 
 
-# ---- a model's own encodings, whose other parameters its card has
-
-
-class ModelRopeParameters(ModelTableOptions, TableWidth, Layer, SequenceLength, PositionRange):
-    """The rows of a model's rotary table to return."""
-
-
-class ModelSinusoidalParameters(ModelTableOptions, PositionRange):
-    """The rows of a model's sinusoidal table to return."""
-
-
-class ModelLearnedParameters(ModelTableOptions, BeyondTable, PositionRange):
-    """The rows of a model's learned positions to return."""
-
-
-class ModelAlibiParameters(ModelTableOptions, Padding, Past, Lengths):
-    """The lengths of a model's ALiBi bias."""
-
-
-class ModelT5Parameters(ModelTableOptions, Past, Lengths):
-    """The lengths of a model's T5 buckets."""
-
-
-class ModelDebertaParameters(ModelTableOptions, Lengths):
-    """The lengths of a model's DeBERTa-v2 buckets."""
-
-
-class ModelAxialParameters(ModelTableOptions, TableWidth, Patches):
-    """The patches of an image for a model's vision tower."""
-
-
-class ModelMaskParameters(ModelTableOptions, LayerType, MaskForm, Padding, Past, Lengths):
-    """The lengths, padding and form of a model's attention mask."""
+def of_model(name: str, *parts: type[Parameters]) -> type[ModelTableOptions]:
+    """Return the parameters of a model's encoding: those of `parts`, since its card decides the others."""
+    bases: Any = (ModelTableOptions, *parts)
+    about = "What to return of a model's encoding; its card has the other parameters."
+    made: type[ModelTableOptions] = create_model(f"Model{name}Parameters", __base__=bases, __doc__=about)
+    return made
 
 
 # ---- tensors in, tensors out
@@ -401,20 +373,10 @@ class RotateParameters(Rotation, RotaryLayout, RopeSource, extra="allow"):
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
 
 
-class ModelRotateParameters(Rotation, Layer, SequenceLength):
+class ModelRotateParameters(Rotation, LayerRange):
     """Tensors for a model's RoPE to rotate."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
-
-
-class ConvertParameters(TensorOptions):
-    """The weight of a q or k projection, and the layouts to convert between."""
-
-    weight: TensorAsSent = described("a weight [heads * head_dim, ...] or its bias")
-    head_dim: int = whole(2, MAX_ROTARY_DIM, "channels of a head")
-    rotary_dim: int | None = whole(2, MAX_ROTARY_DIM, "channels of it that rotate; left out: head_dim", None)
-    source: str = one_of(LAYOUTS, "the layout the weights are for")
-    target: str = one_of(LAYOUTS, "the layout that is wanted")
 
 
 @cache

@@ -56,27 +56,6 @@ FIGURE_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # wh
 USUAL_LENGTHS = {"length": 2048, "query_length": 64}
 """Lengths that a table requires, with the value that a picture or a graph takes without."""
 
-FIGURE_DOCUMENT: JsonSchemaValue = {
-    "type": "object",
-    "description": "A figure as it is drawn, in numbers.",
-    "required": ["title", "subtitle", "description", "panels", "colours", "notes", "tables"],
-    "properties": {
-        "panels": {
-            "type": "array",
-            "description": "Rows of panels. kind curves: x, y (axes), curves [{label, reference, shape, x, y, low, "
-            "high}], marks, reciprocal. kind grid: title, x, y, rows, columns, data (float32, little-endian, base64), "
-            "square.",
-            "items": {"type": "array", "items": {"type": "object"}},
-        },
-        "colours": {"description": "The scale of the grids: label, kind, low, high, classes."},
-        "tables": {
-            "type": "array",
-            "description": "Each table: label, scheme, arithmetic, facts, notes, shapes of its outputs.",
-            "items": {"type": "object"},
-        },
-    },
-}
-
 
 class FigureOptions(Parameters):
     """What a figure shows."""

@@ -1,4 +1,4 @@
-"""Makes HTTP responses of tables: formats, headers, byte ranges and ETags."""
+"""Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -24,16 +24,15 @@ from service.embedding.position_tables import (
     block_bytes,
     little_endian,
 )
-from service.errors import NotAcceptable, RangeNotSatisfiable, UnknownValue
-from service.http import byte_ranges
+from service.errors import NotAcceptable, UnknownValue
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
 from service.http.negotiation import negotiate
 from service.http.parameter_types import ArrayOptions
-from service.http.problem_details import render_problem
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
-from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, binary
+from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
+from service.protocols.inlay.openapi_parts import DESCRIPTIONS, schema
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -73,7 +72,7 @@ async def table_response(
     """Return a table.
 
     Args:
-        cache_control: header of a GET, which may be conditional and for a byte range; None: the request is a POST.
+        cache_control: header of a GET, which may be conditional; None: the request is a POST.
 
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
@@ -92,8 +91,6 @@ async def table_response(
     if form.media_type == JSON:
         return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
     headers = (*headers, *_table_headers(table, outputs, form))
-    if cache_control:
-        headers = (*headers, (b"accept-ranges", b"bytes"))
     return _file_response(request, tables, etag, _file(table, outputs, form), headers)
 
 
@@ -150,24 +147,12 @@ def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableFo
 
 
 def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
-    """Return a file, or the byte range that a GET names (RFC 9110, 14)."""
-    span, status = (0, file.size), 200
-    if request.verb == "GET" and byte_ranges.is_current(request.headers.get(b"if-range"), etag):
-        try:
-            asked = byte_ranges.requested(request.header(b"range"), file.size)
-        except RangeNotSatisfiable as error:
-            problem = render_problem(error)
-            return problem._replace(headers=(*problem.headers, (b"content-range", b"bytes */%d" % error.size)))
-        if asked is not None:
-            span, status = asked, 206
-            headers = (*headers, (b"content-range", b"bytes %d-%d/%d" % (asked[0], asked[1] - 1, file.size)))
-    start, stop = span
-    headers = (*headers, (b"content-length", b"%d" % (stop - start)))
+    headers = (*headers, (b"content-length", b"%d" % file.size))
     if request.verb == "HEAD":
-        return Response((), headers, status)
-    if (body := tables.cached(etag)) is not None and stop - start <= WHOLE_BYTES:
-        return Response((body[start:stop],), headers, status)
-    return Response((), headers, status, tables.stream(etag, file, request.context, start, stop))
+        return Response((), headers)
+    if (body := tables.cached(etag)) is not None and file.size <= WHOLE_BYTES:
+        return Response((body,), headers)
+    return Response((), headers, stream=tables.stream(etag, file, request.context))
 
 
 # ---- JSON
@@ -260,44 +245,18 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
 
 # ---- descriptions for the OpenAPI document
 
-DOCUMENT: dict[str, Any] = {
-    "type": "object",
-    "description": "How the values were computed, then each output by its name: nested lists, or base64 of its bytes.",
-    "required": ["scheme", "arithmetic", "dtype", "notes", "shapes"],
-    "properties": {
-        "scheme": {"type": "string"},
-        "arithmetic": {"enum": ["exact", "parity"]},
-        "dtype": {"type": "string"},
-        "formula": {"type": "string"},
-        "inverse_frequency": {"type": "array", "items": {"type": "number"}, "description": "radians per position"},
-        "attention_factor": {"type": "number", "description": "cos and sin are already multiplied by it"},
-        "notes": {"type": "array", "items": {"type": "string"}, "description": "where libraries differ"},
-        "shapes": {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "integer"}}},
-    },
-    "additionalProperties": True,
-}
-HEADERS = {
-    "etag": "of these bytes, this version and this form",
-    "inlay-shape": f"with {OCTETS} and {NPY}",
-    "inlay-dtype": f"with {OCTETS} and {NPY}",
-    "inlay-arithmetic": "exact or parity",
-    "inlay-facts": "JSON: how the values were computed, without lists; where it is short",
-    "accept-ranges": "bytes, where the format has a fixed length",
-}
-
-
-BINARY_TABLES = {
-    OCTETS: binary("The outputs one below the other, little-endian; several must be of one shape, or send `output`."),
-    NPY: binary("The same array as a NumPy file; not in bfloat16."),
-    SAFETENSORS: binary("A tensor for each output; facts in __metadata__."),
-}
+BINARY_TABLES = {media_type: binary(about) for media_type, about in DESCRIPTIONS["tables by media type"].items()}
 _TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
 _TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
 
-def table_answer(document: dict[str, Any] | None = None) -> Answer:
+def table_answer(document: Schema | None = None) -> Answer:
     """Return the description of a table's response."""
-    return Answer(description="The table.", headers=HEADERS, content={JSON: document or DOCUMENT, **BINARY_TABLES})
+    return Answer(
+        description="The table.",
+        headers=DESCRIPTIONS["table headers"],
+        content={JSON: document or schema("table"), **BINARY_TABLES},
+    )
 
 
 def tensor_route(

@@ -1,4 +1,4 @@
-"""Rotates q and k by their positions, and converts weights between layouts: tensors in, tensors out."""
+"""Rotates q and k by their positions: tensors in, tensors out."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from models.positions.table import Output, Positions, Table, checked_positions, 
 from service.embedding.position_tables import TableCall
 from service.errors import BadParameters
 from service.http.parameter_types import SentTensor
-from service.protocols.inlay.positions.parameters import ConvertParameters, ModelRotateParameters, RotateParameters
+from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.schemes import CardAndWeights, check_positions_alone, choose_rope, model_rope
 
 LISTED_DTYPE = "float32"  # of numbers that come without one
@@ -33,26 +33,6 @@ def rotate_by_model(model: CardAndWeights, parameters: ModelRotateParameters) ->
     layer_type, table = model_rope(model, parameters)
     rope = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
     return _call(parameters, rope, {"model": model.card.name, "layer_type": layer_type})
-
-
-def convert(parameters: ConvertParameters) -> TableCall:
-    """Return a weight's rows in the order of another layout."""
-    weight = _array(parameters.weight, parameters.dtype)
-    if not weight.size:
-        raise BadParameters(
-            f"has shape {list(weight.shape)}, no number in it",
-            field=("weight",),
-            remedy="send [heads * head_dim, ...]",
-        )
-    head_dim = parameters.head_dim
-    values = {
-        "weight": weight,
-        "head_dim": head_dim,
-        "rotary_dim": head_dim if parameters.rotary_dim is None else parameters.rotary_dim,
-        "source": parameters.source,
-        "target": parameters.target,
-    }
-    return TableCall(_converted, values, dtype=parameters.dtype or weight.dtype.name)
 
 
 def _call(
@@ -110,13 +90,6 @@ def _token_positions(
         count = len(places) if length is None else length
         raise BadEncoding(f"{name} has {max(tokens, 0)} tokens to rotate and there are {count} positions")
     return checked_positions(places)
-
-
-def _converted(weight: NDArray[Any], head_dim: int, rotary_dim: int, source: str, target: str) -> Table:
-    rows = rotation.convert_rows(weight, head_dim, rotary_dim, source, target)
-    facts = {"head_dim": head_dim, "rotary_dim": rotary_dim, "source": source, "target": target}
-    facts["formula"] = "the same rows in another order"
-    return Table("conversion", "exact", {"weight": _output(rows)}, facts)
 
 
 def _output(array: NDArray[Any]) -> Output:

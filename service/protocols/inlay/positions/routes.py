@@ -13,17 +13,16 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
+from service.protocols.inlay.openapi_parts import schema
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
-    ConvertParameters,
     ModelRotateParameters,
     RotateParameters,
     TensorOptions,
 )
 from service.protocols.inlay.positions.plots import (
     DOCUMENT,
-    FIGURE_DOCUMENT,
     PICTURE_TYPES,
     USUAL_LENGTHS,
     Plots,
@@ -33,7 +32,6 @@ from service.protocols.inlay.positions.plots import (
     source_schema,
 )
 from service.protocols.inlay.positions.responses import (
-    BINARY_TABLES,
     FOREVER,
     REVALIDATE,
     table_answer,
@@ -54,11 +52,6 @@ from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
-RANGES = {
-    206: Answer(description="The bytes of a Range.", content=BINARY_TABLES),
-    304: HELD,
-    416: Answer(description="The range begins behind the last byte."),
-}
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -120,7 +113,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         query=row.parameters,
         examples=_query_examples(row),
         need=by_post.need,
-        answers={200: table_answer(), **RANGES},
+        answers={200: table_answer(), 304: HELD},
     )
     return [by_get, by_post]
 
@@ -156,7 +149,7 @@ def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: s
         make_call = _maker(context, row, request)
         return await plots.respond(request, row, make_call, extension, _cache_control(row))
 
-    content = {JSON: FIGURE_DOCUMENT} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
         path=f"{row.path}.{extension}",
@@ -209,18 +202,12 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 def _tensor_routes(context: ServiceContext) -> list[Route]:
     of_model = MODEL_SCHEMES["rope"]
     queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
-    bias = {"weight": [1, 2, 3, 4], "head_dim": 4, "source": "interleaved", "target": "half"}
     rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
-    convert = partial(_tensors, context, ConvertParameters, rotation.convert)
-    turned, converted = "q and k turned by their positions", "Weights of q or k for another layout"
+    turned = "q and k turned by their positions"
     return [
         tensor_route(
             "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters,
             tag=POSITIONS, examples={"queries": queries},
-        ),
-        tensor_route(
-            "/positions/rope/convert", convert, "convert_tensors", converted, ConvertParameters,
-            tag=POSITIONS, examples={"bias": bias},
         ),
         tensor_route(
             "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,

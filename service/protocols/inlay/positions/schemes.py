@@ -1,6 +1,6 @@
-"""SCHEMES: one row per positional encoding, with its parameters and the table they stand for.
+"""SCHEMES and MODEL_SCHEMES: a row per positional encoding, of parameters alone and of a loaded model.
 
-MODEL_SCHEMES: those of a loaded model, with the parameters that its card does not decide.
+REST routes, the gRPC method, the OpenAPI document, the page's controls, pictures and graphs all come from these rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,8 +21,9 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
 from models.positions.table import MAX_POSITION, Positions, Table
-from models.recipes.positional_encodings import RopeTable
+from models.recipes.positional_encodings import Alibi, Buckets, Mask, RopeTable
 from models.recipes.steps import AddPosition, AddSinusoid
+from models.vision.image_spec import AxialRope
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters, NotFound
@@ -30,9 +31,10 @@ from service.http.parameter_types import MAX_ROWS, TableOptions
 from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions import parameters as schemas
-from service.protocols.inlay.positions.parameters import SIZES, Layer, PositionRange, RopeSource
+from service.protocols.inlay.positions.parameters import SIZES, Layer, LayerType, PositionRange, RopeSource, of_model
 
 PRESET_LIST = "GET /positions/presets (gRPC: ListPresets)"
+Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,23 @@ class Scheme:
 
     Args:
         parameters: the model that validates and describes the parameters.
-        call: returns the table that they stand for; of a loaded model it takes the CardAndWeights first.
+        function: makes the table; it takes parameters by name, and what `arguments` returns.
         example: parameters of a small table, as a query string and a JSON body alike have them.
+        arguments: returns the arguments that are no parameters or come in their place; a mapping under "facts" holds
+            facts about the table. Of a loaded model it takes the CardAndWeights, its `part` and the parameters.
         methods: GET, whose responses can be cached and linked to, and POST, or POST alone.
-        has: what a model with this encoding has, such as "rotary positions"; empty: no model has this encoding.
+        part: returns the part of a card that describes the encoding; a false value: the model has none.
+        has: what a model with this encoding has, such as "rotary positions"; empty: the row is not of a model.
     """
 
     name: str
     summary: str
     parameters: type[TableOptions]
-    call: Callable[..., TableCall]
+    function: Callable[..., Table]
     example: Mapping[str, Any] = field(hash=False)
+    arguments: Callable[..., Arguments] = lambda *_: {}
     methods: tuple[str, ...] = ("GET", "POST")
+    part: Callable[[Card], Any] = lambda _: None
     has: str = ""
 
     @property
@@ -64,6 +71,27 @@ class Scheme:
     def path(self) -> str:
         """The path of its table."""
         return f"{'/models/{name}' if self.of_model else '/positions'}/{self.name}"
+
+    def call(self, parameters: TableOptions, model: "CardAndWeights | None" = None) -> TableCall:
+        """Return the call that makes the table; raise BadParameters for parameters that describe none.
+
+        Args:
+            model: the model, for a row of MODEL_SCHEMES.
+        """
+        if model is None:
+            arguments, facts = self.arguments(parameters), {}
+        else:
+            arguments, facts = self.arguments(model, self.part(model.card), parameters), {"model": model.card.name}
+        facts |= arguments.pop("facts", {})
+        if isinstance(parameters, PositionRange) and "positions" not in arguments:
+            arguments["positions"] = positions_of(parameters)
+        taken = _argument_names(self.function) & type(parameters).model_fields.keys()
+        return TableCall(self.function, {name: getattr(parameters, name) for name in taken} | arguments, facts)
+
+
+@cache
+def _argument_names(function: Callable[..., Table]) -> frozenset[str]:
+    return frozenset(signature(function).parameters)
 
 
 def positions_of(parameters: PositionRange, trained: int | None = None) -> Positions:
@@ -99,26 +127,6 @@ def check_positions_alone(parameters: PositionRange) -> None:
     """Raise BadParameters if both a list of positions and start or length were sent."""
     if parameters.positions is not None and {"start", "length"} & parameters.model_fields_set:
         raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
-
-
-def call_of(
-    function: Callable[..., Table], parameters: TableOptions, facts: Mapping[str, Any] | None = None, **others: Any
-) -> TableCall:
-    """Return the call of a function with its parameters by name.
-
-    Args:
-        facts: facts about the call.
-        others: arguments that are no parameters, or come in their place.
-    """
-    if isinstance(parameters, PositionRange) and "positions" not in others:
-        others["positions"] = positions_of(parameters)
-    taken = [name for name in _argument_names(function) if name in type(parameters).model_fields]
-    return TableCall(function, {name: getattr(parameters, name) for name in taken} | others, facts or {})
-
-
-@cache
-def _argument_names(function: Callable[..., Table]) -> tuple[str, ...]:
-    return tuple(signature(function).parameters)
 
 
 # ---- RoPE
@@ -167,58 +175,73 @@ def _explicit_rope(source: RopeSource) -> Rope:
     )
 
 
-def _rope(parameters: schemas.RopeParameters) -> TableCall:
+def _rope(parameters: schemas.RopeParameters) -> Arguments:
     layer, facts = choose_rope(parameters)  # a wrong rope is reported before the positions are read
-    layout = parameters.layout or layer.layout
-    return call_of(rope_table.tabulate, parameters, facts, rope=layer.rope, layout=layout, notes=layer.notes)
+    return {"rope": layer.rope, "layout": parameters.layout or layer.layout, "notes": layer.notes, "facts": facts}
 
 
-def _mrope(parameters: schemas.MropeParameters) -> TableCall:
+def _mrope(parameters: schemas.MropeParameters) -> Arguments:
     layer, facts = choose_rope(parameters)
     sections = parameters.sections or layer.sections
-    others = {"sections": sections and tuple(sections), "axes": parameters.axes or layer.axes or "chunked"}
-    return call_of(multi_axis.tabulate_mrope, parameters, facts, rope=layer.rope, **others)
+    axes = parameters.axes or layer.axes or "chunked"
+    return {"rope": layer.rope, "sections": sections and tuple(sections), "axes": axes, "facts": facts}
 
 
 # ---- the other schemes
 
 
-def _learned(parameters: schemas.LearnedParameters) -> TableCall:
-    return call_of(learned.tabulate, parameters, table=parameters.weights, length=parameters.stretch_to)
+def _learned(parameters: schemas.LearnedParameters) -> Arguments:
+    return {"table": parameters.weights, "length": parameters.stretch_to}
 
 
-def _deberta(parameters: schemas.DebertaParameters) -> TableCall:
+def _deberta(parameters: schemas.DebertaParameters) -> Arguments:
     norm = (parameters.norm_weight, parameters.norm_bias)
     if (norm[0] is None) != (norm[1] is None):
         raise BadParameters("norm_weight and norm_bias go together", remedy="send both")
-    return call_of(buckets.tabulate_deberta, parameters, norm=None if norm[0] is None else norm)
+    return {"norm": None if norm[0] is None else norm}
 
 
-_axial, _alibi, _t5 = [partial(call_of, made) for made in (axial.tabulate_axial, alibi.tabulate, buckets.tabulate_t5)]
-_sinusoidal, _sinusoidal_grid = partial(call_of, sinusoidal.tabulate), partial(call_of, sinusoidal.tabulate_grid)
-_mask = partial(call_of, masks.tabulate)
 _SQUARE = {"query_length": 8}
 _MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": [16, 24, 24]}
+_AXIAL = {"kind": "pixtral", "head_dim": 64, "grid": "4x4"}
 _LEARNED = {"weights": [[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]], "length": 3}
 _DEBERTA = {"query_length": 8, "max_position_embeddings": 512}
+_ALIBI = {"heads": 8, "query_length": 8}
 _ROWS = (
-    Scheme("rope", "Rotary cos and sin", schemas.RopeParameters, _rope, {"head_dim": 64, "length": 8}),
-    Scheme("mrope", "M-RoPE cos and sin: time, height and width", schemas.MropeParameters, _mrope, _MROPE),
     Scheme(
-        "axial", "Rotary cos and sin of an image's patches", schemas.AxialParameters, _axial,
-        {"kind": "pixtral", "head_dim": 64, "grid": "4x4"},
+        "rope", "Rotary cos and sin", schemas.RopeParameters, rope_table.tabulate, {"head_dim": 64, "length": 8}, _rope
     ),
-    Scheme("sinusoidal", "Sinusoidal positions", schemas.SinusoidalParameters, _sinusoidal, {"dim": 64, "length": 8}),
+    Scheme(
+        "mrope", "M-RoPE cos and sin: time, height and width", schemas.MropeParameters, multi_axis.tabulate_mrope,
+        _MROPE, _mrope,
+    ),
+    Scheme(
+        "axial", "Rotary cos and sin of an image's patches", schemas.AxialParameters, axial.tabulate_axial, _AXIAL
+    ),
+    Scheme(
+        "sinusoidal", "Sinusoidal positions", schemas.SinusoidalParameters, sinusoidal.tabulate,
+        {"dim": 64, "length": 8},
+    ),
     Scheme(
         "sinusoidal-2d", "Sinusoidal positions of an image's patches", schemas.SinusoidalGridParameters,
-        _sinusoidal_grid, {"grid": "4x4", "dim": 64},
+        sinusoidal.tabulate_grid, {"grid": "4x4", "dim": 64},
     ),
-    Scheme("learned", "Rows of a learned table", schemas.LearnedParameters, _learned, _LEARNED, ("POST",)),
-    Scheme("alibi", "ALiBi slopes and bias", schemas.AlibiParameters, _alibi, {"heads": 8, "query_length": 8}),
-    Scheme("t5", "T5's relative buckets, and the bias of a learned table", schemas.T5Parameters, _t5, _SQUARE),
-    Scheme("deberta", "DeBERTa-v2's relative buckets", schemas.DebertaParameters, _deberta, _DEBERTA),
     Scheme(
-        "mask", "Attention masks: causal, sliding, chunked, padded, packed", schemas.MaskParameters, _mask, _SQUARE
+        "learned", "Rows of a learned table", schemas.LearnedParameters, learned.tabulate, _LEARNED, _learned,
+        methods=("POST",),
+    ),
+    Scheme("alibi", "ALiBi slopes and bias", schemas.AlibiParameters, alibi.tabulate, _ALIBI),
+    Scheme(
+        "t5", "T5's relative buckets, and the bias of a learned table", schemas.T5Parameters, buckets.tabulate_t5,
+        _SQUARE,
+    ),
+    Scheme(
+        "deberta", "DeBERTa-v2's relative buckets", schemas.DebertaParameters, buckets.tabulate_deberta, _DEBERTA,
+        _deberta,
+    ),
+    Scheme(
+        "mask", "Attention masks: causal, sliding, chunked, padded, packed", schemas.MaskParameters, masks.tabulate,
+        _SQUARE,
     ),
 )  # fmt: skip
 SCHEMES = {row.name: row for row in _ROWS}
@@ -244,13 +267,11 @@ class CardAndWeights:
         return tensor
 
 
-def _model_rope(model: CardAndWeights, parameters: schemas.ModelRopeParameters) -> TableCall:
+def _model_rope(model: CardAndWeights, _: object, parameters: schemas.LayerRange) -> Arguments:
     layer_type, table = model_rope(model, parameters)
-    facts = {"model": model.card.name, "softmax_scale": table.softmax_scale}
-    facts |= {"layer_type": layer_type} if layer_type != "all" else {}
+    facts = {"softmax_scale": table.softmax_scale} | ({"layer_type": layer_type} if layer_type != ALL else {})
     positions = positions_of(parameters, table.rope.max_position_embeddings)
-    rope: dict[str, Any] = {"rope": table.rope, "layout": table.layout, "notes": table.notes}
-    return call_of(rope_table.tabulate, parameters, facts, positions=positions, **rope)
+    return {"rope": table.rope, "layout": table.layout, "notes": table.notes, "positions": positions, "facts": facts}
 
 
 def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
@@ -261,88 +282,90 @@ def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
         return rope_choice.chosen(encodings.ropes, encodings.layers, layer.layer_type, layer.layer)
 
 
-def _model_alibi(model: CardAndWeights, parameters: schemas.ModelAlibiParameters) -> TableCall:
-    row = model.card.encodings.alibi
-    assert row is not None  # checked
-    return _model_call(model, alibi.tabulate, parameters, heads=row.heads, form=row.form, max_bias=row.max_bias)
-
-
-def _model_t5(model: CardAndWeights, parameters: schemas.ModelT5Parameters) -> TableCall:
-    row = model.card.encodings.buckets
-    assert row is not None  # checked
+def _model_t5(model: CardAndWeights, row: Buckets, _: object) -> Arguments:
     sizes = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
-    return _model_call(model, buckets.tabulate_t5, parameters, weights=model.tensor(row.table), **sizes)
+    return {"weights": model.tensor(row.table), **sizes}
 
 
-def _model_deberta(model: CardAndWeights, parameters: schemas.ModelDebertaParameters) -> TableCall:
-    row = model.card.encodings.buckets
-    assert row is not None  # checked
-    sizes: dict[str, Any] = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
+def _model_deberta(model: CardAndWeights, row: Buckets, _: object) -> Arguments:
+    arguments: Arguments = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
     if row.norm:
         weight, bias, eps = row.norm
-        sizes |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
-    return _model_call(model, buckets.tabulate_deberta, parameters, weights=model.tensor(row.table), **sizes)
+        arguments |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
+    return arguments | {"weights": model.tensor(row.table)}
 
 
-def _model_mask(model: CardAndWeights, parameters: schemas.ModelMaskParameters) -> TableCall:
+def _model_mask(_: object, tables: Mapping[str, Mask], parameters: LayerType) -> Arguments:
     with as_bad_parameters():
-        _, mask = rope_choice.chosen(model.card.encodings.masks, (), parameters.layer_type, None)
-    return _model_call(model, masks.tabulate, parameters, **asdict(mask))
+        return asdict(rope_choice.chosen(tables, (), parameters.layer_type, None)[1])
 
 
-def _model_learned(model: CardAndWeights, parameters: schemas.ModelLearnedParameters) -> TableCall:
-    step = next(step for step in model.card.recipe if isinstance(step, AddPosition))
-    table, positions = model.tensor(step.table), positions_of(parameters, model.card.position.rows)
-    return _model_call(
-        model, learned.tabulate, parameters, table=table, length=parameters.stretch_to, positions=positions
-    )
-
-
-def _model_sinusoidal(model: CardAndWeights, parameters: schemas.ModelSinusoidalParameters) -> TableCall:
-    step = next(step for step in model.card.recipe if isinstance(step, AddSinusoid))
+def _model_learned(model: CardAndWeights, step: AddPosition, parameters: schemas.LearnedParameters) -> Arguments:
     positions = positions_of(parameters, model.card.position.rows)
-    return _model_call(model, sinusoidal.tabulate, parameters, kind=step.kind, dim=step.dim, positions=positions)
+    return {"table": model.tensor(step.table), "length": parameters.stretch_to, "positions": positions}
 
 
-def _model_axial(model: CardAndWeights, parameters: schemas.ModelAxialParameters) -> TableCall:
-    assert model.card.axial is not None  # checked
-    return _model_call(model, axial.tabulate_axial, parameters, **asdict(model.card.axial))
+def _model_sinusoidal(model: CardAndWeights, step: AddSinusoid, parameters: PositionRange) -> Arguments:
+    return {"kind": step.kind, "dim": step.dim, "positions": positions_of(parameters, model.card.position.rows)}
 
 
-def _model_call(model: CardAndWeights, function: Any, parameters: TableOptions, **others: Any) -> TableCall:
-    return call_of(function, parameters, {"model": model.card.name}, **others)
+def _as_the_card_says(_: object, part: Alibi | AxialRope, __: object) -> Arguments:
+    return asdict(part)
+
+
+def _buckets_of(kind: str) -> Callable[[Card], Buckets | None]:
+    def part(card: Card) -> Buckets | None:
+        row = card.encodings.buckets
+        return row if row is not None and row.kind == kind else None
+
+    return part
+
+
+def _step_of(kind: type[Any]) -> Callable[[Card], Any]:
+    return lambda card: next((step for step in card.recipe if isinstance(step, kind)), None)
 
 
 _MODEL_ROWS = (
     Scheme(
-        "rope", "Its rotary cos and sin", schemas.ModelRopeParameters, _model_rope, {"length": 8},
-        has="rotary positions, such as a Llama, a Qwen or a ModernBERT",
+        "rope", "Its rotary cos and sin", of_model("Rope", schemas.TableWidth, schemas.LayerRange),
+        rope_table.tabulate, {"length": 8}, _model_rope,
+        part=lambda card: card.encodings.ropes, has="rotary positions, such as a Llama, a Qwen or a ModernBERT",
     ),
     Scheme(
-        "sinusoidal", "Its sinusoidal positions", schemas.ModelSinusoidalParameters, _model_sinusoidal, {"length": 8},
-        has="sinusoidal positions, such as a Marian or an M2M100",
+        "alibi", "Its ALiBi slopes and bias", of_model("Alibi", schemas.Padding),
+        alibi.tabulate, _SQUARE, _as_the_card_says,
+        part=lambda card: card.encodings.alibi, has="ALiBi, such as a BLOOM",
     ),
     Scheme(
-        "learned", "Its learned positions", schemas.ModelLearnedParameters, _model_learned, {"length": 8},
+        "t5", "Its relative buckets and their bias", of_model("T5", schemas.Past),
+        buckets.tabulate_t5, _SQUARE, _model_t5,
+        part=_buckets_of("t5"), has="T5's relative buckets, such as a T5",
+    ),
+    Scheme(
+        "deberta", "Its relative buckets and their vectors", of_model("Deberta", schemas.Lengths),
+        buckets.tabulate_deberta, _SQUARE, _model_deberta,
+        part=_buckets_of("deberta"), has="DeBERTa-v2's relative buckets",
+    ),
+    Scheme(
+        "mask", "Its attention mask", of_model("Mask", LayerType, schemas.MaskForm),
+        masks.tabulate, _SQUARE, _model_mask, part=lambda card: card.encodings.masks, has="attention masks",
+    ),
+    Scheme(
+        "learned", "Its learned positions", of_model("Learned", schemas.BeyondTable, PositionRange),
+        learned.tabulate, {"length": 8}, _model_learned,
+        part=lambda card: card.weights and _step_of(AddPosition)(card),
         has="learned positions, such as a BERT or a GPT-2",
     ),
     Scheme(
-        "alibi", "Its ALiBi slopes and bias", schemas.ModelAlibiParameters, _model_alibi, _SQUARE,
-        has="ALiBi, such as a BLOOM",
+        "sinusoidal", "Its sinusoidal positions", of_model("Sinusoidal", PositionRange),
+        sinusoidal.tabulate, {"length": 8}, _model_sinusoidal,
+        part=_step_of(AddSinusoid), has="sinusoidal positions, such as a Marian or an M2M100",
     ),
     Scheme(
-        "t5", "Its relative buckets and their bias", schemas.ModelT5Parameters, _model_t5, _SQUARE,
-        has="T5's relative buckets, such as a T5",
+        "axial", "Rotary cos and sin of its patches", of_model("Axial", schemas.TableWidth, schemas.Patches),
+        axial.tabulate_axial, {"grid": "4x4"}, _as_the_card_says,
+        part=lambda card: card.axial, has="rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
     ),
-    Scheme(
-        "deberta", "Its relative buckets and their vectors", schemas.ModelDebertaParameters, _model_deberta, _SQUARE,
-        has="DeBERTa-v2's relative buckets",
-    ),
-    Scheme(
-        "axial", "Rotary cos and sin of its patches", schemas.ModelAxialParameters, _model_axial, {"grid": "4x4"},
-        has="rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
-    ),
-    Scheme("mask", "Its attention mask", schemas.ModelMaskParameters, _model_mask, _SQUARE, has="attention masks"),
 )  # fmt: skip
 MODEL_SCHEMES = {row.name: row for row in _MODEL_ROWS}
 
@@ -360,27 +383,13 @@ def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
     Args:
         card: card of the model that the example is for; None: any model.
     """
-    tables: Mapping[str, Any] = {}
-    if card is not None and row.of_model:
-        encodings: dict[str, Mapping[str, Any]] = {"rope": card.encodings.ropes, "mask": card.encodings.masks}
-        tables = encodings.get(row.name, {})
-    return {**row.example, **({"layer_type": next(iter(tables))} if len(tables) > 1 else {})}
+    part = row.part(card) if card is not None else None
+    return {**row.example, **({"layer_type": next(iter(part))} if isinstance(part, dict) and len(part) > 1 else {})}
 
 
 def available(card: Card) -> tuple[str, ...]:
     """Return the names of the rows of MODEL_SCHEMES that a model has."""
-    encodings, steps = card.encodings, {type(step) for step in card.recipe}
-    has = {
-        "rope": bool(encodings.ropes),
-        "alibi": encodings.alibi is not None,
-        "t5": encodings.buckets is not None and encodings.buckets.kind == "t5",
-        "deberta": encodings.buckets is not None and encodings.buckets.kind == "deberta",
-        "mask": bool(encodings.masks),
-        "learned": AddPosition in steps and card.weights is not None,
-        "sinusoidal": AddSinusoid in steps,
-        "axial": card.axial is not None,
-    }
-    return tuple(name for name, there in has.items() if there)
+    return tuple(name for name, row in MODEL_SCHEMES.items() if row.part(card))
 
 
 def check_has(model: CardAndWeights, scheme: str) -> None:
@@ -422,4 +431,4 @@ def call_maker(context: ServiceContext, row: Scheme, model: str) -> Callable[[An
     Raises:
         NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.
     """
-    return partial(row.call, find_model(context, model, row.name)) if row.of_model else row.call
+    return partial(row.call, model=find_model(context, model, row.name)) if row.of_model else row.call

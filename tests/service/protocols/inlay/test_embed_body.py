@@ -9,12 +9,12 @@ from service.embedding.pooling import POOLINGS
 from service.embedding.requests import EmbedRequest
 from service.errors import BadRequest, EmptyRequest, Malformed
 from service.protocols.inlay.embed_body import (
-    EXAMPLES,
     POOLING_NAMES,
     AnswerForm,
     EmbedBody,
     read,
 )
+from service.protocols.inlay.openapi_parts import EXAMPLES
 from tests.embed_requests import embed_request
 
 INVALID: list[tuple[bytes, str]] = [
@@ -67,9 +67,9 @@ def test_rejects_deeply_nested_body(member: str, depth: int) -> None:
         read(body)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", EXAMPLES["embed"])
 def test_accepts_every_documented_example(name: str) -> None:
-    assert read(orjson.dumps(EXAMPLES[name]))[0].inputs
+    assert read(orjson.dumps(EXAMPLES["embed"][name]))[0].inputs
 
 
 def test_missing_fields_keep_the_defaults() -> None:

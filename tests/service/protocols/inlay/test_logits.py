@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
 from models.artifacts.export import export
-from service.embedding.outputs import logits
+from service.embedding import logits
 from tests.golden_cases import WORDS, case, write_checkpoint, write_tokenizer
 from tests.served import Served, serving
 

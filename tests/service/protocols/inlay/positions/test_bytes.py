@@ -1,9 +1,8 @@
-"""Bytes of tables: formats, dtypes, ETags, byte ranges, and the cache behind them."""
+"""Bytes of tables: formats, dtypes, ETags, and the cache behind them."""
 
 import asyncio
 import base64
 import io
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 from google.protobuf.struct_pb2 import Struct, Value
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load
@@ -224,99 +221,6 @@ def test_head_sends_the_size_without_the_table(served: Served, form: str) -> Non
     assert (head.status_code, head.content) == (200, b"")
     assert int(head.headers["content-length"]) == len(whole.content)
     assert head.headers["etag"] == whole.headers["etag"]
-    assert head.headers["accept-ranges"] == whole.headers["accept-ranges"] == "bytes"
-
-
-# ---- ranges
-
-
-@pytest.fixture(scope="module")
-def whole(served: Served) -> dict[str, bytes]:
-    return {form: ask(served, format=form, **LARGE).content for form in BINARY}
-
-
-def part(served: Served, form: str, byte_range: str, **headers: str) -> httpx.Response:
-    return served.http.get(ROPE, params=LARGE | {"format": form}, headers={"range": f"bytes={byte_range}"} | headers)
-
-
-@settings(max_examples=25)
-@given(form=st.sampled_from(BINARY), cuts=st.lists(st.integers(1, 1_536_000), max_size=4, unique=True))
-def test_ranges_join_to_the_whole(served: Served, whole: dict[str, bytes], form: str, cuts: list[int]) -> None:
-    size = len(whole[form])
-    edges = [0, *sorted(cut for cut in cuts if cut < size), size]
-    joined = b""
-    for start, stop in itertools.pairwise(edges):
-        answer = part(served, form, f"{start}-{stop - 1}")
-        assert answer.status_code == 206
-        assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{size}"
-        assert int(answer.headers["content-length"]) == stop - start
-        joined += answer.content
-    assert joined == whole[form]
-
-
-@settings(max_examples=25)
-@given(first=st.integers(0, 380_000), count=st.integers(1, 3000))
-def test_range_of_an_uncached_table_is_right(served: Served, first: int, count: int) -> None:
-    fresh = {"head_dim": 128, "length": 3000, "start": 11}  # never asked for whole, so never kept
-    turned = angles(**fresh)
-    right = np.stack([np.cos(turned), np.sin(turned)]).ravel()[first : first + count]
-    headers = {"range": f"bytes={4 * first}-{4 * (first + count) - 1}"}
-    answer = served.http.get(ROPE, params=fresh | {"format": "raw"}, headers=headers)
-    np.testing.assert_allclose(np.frombuffer(answer.content, np.float32), right, rtol=0, atol=6.1e-8)
-
-
-@pytest.mark.parametrize("form", BINARY)
-def test_answers_open_and_suffix_ranges(served: Served, whole: dict[str, bytes], form: str) -> None:
-    body = whole[form]
-    assert part(served, form, "1000000-").content == body[1_000_000:]
-    assert part(served, form, "-10").content == body[-10:]
-    assert part(served, form, "0-0").content == body[:1]
-    assert part(served, form, f"5-{len(body) + 100}").content == body[5:]
-    assert part(served, form, f"-{len(body) + 100}").content == body
-
-
-@pytest.mark.parametrize("range_header", ["0-1,5-6", "9-3", "abc", "-", "1-2-3", "0x1-"])
-def test_ignores_headers_other_than_a_single_range(served: Served, whole: dict[str, bytes], range_header: str) -> None:
-    answer = part(served, "raw", range_header)
-    assert (answer.status_code, answer.content) == (200, whole["raw"])
-
-
-@pytest.mark.parametrize("behind", ["{size}-", "{size}-{size}", "99999999999-", "-0"])
-def test_rejects_range_behind_the_end_with_the_size(served: Served, whole: dict[str, bytes], behind: str) -> None:
-    size = len(whole["raw"])
-    answer = part(served, "raw", behind.format(size=size))
-    assert (answer.status_code, answer.headers["content-range"]) == (416, f"bytes */{size}")
-    assert answer.json()["code"] == "range_not_satisfiable"
-
-
-def test_if_range_of_other_bytes_gets_the_whole(served: Served, whole: dict[str, bytes]) -> None:
-    tag = part(served, "raw", "0-3").headers["etag"]
-    assert part(served, "raw", "0-3", **{"if-range": tag}).status_code == 206
-    for other in ('"other"', f"W/{tag}", "Fri, 20 Nov 2026 00:00:00 GMT"):
-        answer = part(served, "raw", "0-3", **{"if-range": other})
-        assert (answer.status_code, answer.content) == (200, whole["raw"])
-
-
-def test_if_none_match_precedes_range(served: Served) -> None:
-    tag = part(served, "raw", "0-3").headers["etag"]
-    assert part(served, "raw", "0-3", **{"if-none-match": tag}).status_code == 304
-
-
-def test_json_has_no_ranges(served: Served) -> None:
-    answer = served.http.get(ROPE, params=SMALL, headers={"range": "bytes=0-3"})
-    assert answer.status_code == 200
-    assert "accept-ranges" not in answer.headers
-
-
-def test_range_of_a_64_gib_table_computes_its_rows_only(served: Served) -> None:
-    query = {"head_dim": 1024, "length": 2**24, "dtype": "float32", "format": "raw"}
-    row = 2**24 - 5
-    start = row * 512 * 4
-    answer = served.http.get(ROPE, params=query, headers={"range": f"bytes={start}-{start + 512 * 4 - 1}"})
-    assert answer.headers["content-range"].endswith(f"/{2 * 2**24 * 512 * 4}")
-    np.testing.assert_allclose(
-        np.frombuffer(answer.content, np.float32), np.cos(angles(1024, 1, row))[0], rtol=0, atol=1e-6
-    )
 
 
 def test_rejects_tables_over_64_gib(served: Served) -> None:
@@ -326,7 +230,7 @@ def test_rejects_tables_over_64_gib(served: Served) -> None:
 
 
 async def test_max_table_bytes_holds_over_http_and_grpc(tiny_store: Path) -> None:
-    """Over HTTP in every format, and over gRPC; a range is one of a table."""
+    """Over HTTP in every format, and over gRPC."""
     limit = 2 * 40 * 8 * 4
     async with (
         serving_here(tiny_store, default_model="bert", max_table_bytes=limit) as here,
@@ -336,7 +240,7 @@ async def test_max_table_bytes_holds_over_http_and_grpc(tiny_store: Path) -> Non
         for form in FORMATS:
             query: dict[str, Any] = {"head_dim": 16, "length": 40, "format": form}
             assert (await client.get(ROPE, params=query)).status_code == 200
-            answer = await client.get(ROPE, params=query | {"length": 41}, headers={"range": "bytes=0-3"})
+            answer = await client.get(ROPE, params=query | {"length": 41})
             assert (answer.status_code, answer.json()["code"]) == (422, "too_large")
             assert f"a response holds {limit}" in answer.json()["detail"]
         stub: Any = EmbedderStub(channel)

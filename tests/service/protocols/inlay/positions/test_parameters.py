@@ -275,13 +275,13 @@ VALUES = st.recursive(
 @given(scheme=st.sampled_from(SCHEMES), parameters=st.dictionaries(NAMES, VALUES, max_size=6))
 def test_random_parameters_never_cause_a_500(served: Served, scheme: str, parameters: dict[str, Any]) -> None:
     body = json.dumps({"format": "raw"} | parameters)
-    headers = {"content-type": "application/json", "range": "bytes=0-9"}
+    headers = {"content-type": "application/json"}
     with served.http.stream("POST", f"/positions/{scheme}", content=body, headers=headers) as answer:
         assert answer.status_code in (200, 400, 406, 422), body
     query = {name: value for name, value in parameters.items() if isinstance(value, str | int | float)}
     query |= {"format": "raw"}
-    with served.http.stream("GET", f"/positions/{scheme}", params=query, headers={"range": "bytes=0-9"}) as answer:
-        assert answer.status_code in (200, 206, 405, 406, 416, 422), query
+    with served.http.stream("GET", f"/positions/{scheme}", params=query) as answer:
+        assert answer.status_code in (200, 405, 406, 422), query
 
 
 # ---- presets and configs

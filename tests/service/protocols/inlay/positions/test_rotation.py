@@ -105,31 +105,6 @@ def test_scores_depend_on_the_distance_only(served: Served) -> None:
         np.testing.assert_allclose(np.diagonal(scores, distance), scores[0, distance], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize(("source", "target"), [("half", "interleaved"), ("interleaved", "half")])
-def test_converted_weights_give_the_same_scores(served: Served, source: str, target: str) -> None:
-    random = np.random.default_rng(3)
-    weights, hidden = random.normal(size=(2, 32, 12)), random.normal(size=(6, 12))
-
-    def scores(layout: str, projections: Array) -> Array:
-        q, k = ((hidden @ each.T).reshape(6, 2, 16).swapaxes(0, 1) for each in projections)
-        body = {"q": q.tolist(), "k": k.tolist(), "head_dim": 16, "layout": layout, "dtype": "float64"}
-        rotated = rotate(served, body).raise_for_status().json()
-        return np.array(rotated["q"]) @ np.array(rotated["k"]).swapaxes(1, 2)
-
-    converted = []
-    for weight in weights:
-        conversion = {"weight": weight.tolist(), "head_dim": 16, "source": source, "target": target, "dtype": "float64"}
-        converted.append(rotate(served, conversion, "/positions/rope/convert").raise_for_status().json()["weight"])
-    np.testing.assert_allclose(scores(target, np.array(converted)), scores(source, weights), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("weight", [[], [[]], {"dtype": "float32", "shape": [4, 0], "data": ""}], ids=str)
-def test_rejects_empty_weights(served: Served, weight: Any) -> None:
-    body = {"weight": weight, "head_dim": 2, "source": "half", "target": "half"}
-    answer = rotate(served, body, "/positions/rope/convert")
-    assert (answer.status_code, answer.json()["code"]) == (422, "bad_parameters")
-
-
 ROTATE: dict[str, Any] = {"head_dim": 4}
 ONE = [[1.0, 2.0, 3.0, 4.0]]
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -3,9 +3,9 @@
 Logits are the engine's float32; the softmax over the whole vocabulary is taken of them in float64.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -80,9 +80,10 @@ class HiddenStates:
         """The number of rows that the engine runs at a time."""
         return max(1, BLOCK_VALUES // self.head.vocab_size)
 
-    def logits(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return the logits of rows [start, stop) before the temperature, float32 [n, V]."""
-        (logits,) = self.model.engine.run(HEAD, {"hidden": self.hidden[start:stop]}, ("logits",))
+    def logits(self, block: int) -> NDArray[np.float32]:
+        """Return the logits of a block of rows, before the temperature, float32 [n, V]."""
+        start = block * self.block_rows
+        (logits,) = self.model.engine.run(HEAD, {"hidden": self.hidden[start : start + self.block_rows]}, ("logits",))
         return logits
 
     def table(self, outputs: Mapping[str, Output], **facts: Any) -> Table:
@@ -115,12 +116,12 @@ def check_states(model: Model, hidden: NDArray[Any], temperature: float) -> Hidd
 
 def whole(states: HiddenStates, output: str) -> Table:
     """Return one of OUTPUTS for every token, [..., V]; its rows are computed when they are read."""
-    shape = (*states.lead, states.head.vocab_size)
-    transform = TRANSFORMS[output]
-    blocks = _Blocks(states)
+    shape, step, transform = (*states.lead, states.head.vocab_size), states.block_rows, TRANSFORMS[output]
+    block = lru_cache(maxsize=1)(states.logits)  # rows are read in order, fewer at a time than the engine runs
 
     def rows(start: int, stop: int) -> NDArray[Any]:
-        return np.stack([transform(blocks.row(index), states.temperature) for index in range(start, stop)])
+        places = [divmod(index, step) for index in range(start, stop)]
+        return np.stack([transform(block(number)[row], states.temperature) for number, row in places])
 
     return states.table({output: Output(shape, rows)})
 
@@ -144,9 +145,9 @@ def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
         raise OutOfRange(f"is {top_k}", field=("top_k",), allowed=allowed)
     ids = np.empty((len(states.hidden), top_k), np.int64)
     values = {name: np.empty(ids.shape) for name in OUTPUTS}
-    for start in range(0, len(ids), states.block_rows):
+    for block, start in enumerate(range(0, len(ids), states.block_rows)):
         check()
-        for row, logits in enumerate(states.logits(start, min(start + states.block_rows, len(ids))), start):
+        for row, logits in enumerate(states.logits(block), start):
             if not np.isfinite(logits).all():
                 raise BadRequest(f"the logits of row {row} overflow float32", remedy="send smaller hidden states")
             ids[row] = largest(logits, top_k)
@@ -194,27 +195,6 @@ TRANSFORMS: dict[str, Callable[[NDArray[np.float32], float], Rows]] = {
 }
 
 
-class _Blocks:
-    """Logits row by row, computed in blocks; the last block is kept, because rows are taken in order."""
-
-    def __init__(self, states: HiddenStates) -> None:
-        self._states = states
-        self._lock = threading.Lock()
-        self._start = 0
-        self._rows = np.empty((0, 0), np.float32)
-
-    def row(self, index: int) -> NDArray[np.float32]:
-        """Return one row, before the temperature."""
-        step = self._states.block_rows
-        with self._lock:
-            if not self._start <= index < self._start + len(self._rows):
-                self._start = index // step * step
-                stop = min(self._start + step, len(self._states.hidden))
-                self._rows = self._states.logits(self._start, stop)
-            row: NDArray[np.float32] = self._rows[index - self._start]
-            return row
-
-
 def _output(array: NDArray[Any], lead: tuple[int, ...], kind: Any) -> Output:
     return Output((*lead, array.shape[-1]), lambda start, stop: array[start:stop], kind)
 
@@ -224,10 +204,6 @@ def _names(states: HiddenStates, ids: NDArray[np.int64]) -> dict[str, Any]:
     tokenizer = states.model.tokenizer
     if tokenizer is None:
         return {}
-    known = {int(id_): (tokenizer.token(int(id_)), tokenizer.text(int(id_))) for id_ in np.unique(ids)}
-    names = [[known[id_] for id_ in row] for row in ids.tolist()]
-    shape = (*states.lead, ids.shape[-1])
-    return {
-        what: np.array([[pair[place] for pair in row] for row in names], object).reshape(shape).tolist()
-        for place, what in enumerate(("tokens", "texts"))
-    }
+    known = {id_: (tokenizer.token(id_), tokenizer.text(id_)) for id_ in np.unique(ids).tolist()}
+    names = np.array([known[id_] for id_ in ids.ravel().tolist()], object).reshape(*states.lead, ids.shape[-1], 2)
+    return {"tokens": names[..., 0].tolist(), "texts": names[..., 1].tolist()}
