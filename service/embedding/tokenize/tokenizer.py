@@ -361,7 +361,8 @@ def _frame(tokenizer: Any, pair: bool, special_tokens: bool) -> Frame:
         return bool(tokenizer.encode(text, add_special_tokens=False).ids)
 
     sample = "a" if has_tokens("a") else next(filter(has_tokens, tokenizer.get_vocab()))
-    encoding = tokenizer.encode(sample, sample if pair else None, add_special_tokens=special_tokens)
+    texts = [(sample, sample) if pair else sample]
+    (encoding,) = tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)  # as `encode` has them
     sequences = np.array([-1 if number is None else number for number in encoding.sequence_ids])
     ids, types = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
     places = [np.flatnonzero(sequences == number) for number in range(1 + pair)]
