@@ -33,6 +33,10 @@ LEAST_KEPT = 1024  # tokens of an encoding: the library keeps what it cuts off a
 EncodeBatch = Callable[..., list[Any]]  # of the library: encode_batch_fast, or encode_batch, which keeps offsets
 
 
+class LongText(Exception):
+    """A text of which more characters have to be tokenized at once than the caller allows."""
+
+
 class Part(NamedTuple):
     """The tokens of a text that are read, without special ones.
 
@@ -53,7 +57,13 @@ def whole_characters(most: int, longest_word: int) -> int:
 
 
 def read(
-    encode: EncodeBatch, text: str, most: int | None, left: bool = False, spans: bool = False, longest_word: int = 0
+    encode: EncodeBatch,
+    text: str,
+    most: int | None,
+    left: bool = False,
+    spans: bool = False,
+    longest_word: int = 0,
+    limit: int | None = None,
 ) -> Part:
     """Return the first tokens of a text, or its last ones.
 
@@ -63,9 +73,15 @@ def read(
         left: return the last.
         spans: return where the tokens lie; `encode` keeps offsets.
         longest_word: characters of a word that the tokenizer reads.
+        limit: characters to tokenize at once, at most; None: any number.
+
+    Raises:
+        LongText: more than `limit` are needed.
     """
     earlier = None
     for size in _sizes(text, most, left, longest_word):
+        if limit is not None and size > limit:
+            raise LongText
         start = len(text) - size if left else 0
         (encoding,) = encode([text[start : start + size]], add_special_tokens=False)
         count, whole = len(encoding), size == len(text)

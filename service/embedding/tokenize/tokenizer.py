@@ -13,11 +13,13 @@ import numpy as np
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
 from service.embedding.tokenize.offsets import own_tokens
-from service.embedding.tokenize.parts import Part, compared, longest_first, read, whole_characters
+from service.embedding.tokenize.parts import LongText, Part, compared, longest_first, read, whole_characters
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
+from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
-TOGETHER_CHARACTERS = 1 << 16  # of texts that are tokenized together: the library needs a kilobyte for some
+MOST_CHARACTERS = 1 << 14  # that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+CHARACTER_BYTES = 1100  # of memory, most of which a token takes: 2 tokens a character, as of Hangul in WordPiece
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -104,16 +106,21 @@ class Tokenizer:
         self._filling = filling
         self._longest_word: int = getattr(self._tokenizer.model, "max_input_chars_per_word", 0)
         self.frame = lru_cache(maxsize=4)(partial(_frame, self._tokenizer))  # no self: no cycle
+        self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
-    def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
+    def encode(self, texts: Mapping[int, Text], cut: Cut, limit: int | None = None) -> dict[int, Ids]:
         """Return the ids and segment ids of each text or pair, by its number in the request.
 
+        Args:
+            limit: characters of a text to tokenize at once, at most; None: any number.
+
         Raises:
+            LongText: a text needs more than `limit`.
             TooLong, EmptyInput: a text is too long and must not be cut, or gives no token.
         """
-        longest, ids = self._longest(cut), dict[int, Ids]()
+        longest, ids = self._longest(cut.most, limit), dict[int, Ids]()
         for batch in _batches(texts):
             whole = {
                 index: text.text if text.pair is None else (text.text, text.pair)
@@ -126,27 +133,25 @@ class Tokenizer:
             for index, text in batch:
                 encoding = encoded.get(index)
                 if encoding is None or not 0 < len(encoding) <= (cut.most or len(encoding)):
-                    ids[index], _ = self._read(index, text, cut)
+                    ids[index], _ = self._read(index, text, cut, limit)
                 else:
                     types = np.array(encoding.type_ids, np.int64) if self._segments else None
-                    ids[index] = Ids(self._filled(np.array(encoding.ids, np.int64)), None, types)
+                    read = np.array(encoding.ids, np.int64)
+                    ids[index] = Ids(self._filled(read) if self._filling else read, None, types)
         return ids
 
     def encode_located(
-        self, texts: Mapping[int, Text], cut: Cut, prompt: str
+        self, texts: Mapping[int, Text], cut: Cut, prompt: str, limit: int | None = None
     ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
         """Return the result of `encode` for texts after a prompt, and where the tokens of each text lie."""
-        read = {index: self._read(index, text, cut, prompt) for index, text in texts.items()}
-        return {index: ids for index, (ids, _) in read.items()}, {
-            index: located for index, (_, located) in read.items() if located is not None
+        found = {index: self._read(index, text, cut, limit, prompt) for index, text in texts.items()}
+        return {index: ids for index, (ids, _) in found.items()}, {
+            index: located for index, (_, located) in found.items() if located is not None
         }
 
-    def _longest(self, cut: Cut) -> float:
-        """Return the characters of a text that is tokenized whole, with its special tokens."""
-        longest = float("inf") if cut.most is None else whole_characters(cut.most, self._longest_word)
-        return longest if self._max_characters is None else min(longest, self._max_characters)
-
-    def _read(self, index: int, sent: Text, cut: Cut, prompt: str | None = None) -> tuple[Ids, OwnTokens | None]:
+    def _read(
+        self, index: int, sent: Text, cut: Cut, limit: int | None, prompt: str | None = None
+    ) -> tuple[Ids, OwnTokens | None]:
         """Return the ids of one text or pair, no more of which is tokenized than can be read.
 
         Special tokens are cut last, but count (vLLM 0.33).
@@ -160,7 +165,7 @@ class Tokenizer:
         room = None if most is None else max(0, most - frame.tokens)
         encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
         wanted = None if left and locate else room  # how many tokens are before the last is told
-        parts = [read(encode, each, wanted, left, locate, self._longest_word) for each in texts]
+        parts = [read(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
         shortened = self._is_over(index, text, cut, parts, frame.tokens)
         keeps = [len(part.ids) for part in parts]
         if room is not None and shortened:
@@ -213,7 +218,7 @@ class Tokenizer:
         Without arrays for each text, which take a third of the time of short ones.
         """
         most = cut.most
-        if self._filling is None and max(map(len, texts), default=0) <= self._longest(cut):
+        if self._filling is None and max(map(len, texts), default=0) <= self._longest(cut.most, None):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]
             lengths = tuple(map(len, ids))
@@ -224,21 +229,26 @@ class Tokenizer:
             sequence.tokens for sequence in each
         )
 
-    def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Return every token of each text as `written` writes them, in the same thread; nothing is cut.
+    def tokens(
+        self, texts: Sequence[str], special_tokens: bool, most: int, limit: int | None = None
+    ) -> list[list[Token]]:
+        """Return every token of each text; nothing is cut.
 
         Raises:
+            LongText: the texts have more than `limit` characters.
             TooLarge: all texts together have more than `most` tokens.
         """
+        if limit is not None and sum(map(len, texts)) > limit:
+            raise LongText
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
         return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
-    def places(self, texts: Sequence[str], most: int | None) -> list[Part]:
+    def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[Part]:
         """Return the first `most` tokens of each text with their places in it, without special tokens."""
         encode = self._tokenizer.encode_batch
-        return [read(encode, text, most, spans=True, longest_word=self._longest_word) for text in texts]
+        return [read(encode, text, most, False, True, self._longest_word, limit) for text in texts]
 
     @property
     def added_to_pairs(self) -> int:
@@ -313,11 +323,23 @@ class Tokenizer:
         return Text(text.text[kept], text.pair and text.pair[kept], text.ending)
 
 
-async def sized(characters: int, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what a method of a tokenizer returns, run in a thread where it reads more than INLINE_CHARACTERS."""
+async def beside(
+    characters: int, budget: MemoryBudget, work: Callable[[*Arguments, int | None], Result], *arguments: *Arguments
+) -> Result:
+    """Return what a method of a tokenizer returns.
+
+    Args:
+        characters: of all texts; more than INLINE_CHARACTERS are read in a thread.
+        budget: where the memory is reserved that a long text takes.
+        work: its last argument is the `limit` of characters; what needs more is done again without, and reserved.
+    """
     if characters <= INLINE_CHARACTERS:
-        return work(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+        return work(*arguments, None)
+    try:
+        return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
+    except LongText:
+        with budget.held_for(CHARACTER_BYTES * characters):
+            return await asyncio.to_thread(work, *arguments, None)
 
 
 def _tokens(text: str, encoding: Any) -> list[Token]:
@@ -372,15 +394,21 @@ def _frame(tokenizer: Any, pair: bool, special_tokens: bool) -> Frame:
     return Frame([ids[gap] for gap in gaps], [types[gap] for gap in gaps], text_types)
 
 
+def _longest(word: int, max_characters: int | None, most: int | None, limit: int | None) -> float:
+    """Return the characters of a text that is tokenized whole, with its special tokens."""
+    whole = None if most is None else whole_characters(most, word)
+    return min([each for each in (whole, max_characters, limit) if each is not None], default=float("inf"))
+
+
 def _batches(texts: Mapping[int, Text]) -> Iterator[list[tuple[int, Text]]]:
     """Yield texts that are tokenized together, with their numbers."""
     batch: list[tuple[int, Text]] = []
-    room = TOGETHER_CHARACTERS
+    room = MOST_CHARACTERS
     for index, text in texts.items():
         size = len(text.text) + len(text.pair or "")
         if batch and size > room:
             yield batch
-            batch, room = [], TOGETHER_CHARACTERS
+            batch, room = [], MOST_CHARACTERS
         batch.append((index, text))
         room -= size
     if batch:

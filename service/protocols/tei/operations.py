@@ -3,6 +3,7 @@
 Both read their requests into EmbedOptions, which say how texts are cut and which prompt they get.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -15,19 +16,17 @@ from service.embedding import ranking
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
-from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS
 from service.embedding.ranking import Labelled, Ranks, Reading, Scorer
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import Token, Tokenizer, sized
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Tokenizer, beside
 from service.errors import EmptyRequest, TooManyInputs, WrongModelKind
 from service.machine import available_cpus
 from service.protocols.inlay import needs
 from service.registry.loading import BATCH_VALUES, encoder_tokens
 from service.request_context import RequestContext
 
-CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 Written = TypeVar("Written")
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
@@ -114,17 +113,17 @@ class Operations:
         self.check_batch(len(texts), "inputs")
         check_characters([Text(text) for text in texts], settings)
         prompt = prompt_of(model.card, prompt_name)
-        characters = sum(map(len, texts))
-        with self._context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-            texts = [prompt + text for text in texts]
-            most = settings.max_request_tokens
-            return await sized(sum(map(len, texts)), lambda: written(tokenizer.tokens(texts, special_tokens, most)))
+        texts, most = [prompt + text for text in texts], settings.max_request_tokens
+        characters, budget = sum(map(len, texts)), self._context.budget
+        return await beside(characters, budget, _written, tokenizer, texts, special_tokens, most, written)
 
     async def decode(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
         tokenizer = _tokenizer(model)
         self.check_batch(len(sequences), "ids")
-        return await sized(sum(map(len, sequences)), tokenizer.decode, sequences, skip_special_tokens)
+        if sum(map(len, sequences)) <= INLINE_CHARACTERS:
+            return tokenizer.decode(sequences, skip_special_tokens)
+        return await asyncio.to_thread(tokenizer.decode, sequences, skip_special_tokens)
 
     def info(self, model: Model) -> Info:
         """Return the document of /info about this server and a model."""
@@ -156,6 +155,17 @@ class Operations:
 def reading_of(options: EmbedOptions, raw: bool) -> Reading:
     """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
     return Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
+
+
+def _written(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    special_tokens: bool,
+    most: int,
+    written: Callable[[list[list[Token]]], Written],
+    limit: int | None,
+) -> Written:
+    return written(tokenizer.tokens(texts, special_tokens, most, limit))
 
 
 def _tokenizer(model: Model) -> Tokenizer:
