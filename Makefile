@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -184,6 +184,9 @@ footprint: $(INLAY) .venv/.locked-dev ## start-up time and memory of two workers
 
 overload: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## goodput and latency at 1, 2, 4 and 8 times capacity, beside plain FastAPI; 9 minutes
 	@$(BIN)/python -m loadtest.overload $(ARGS)
+
+flood: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## what a short text waits beside floods of its own address; 3 minutes on a quiet machine
+	@$(BIN)/python -m loadtest.flood $(ARGS)
 
 soak: $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## an hour of mixed load, then bursts: is memory flat, does it come back; ARGS="--minutes 10"
 	@$(BIN)/python -m loadtest.soak $(ARGS)

@@ -42,8 +42,8 @@ from safetensors.numpy import save_file
 
 from loadtest.facts import facts
 from loadtest.processes import RESULTS, ROOT, inlay
-from service.bulk import job
-from service.bulk.embedder import open_embedder
+from service.bulk import inputs, job
+from service.bulk.embedder import Embedder
 from service.embedding.requests import EmbedOptions
 from service.settings import Settings
 
@@ -109,22 +109,22 @@ def run(call: Sequence[str]) -> tuple[float, int]:
 
 def batches(path: Path) -> Iterator[list[str]]:
     """Yield the texts of a file, as many at a time as the command's window holds."""
-    for batch in pq.ParquetFile(path).iter_batches(job.WINDOW_ROWS, columns=["text"]):
+    for batch in pq.ParquetFile(path).iter_batches(inputs.WINDOW_ROWS, columns=["text"]):
         yield batch.column("text").to_pylist()
 
 
 def engine_alone(path: Path, model: str) -> float:
     """Return the seconds that the engine takes for all texts, which are in memory."""
     store = Path(os.environ["INLAY_STORE"])
-    embedder = open_embedder(EmbedOptions(), store / model, Settings.model_validate({}))
+    embedder = Embedder(EmbedOptions(), store / model, Settings.model_validate({}))
     windows = list(batches(path))
     started, ahead = time.perf_counter(), deque[Any]()
     for texts in windows:
-        ahead.append((embedder.submit(texts), len(texts)))
+        ahead.append(embedder.submit(texts))
         if len(ahead) > job.WINDOWS_AHEAD:
-            embedder.collect(*ahead.popleft())
-    for tasks, count in ahead:
-        embedder.collect(tasks, count)
+            embedder.collect(ahead.popleft())
+    for tasks in ahead:
+        embedder.collect(tasks)
     return time.perf_counter() - started
 
 

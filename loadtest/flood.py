@@ -10,20 +10,19 @@ median at most MEDIAN_RATIO times that of the idle server, its 99th percentile T
 
 import argparse
 import http.client
+import itertools
 import json
 import os
 import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
-from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import TypeAlias
 
 from loadtest import servers, workload
 from loadtest.facts import facts
@@ -47,11 +46,13 @@ class Flood:
         path: of the route.
         connections: at a time.
         texts: returns the texts of one request.
+        options: other members of its body.
     """
 
     path: str
     connections: int
     texts: Callable[[random.Random], list[str]]
+    options: Mapping[str, bool] = field(default_factory=dict)
 
 
 def _texts(count: int, words: Callable[[random.Random], int]) -> Callable[[random.Random], list[str]]:
@@ -62,7 +63,7 @@ FLOODS: Mapping[str, Flood] = {
     "bulk": Flood("/embed", 16, _texts(64, lambda _: 60)),
     "bulk, mixed lengths": Flood("/embed", 16, _texts(64, lambda rng: rng.randint(5, 240))),
     "bulk, mixed sizes": Flood("/embed", 16, lambda rng: _texts(rng.choice((2, 8, 32, 128)), lambda _: 60)(rng)),
-    "long texts": Flood("/embed", 16, _texts(4, lambda _: 4000)),
+    "long texts": Flood("/embed", 16, _texts(4, lambda _: 4000), {"truncate": True}),
     "tokenize": Flood("/tokenize", 4, _texts(1, lambda _: 30_000)),
 }
 
@@ -82,11 +83,6 @@ class Waits:
         ordered = sorted(seconds) or [float("inf")]
         figures = statistics.median(ordered), percentile(ordered, 0.99), ordered[-1]
         return cls(len(seconds), *(round(1000 * figure, 1) for figure in figures))
-
-
-Results: TypeAlias = (
-    "Queue[tuple[list[float], float]]"  # of a flood's process: the waits of its answers, and its texts a second
-)
 
 
 @dataclass(frozen=True)
@@ -145,8 +141,8 @@ def short_caller(port: int, seconds: float) -> list[float]:
     return waits
 
 
-def flooding(name: str, port: int, seconds: float, results: Results) -> None:
-    """Send a flood for some seconds; put the waits of its answers and its texts a second into `results`.
+def flooding(name: str, port: int, seconds: float) -> tuple[list[float], float]:
+    """Send a flood for some seconds; return the waits of its answers, and its texts a second.
 
     The requests under way at the end are awaited and counted.
     """
@@ -157,46 +153,30 @@ def flooding(name: str, port: int, seconds: float, results: Results) -> None:
     def connected(number: int) -> None:
         rng = random.Random(number)
         requests = [flood.texts(rng) for _ in range(BODIES)]
-        bodies = [(json.dumps({"inputs": texts, "truncate": True}).encode(), len(texts)) for texts in requests]
+        bodies = [(json.dumps({"inputs": texts, **flood.options}).encode(), len(texts)) for texts in requests]
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-        while time.perf_counter() < until:
-            for body, texts in bodies:
-                waits.append(send(connection, flood.path, body))
-                sent.append(texts)
-                if time.perf_counter() >= until:
-                    break
+        for body, texts in itertools.cycle(bodies):
+            waits.append(send(connection, flood.path, body))
+            sent.append(texts)
+            if time.perf_counter() >= until:
+                break
         connection.close()
 
-    threads = [threading.Thread(target=connected, args=(number,)) for number in range(flood.connections)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    results.put((waits, round(sum(sent) / (time.perf_counter() - began), 1)))
+    with ThreadPoolExecutor(flood.connections) as threads:
+        list(threads.map(connected, range(flood.connections)))
+    return waits, round(sum(sent) / (time.perf_counter() - began), 1)
 
 
 def measure(name: str, port: int, seconds: float) -> Row:
     """Measure one flood on a running server."""
-    spawn = get_context("spawn")
-
-    def flood_of(duration: float, beside: Callable[[], None] = lambda: None) -> tuple[list[float], float]:
-        results: Results = spawn.Queue()
-        process = spawn.Process(target=flooding, args=(name, port, duration, results), daemon=True)
-        process.start()
-        beside()
-        answers = results.get(timeout=duration + 2 * TIMEOUT_S)
-        process.join()
-        return answers
-
     short_caller(port, 1.0)
-    idle, waits = short_caller(port, seconds), list[float]()
-
-    def beside() -> None:
+    idle = short_caller(port, seconds)
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        both = process.submit(flooding, name, port, seconds + WARM_SECONDS)
         time.sleep(WARM_SECONDS)
-        waits.extend(short_caller(port, seconds))
-
-    answers, rate = flood_of(seconds + WARM_SECONDS, beside)
-    _, alone = flood_of(seconds + WARM_SECONDS)
+        waits = short_caller(port, seconds)
+        answers, rate = both.result()
+        _, alone = process.submit(flooding, name, port, seconds + WARM_SECONDS).result()
     return Row(name, Waits.of(idle), Waits.of(waits), Waits.of(answers), rate, alone)
 
 

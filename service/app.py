@@ -19,8 +19,8 @@ from service.embedding.position_tables import Tables
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
 from service.grpc.server import RpcServer
+from service.heavy import lane as heavy
 from service.http import asgi
-from service.http.access_log import AccessLog
 from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
@@ -34,6 +34,7 @@ from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
 from service.machine import available_cpus
+from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks
@@ -112,6 +113,7 @@ def create_app(
         StartError, ModelError: it cannot serve; the message is one line.
     """
     metrics, keys = metrics or Metrics(), open_keys(settings)
+    lane = _heavy_lane(settings, metrics)
     context = _open_context(settings, metrics)
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
@@ -128,7 +130,18 @@ def create_app(
     if management is not None:
         managed = application(Router(_with(groups, management=True)))
         beside = partial(serving_beside, managed, management, settings)
-    return application(router, partial(_lifespan, context, rpc, ready, beside, listens))
+    return application(router, partial(_lifespan, context, rpc, ready, beside, listens, lane))
+
+
+def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:
+    """Return the lane for large work, which is this process's from now on."""
+    lane = heavy.HeavyLane(settings.heavy_processes, settings.heavy_memory_bytes, settings.heavy_seconds)
+    heavy.use(lane)
+    metrics.watch("inlay_heavy_tasks", {}, lambda: lane.tasks)
+    metrics.watch("inlay_heavy_seconds", {}, lambda: lane.seconds)
+    metrics.watch("inlay_heavy_ended", {}, lambda: lane.ended)
+    metrics.watch("inlay_heavy_waiting", {}, lambda: lane.waiting)
+    return lane
 
 
 def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Keys | None) -> Router:
@@ -195,11 +208,9 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(
-            registry, settings, metrics.passes, budget, metrics.truncated, metrics.joined, cache
-        ),
+        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache),
         images=_images(registry, settings, budget),
-        lookup=RowLookup(registry, settings, metrics.passes, budget),
+        lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
         version=VERSION,
@@ -244,11 +255,12 @@ async def _lifespan(
     ready: Ready | None,
     beside: Callable[[], AbstractAsyncContextManager[None]],
     listens: bool,
+    lane: heavy.HeavyLane,
     api: Any,
 ) -> AsyncIterator[None]:
     """Serve gRPC and run the background tasks while uvicorn serves HTTP."""
     port = await server.start() if listens else server.open()
-    async with _stopping_in_order(context, server, listens):
+    async with _stopping_in_order(context, server, listens, lane):
         context.lifecycle.started = True
         if ready:
             ready(context, port)
@@ -258,8 +270,10 @@ async def _lifespan(
 
 
 @asynccontextmanager
-async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens: bool) -> AsyncIterator[None]:
-    """Watch the event loop and the stop signals; at the end of the block stop gRPC, then tracing."""
+async def _stopping_in_order(
+    context: ServiceContext, server: RpcServer, listens: bool, lane: heavy.HeavyLane
+) -> AsyncIterator[None]:
+    """Watch the event loop and the stop signals; at the end of the block stop gRPC, the heavy lane and tracing."""
     stop = asyncio.Event()
     stopping = asyncio.create_task(_stop_after(stop, context, server))
     signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
@@ -272,6 +286,7 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
     finally:
         stop.set()
         await stopping
+        lane.close()
         signals.restore()
         watchdog.stop()
         if context.tracing:

@@ -41,7 +41,7 @@ MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "machine", "request_context", "settings"),
-    ("error_status", "observability", "runtime", "scheduling", "security"),
+    ("error_status", "heavy", "observability", "runtime", "scheduling", "security"),
     ("embedding",),
     ("grpc", "http", "registry"),
     ("context",),
@@ -388,8 +388,8 @@ def test_no_module_has_a_vague_name() -> None:
     assert [module for module in MODULES if VAGUE & set(module.split("."))] == []
 
 
-# what ONNX Runtime and matplotlib read when they are imported, and what glibc read of its own
-STEERS_LIBRARIES = ("models", "models.plots.canvas", "service.machine")
+# what ONNX Runtime and matplotlib read when they are imported, what glibc read of its own, a process's thread pools
+STEERS_LIBRARIES = ("models", "models.plots.canvas", "service.heavy.lane", "service.machine")
 
 
 def test_only_main_reads_the_environment() -> None:

@@ -6,17 +6,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from models.recipes.heads import Classifier
 from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
-from service.embedding.model import Model
 from service.embedding.outputs.classes import CLASS_OUTPUTS
 from service.embedding.outputs.plan import width_in_graph
-from service.embedding.ranking import classifier_of
+from service.embedding.ranking import ACTIVATIONS, classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
-from service.embedding.scores import ACTIVATIONS
 from service.embedding.tokenize.pair_templates import texts_of
 from service.errors import InlayError, StartError
 from service.observability.metrics import Metrics
@@ -45,32 +41,47 @@ class TextError(Exception):
 
 
 class Embedder:
-    """Computes one output of one model.
+    """Loads a model and computes one of its outputs.
 
     Args:
-        model: loaded.
-        computation: the computation of the output.
-        threads: number of threads that compute at a time.
-        task_characters: characters of the texts that a thread takes at a time.
-        scored: the classifier whose activation makes scores of the logits; None: the output is given as it is.
+        options: options with at most one output, by default the model's; SCORES are those of its classifier.
+        folder: folder of the exported model.
 
     Attributes:
         output: name of the output.
         width: values of a row.
         classifies: whether the output holds logits or scores of labels.
+
+    Raises:
+        StartError, ModelError: the model cannot be loaded, or has no such output.
     """
 
-    def __init__(
-        self, model: Model, computation: Computation, threads: int, task_characters: int, scored: Classifier | None
-    ) -> None:
-        self.model, self.kind, self._computation = model, computation.kind, computation
+    def __init__(self, options: EmbedOptions, folder: Path, settings: Settings) -> None:
+        threads = settings.threads or machine.available_cpus()
+        self.model = model = loading.load_model(folder, settings, threads, Metrics())
+        classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
+        if scored and classifier is None:
+            raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
+        if scored:
+            options = options._replace(outputs=(model.card.classifier_output,))
+        batch = settings.max_batch_tokens or loading.encoder_tokens(model.engine, model.choice)
+        rewrite: Rewrite | None = None
+        names = options.outputs or (model.card.default_output,)
+        if classifier and classifier.template and names[0] in CLASS_OUTPUTS:
+            options = options._replace(special_tokens=False)
+            rewrite = partial(texts_of, classifier.template, model.tokenizer, instruction=None)
+        try:
+            self._computation = Computation(model, options, settings, batch, rewrite)
+        except InlayError as error:
+            raise StartError(error.message) from error
+        whole = self._computation.plan.whole
+        self.kind = self._computation.kind
         self.classifies = self.kind.name in CLASS_OUTPUTS
         self.output = SCORES if scored else self.kind.name
-        self._activation = ACTIVATIONS[scored.activation] if scored else None
-        labels = width_in_graph(model.card, self.kind.name) if self.classifies else None
-        self.width = labels or self.kind.width
-        self._task_characters = task_characters
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="embed")
+        self._activation = ACTIVATIONS[classifier.activation] if classifier and scored else None
+        self.width = (width_in_graph(model.card, self.kind.name) if self.classifies else None) or self.kind.width
+        self._task_characters = ROWWISE_CHARACTERS if whole else RUNS_AHEAD * batch * TOKEN_CHARACTERS
+        self._threads = ThreadPoolExecutor(threads if whole else model.engine.runs, thread_name_prefix="embed")
 
     def submit(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tasks:
         """Start computing some texts, or pairs of them and `seconds`, the longest first."""
@@ -82,30 +93,22 @@ class Embedder:
             for numbers in cut_by_size(order, sizes, self._task_characters)
         ]
 
-    def collect(self, tasks: Tasks, count: int) -> Output:
+    def collect(self, tasks: Tasks) -> Output:
         """Return the results of `submit`, in the order of the texts.
 
         Raises:
             TextError: a text has no vector; it carries the text's number.
         """
-        if self.kind.pooled:
-            rows = np.empty((count, self.width), np.float32)
-            for numbers, future in tasks:
-                rows[numbers] = _result(numbers, future).rows
-            return Output(self.output, rows, (1,) * count, True)
-        pieces: list[NDArray[np.float32]] = [np.empty((0, self.width), np.float32)] * count
-        indices: list[NDArray[np.int32]] = [np.empty(0, np.int32)] * count
-        for numbers, future in tasks:
-            output = _result(numbers, future)
-            ends = np.cumsum(output.lengths)[:-1]
-            for number, piece in zip(numbers, np.split(output.rows, ends), strict=True):
-                pieces[number] = piece
-            if output.indices is not None:
-                for number, columns in zip(numbers, np.split(output.indices, ends), strict=True):
-                    indices[number] = columns
-        rows = np.concatenate([np.empty((0, self.width), np.float32), *pieces])
-        joined = np.concatenate([np.empty(0, np.int32), *indices]) if self.kind.sparse else None
-        return Output(self.output, rows, tuple(map(len, pieces)), False, joined)
+        outputs = [_result(numbers, future) for numbers, future in tasks]
+        order = np.argsort([number for numbers, _ in tasks for number in numbers])
+        lengths = np.array([length for output in outputs for length in output.lengths], np.int64)
+        ends, places = np.cumsum(lengths), order
+        if not self.kind.pooled:
+            places = np.concatenate([order[:0], *(np.arange(ends[n] - lengths[n], ends[n]) for n in order)])
+        rows = np.concatenate([np.empty((0, self.width), np.float32), *(output.rows for output in outputs)])[places]
+        columns = [output.indices for output in outputs if output.indices is not None]
+        indices = np.concatenate([np.empty(0, np.int32), *columns])[places] if self.kind.sparse else None
+        return Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
 
     def cancel(self, tasks: Tasks) -> None:
         """Cancel the tasks that have not begun."""
@@ -117,39 +120,6 @@ class Embedder:
         if self._activation is None:
             return output
         return output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(np.float32))
-
-
-def open_embedder(options: EmbedOptions, folder: Path, settings: Settings) -> Embedder:
-    """Load a model and return the Embedder of one of its outputs.
-
-    Args:
-        options: options with at most one output, by default the model's; SCORES are those of its classifier.
-
-    Raises:
-        StartError, ModelError: the model cannot be loaded, or has no such output.
-    """
-    threads = settings.threads or machine.available_cpus()
-    model = loading.load_model(folder, settings, threads, Metrics())
-    classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
-    if scored and classifier is None:
-        raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
-    if scored:
-        options = options._replace(outputs=(model.card.classifier_output,))
-    batch = settings.max_batch_tokens or loading.encoder_tokens(model.engine, model.choice)
-    rewrite: Rewrite | None = None
-    names = options.outputs or (model.card.default_output,)
-    if classifier and classifier.template and names[0] in CLASS_OUTPUTS:
-        options = options._replace(special_tokens=False)
-        rewrite = partial(texts_of, classifier.template, model.tokenizer, instruction=None)
-    try:
-        computation = Computation(model, options, settings, batch, rewrite)
-    except InlayError as error:
-        raise StartError(error.message) from error
-    whole = computation.plan.whole
-    characters = ROWWISE_CHARACTERS if whole else RUNS_AHEAD * batch * TOKEN_CHARACTERS
-    return Embedder(
-        model, computation, threads if whole else model.engine.runs, characters, classifier if scored else None
-    )
 
 
 def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:

@@ -35,6 +35,8 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # compression of 
 TEXT = "text"  # the column of a .txt file, and the first guess elsewhere
 BLOCK_BYTES = 1 << 24  # largest row of CSV or JSON, in bytes
 BATCH_ROWS = 1024
+WINDOW_ROWS = 4096
+WINDOW_CHARACTERS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,32 +87,28 @@ def kind(path: Path) -> str | None:
     return inner if inner in ("csv", "json", "text") else None
 
 
-def columns(path: Path, text: str | None, kept: Sequence[str], pair: str | None = None) -> Columns:
+def columns(path: Path, named: Columns) -> Columns:
     """Return the columns to read, chosen by the first file.
 
     Args:
-        text: the column of texts; None: `text`, or the only one that holds texts.
-        kept: those copied to the output; `*`: all.
-        pair: the column of the second texts; None: texts are read alone.
+        named: an empty `text` stands for `text`, or for the only column that holds texts; `*` among `kept` for all.
 
     Raises:
         StartError: a column is missing, or which holds the texts is not clear.
     """
     fields = {field.name: field.type for field in _schema(path)}
     texts = [name for name, type_ in fields.items() if _is_text(type_)]
+    text = named.text or (TEXT if TEXT in fields else texts[0] if len(texts) == 1 else None)
     if text is None:
-        text = TEXT if TEXT in fields else texts[0] if len(texts) == 1 else None
-        if text is None:
-            raise StartError(f"{path} has texts in {_listed(texts)}: name the column with --column")
-    chosen = tuple(fields) if "*" in kept else tuple(dict.fromkeys(kept))
-    found = Columns(text, chosen, pair)
-    for name in found.names:
+        raise StartError(f"{path} has texts in {_listed(texts)}: name the column with --column")
+    chosen = Columns(text, tuple(fields) if "*" in named.kept else tuple(dict.fromkeys(named.kept)), named.pair)
+    for name in chosen.names:
         if name not in fields:
             raise StartError(f"{path} has no column {name!r}; it has {_listed(fields)}")
-    for name in found.texts:
+    for name in chosen.texts:
         if name not in texts:
             raise StartError(f"{path}: column {name!r} holds {fields[name]}, not texts; those in {_listed(texts)} do")
-    return found
+    return chosen
 
 
 def kept_schema(path: Path, chosen: Columns) -> pa.Schema:
@@ -121,12 +119,18 @@ def kept_schema(path: Path, chosen: Columns) -> pa.Schema:
 
 def count_rows(path: Path, chosen: Columns) -> int:
     """Return the number of rows of a file."""
-    match kind(path):
-        case "parquet":
-            with _explained(path):
-                return int(pq.read_metadata(path).num_rows)
-        case _:
-            return sum(batch.num_rows for batch in _batches(path, Columns(chosen.text), 0))
+    if kind(path) == "parquet":
+        with _explained(path):
+            return int(pq.read_metadata(path).num_rows)
+    return sum(batch.num_rows for batch in _batches(path, Columns(chosen.text), 0))
+
+
+def texts(files: Sequence[Path], chosen: Columns) -> Iterator[list[str]]:
+    """Yield the texts of some files in lists that fit memory, without missing ones."""
+    reader = Reader(chosen, WINDOW_ROWS, WINDOW_CHARACTERS)
+    for file in files:
+        for table in reader.windows(file, 0, count_rows(file, chosen)):
+            yield table.column(chosen.text).drop_null().to_pylist()
 
 
 class Reader:

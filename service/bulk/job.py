@@ -1,7 +1,8 @@
-"""Runs one bulk job: reads windows of texts, computes their vectors on all cores, writes them part by part."""
+"""Computes parts of a bulk run: reads windows of texts, computes their vectors on all cores, writes them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,20 +10,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from service.bulk import inputs, outputs
+from service.bulk import inputs
 from service.bulk.embedder import Embedder, Tasks, TextError
-from service.bulk.outputs import ArrayFile, ParquetParts
+from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS
+from service.bulk.outputs import FLOATS, ParquetParts
 from service.bulk.plan import BulkRun, Dtype, Options, Part
 from service.embedding import quantization
 from service.embedding.outputs.dense import SentenceVector
 from service.errors import InlayError, StartError
 
-WINDOW_ROWS = 4096
-WINDOW_CHARACTERS = 1 << 22
 TOKEN_BYTES = 1 << 27  # bytes of one window's vectors, if each token has one
 WINDOWS_AHEAD = 2  # windows being computed while one is written
 CALIBRATION_ROWS = 4096  # rows that int8 and uint8 are calibrated on, if the model's card has no ranges
-FLOATS = {"float32": np.float32, "float16": np.float16}
 Progress = Callable[[int], None]
 
 
@@ -55,13 +54,13 @@ class PartComputer:
         self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
         most = WINDOW_CHARACTERS
-        if not self._embedder.kind.pooled:  # each character may be a token
-            most = min(most, TOKEN_BYTES // (4 * self._embedder.width))
+        if not embedder.kind.pooled:  # each character may be a token
+            most = min(most, TOKEN_BYTES // (4 * embedder.width))
         rows = min(WINDOW_ROWS, most)
         if embedder.kind.sparse and embedder.kind.input_bytes:
             rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
-        self.target = _target(plan, output, self._embedder, self._limits)
+        self.target = ParquetParts(plan, output, embedder)
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
         """Compute parts one after the other.
@@ -108,12 +107,12 @@ class PartComputer:
 
     def _finish(self, window: Window) -> None:
         try:
-            vectors = self._embedder.collect(window.tasks, int(window.present.sum()))
+            vectors = self._embedder.collect(window.tasks)
             stored = _stored(vectors.rows, self._options.dtype, self._limits)
         except TextError as error:
             row = window.first + int(np.flatnonzero(window.present)[error.number])
             raise StartError(f"{window.part.path}: the text of row {row} {error.reason}") from error
-        self.target.write(window.part, window.table, window.present, vectors._replace(rows=stored))
+        self.target.write(window.part, window.first, window.table, window.present, vectors._replace(rows=stored))
 
 
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
@@ -128,40 +127,10 @@ def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> ND
 
 def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
     """Return the ranges of the vectors of the first CALIBRATION_ROWS texts."""
-    reader = inputs.Reader(options.columns, WINDOW_ROWS, WINDOW_CHARACTERS)
-    texts: list[str] = []
-    for file in files:
-        rows = min(inputs.count_rows(file, options.columns), CALIBRATION_ROWS)
-        for table in reader.windows(file, 0, rows):
-            texts += table.column(options.columns.text).drop_null().to_pylist()
-        if len(texts) >= CALIBRATION_ROWS:
-            break
+    texts = list(islice(chain.from_iterable(inputs.texts(files, options.columns)), CALIBRATION_ROWS))
     if not texts:
         raise StartError(f"no row has a text, so that there is nothing to find the ranges of {options.dtype} in")
-    texts = texts[:CALIBRATION_ROWS]
-    return quantization.ranges(embedder.collect(embedder.submit(texts), len(texts)).rows)
-
-
-def _target(
-    plan: BulkRun, output: Path, embedder: Embedder, limits: NDArray[np.float32] | None
-) -> ParquetParts | ArrayFile:
-    options = plan.options
-    kind = (FLOATS | quantization.NUMPY_DTYPES)[options.dtype]
-    stored = kind, quantization.columns(options.dtype, embedder.width)
-    where = outputs.folder(output)
-    if output.suffix in outputs.ARRAYS:
-        return ArrayFile(output, where, plan.rows, stored, limits)
-    metadata = {
-        "model": options.model,
-        "version": options.version,
-        "output": embedder.output,
-        "dtype": options.dtype,
-        "width": embedder.width,
-        **({} if limits is None else {"ranges": limits.tolist()}),
-    }
-    kept = inputs.kept_schema(Path(plan.files[0].path), options.columns)
-    named = embedder.output if embedder.classifies else outputs.EMBEDDING
-    return ParquetParts(where, kept, stored, embedder.kind.pooled, metadata, embedder.kind.sparse, named)
+    return quantization.ranges(embedder.collect(embedder.submit(texts)).rows)
 
 
 def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:

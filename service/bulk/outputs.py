@@ -1,11 +1,12 @@
 """Writes the vectors of a run: a folder of parquet files, or one .parquet, .npy or .safetensors file.
 
-A part is written aside and appears whole, so that a run which was killed has to compute only what is missing.
+Each part is a parquet file that is written aside and appears whole, so that a run which was killed has to compute only
+what is missing. One file is made of the parts at the end.
 """
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from service.bulk.plan import Part
+from models.checkpoints import safetensors
+from models.checkpoints.safetensors import TensorSource
+from service.bulk import inputs
+from service.bulk.embedder import Embedder
+from service.bulk.plan import BulkRun, Part
+from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.requests import Output
 from service.errors import StartError
-from service.http.formats import npy_header, safetensors_header
 
 EMBEDDING = "embedding"  # column of a table
 TENSOR = "embeddings"  # in a safetensors file
 RANGES = "ranges"
 ARRAYS = (".npy", ".safetensors")
 PLAN_FILE = "_plan.json"  # readers of parquet folders skip names that begin with _
+FLOATS = {"float32": np.float32, "float16": np.float16}
 
 
 def is_file(output: Path) -> bool:
@@ -37,52 +43,58 @@ def folder(output: Path) -> Path:
 
 
 class ParquetParts:
-    """Writes each part as one parquet file in a folder.
+    """Writes each part of a run as one parquet file, and joins them.
 
     Args:
-        where: the folder.
-        kept: types of the columns that are copied.
-        stored: dtype and columns of a vector.
-        pooled: one vector a text; False: one a token.
-        metadata: kept in each file.
-        sparse: a struct of indices and values a text.
-        name: name of the column of vectors.
+        output: the file or folder that the run writes.
+        embedder: computes the vectors.
     """
 
-    def __init__(
-        self,
-        where: Path,
-        kept: pa.Schema,
-        stored: tuple[Any, int],
-        pooled: bool,
-        metadata: Mapping[str, Any],
-        sparse: bool = False,
-        name: str = EMBEDDING,
-    ) -> None:
-        self._folder = where
-        dtype, columns = stored
-        self._vector = pa.list_(pa.from_numpy_dtype(dtype), columns)
-        self._pooled = pooled
-        vectors = self._vector if pooled else pa.large_list(self._vector)
-        if sparse:
-            values = pa.list_(pa.from_numpy_dtype(dtype))
+    def __init__(self, run: BulkRun, output: Path, embedder: Embedder) -> None:
+        options = run.options
+        self._output, self._folder = output, folder(output)
+        self._limits = np.array(run.ranges, np.float32) if run.ranges else None
+        self._dtype = np.dtype((FLOATS | NUMPY_DTYPES)[options.dtype])
+        self._shape = (run.rows, columns(options.dtype, embedder.width))
+        self._vector = pa.list_(pa.from_numpy_dtype(self._dtype), self._shape[1])
+        vectors = self._vector if embedder.kind.pooled else pa.large_list(self._vector)
+        if embedder.kind.sparse:
+            values = pa.list_(pa.from_numpy_dtype(self._dtype))
             vectors = pa.struct({"indices": pa.list_(pa.int32()), "values": values})
-        column = pa.field(name, vectors)
-        self._schema = pa.schema([*kept, column], {"inlay": json.dumps(metadata, sort_keys=True)})
+        self._name = embedder.output if embedder.classifies else EMBEDDING
+        kept = inputs.kept_schema(Path(run.files[0].path), options.columns)
         self._kept = [field.name for field in kept]
+        facts = {
+            "model": options.model,
+            "version": options.version,
+            "output": embedder.output,
+            "dtype": options.dtype,
+            "width": embedder.width,
+            **({RANGES: run.ranges} if run.ranges else {}),
+        }
+        self._schema = pa.schema([*kept, pa.field(self._name, vectors)], {"inlay": json.dumps(facts, sort_keys=True)})
         self._writer: pq.ParquetWriter | None = None
 
     def finished(self, part: Part) -> bool:
         """Return whether a part is complete."""
         return self._path(part).exists()
 
-    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
+    def write(self, part: Part, first: int, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
         """Add rows to a part.
 
         Args:
+            first: number of the first row in its file.
             table: the rows as they were read.
             present: which of them have vectors.
+
+        Raises:
+            StartError: one has none, and the output cannot say so.
         """
+        if self._output.suffix in ARRAYS and not present.all():
+            raise StartError(
+                f"{part.path}: row {first + int(np.argmin(present))} has no text, and {self._output.suffix} cannot "
+                "leave its vector out: write parquet, which holds a null there"
+            )
         if self._writer is None:
             self._writer = self._open(self._aside(part))
         column = self._column(present, vectors)
@@ -96,17 +108,36 @@ class ParquetParts:
         self._writer = None
         publish(self._aside(part), self._path(part))
 
-    def merge(self, parts: Sequence[Part], output: Path) -> None:
+    def merge(self, parts: Sequence[Part]) -> None:
         """Write the parts as one file and remove their folder."""
         aside = self._folder / "whole"
-        writer = self._open(aside)
-        for part in parts:
-            with pq.ParquetFile(self._path(part)) as file:
-                for group in range(file.num_row_groups):
-                    writer.write_table(file.read_row_group(group, use_threads=False).cast(self._schema))
-        writer.close()
-        publish(aside, output)
+        if self._output.suffix == ".npy":
+            array = np.lib.format.open_memmap(aside, "w+", self._dtype, self._shape)
+            at = 0
+            for rows in self._arrays(parts):
+                array[at : (at := at + len(rows))] = rows
+            array.flush()
+            if self._limits is not None:
+                np.save(self._output.with_name(f"{self._output.stem}.{RANGES}.npy"), self._limits)
+        elif self._output.suffix == ".safetensors":
+            vectors = TensorSource(TENSOR, safetensors.NAMES[self._dtype], self._shape, self._arrays(parts))
+            limits = [] if self._limits is None else [TensorSource(RANGES, "F32", self._limits.shape, [self._limits])]
+            safetensors.write(aside, [*limits, vectors])
+        else:
+            writer = self._open(aside)
+            for part in parts:
+                with pq.ParquetFile(self._path(part)) as file:
+                    for group in range(file.num_row_groups):
+                        writer.write_table(file.read_row_group(group, use_threads=False).cast(self._schema))
+            writer.close()
+        publish(aside, self._output)
         remove(self._folder)
+
+    def _arrays(self, parts: Sequence[Part]) -> Iterator[NDArray[Any]]:
+        """Yield the vectors of each part."""
+        for part in parts:
+            column = pq.read_table(self._path(part), columns=[self._name]).column(0).combine_chunks()
+            yield column.flatten().to_numpy(zero_copy_only=False).reshape(-1, self._shape[1])
 
     def _open(self, path: Path) -> pq.ParquetWriter:
         texts = self._kept
@@ -120,105 +151,25 @@ class ParquetParts:
 
     def _column(self, present: NDArray[np.bool_], vectors: Output) -> pa.Array:
         flat = pa.array(vectors.rows.reshape(-1), self._vector.value_type)
-        if vectors.indices is not None:
-            return self._structs(present, vectors.indices, flat, vectors.lengths)
-        rows = pa.FixedSizeListArray.from_arrays(flat, type=self._vector)
-        if vectors.pooled:
-            if present.all():
-                return rows
-            places = np.where(present, np.cumsum(present) - 1, 0)
-            return rows.take(pa.array(places, mask=~present))
         lengths = np.zeros(len(present), np.int64)
         lengths[present] = vectors.lengths
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), mask=np.append(~present, False))
-        return pa.LargeListArray.from_arrays(offsets, rows)
-
-    def _structs(self, present: NDArray[np.bool_], indices: NDArray[np.int32], values: pa.Array, counts: Any) -> Any:
-        lengths = np.zeros(len(present), np.int64)
-        lengths[present] = counts
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        lists = [pa.ListArray.from_arrays(offsets, part) for part in (pa.array(indices), values)]
-        return pa.StructArray.from_arrays(lists, names=["indices", "values"], mask=pa.array(~present))
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        if vectors.indices is not None:
+            lists = [
+                pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), part)
+                for part in (pa.array(vectors.indices), flat)
+            ]
+            return pa.StructArray.from_arrays(lists, names=["indices", "values"], mask=pa.array(~present))
+        rows = pa.FixedSizeListArray.from_arrays(flat, type=self._vector)
+        if not vectors.pooled:
+            return pa.LargeListArray.from_arrays(pa.array(offsets, mask=np.append(~present, False)), rows)
+        return rows if present.all() else rows.take(pa.array(offsets[1:] - 1, mask=~present))
 
     def _path(self, part: Part) -> Path:
         return self._folder / f"part-{part.number:05}.parquet"
 
     def _aside(self, part: Part) -> Path:
         return self._folder / f"_part-{part.number:05}.tmp"
-
-
-class ArrayFile:
-    """Writes all vectors into one array file, each part at its offset.
-
-    Args:
-        output: the file, which is written in `where` and renamed.
-        where: a folder.
-        rows: rows of all parts.
-        stored: dtype and columns of a vector.
-        limits: ranges of int8 and uint8 vectors, which are stored too.
-    """
-
-    def __init__(
-        self, output: Path, where: Path, rows: int, stored: tuple[Any, int], limits: NDArray[np.float32] | None
-    ) -> None:
-        dtype, columns = stored
-        self._output, self._folder = output, where
-        self._limits = limits
-        self._shape, self._dtype = (rows, columns), np.dtype(dtype)
-        self._data = where / "data"
-        self._header = npy_header(self._shape, self._dtype) if output.suffix == ".npy" else self._safetensors()
-        self._file = os.open(self._data, os.O_RDWR | os.O_CREAT, 0o666)
-        os.pwrite(self._file, self._header, 0)
-        os.truncate(self._file, len(self._header) + rows * columns * self._dtype.itemsize)
-        self._written = 0
-
-    def finished(self, part: Part) -> bool:
-        """Return whether a part is complete."""
-        return self._mark(part).exists()
-
-    def write(self, part: Part, table: pa.Table, present: NDArray[np.bool_], vectors: Output) -> None:
-        """Add rows to a part.
-
-        Raises:
-            StartError: a text is missing.
-        """
-        if not present.all():
-            raise StartError(
-                f"{part.path}: row {part.start + self._written + int(np.argmin(present))} has no text, and "
-                f"{self._output.suffix} cannot leave its vector out: write parquet, which holds a null there"
-            )
-        row = self._dtype.itemsize * self._shape[1]
-        data = np.ascontiguousarray(vectors.rows).data.cast("B")
-        place = len(self._header) + (part.offset + self._written) * row
-        while data:
-            written = os.pwrite(self._file, data, place)
-            data, place = data[written:], place + written
-        self._written += len(vectors.rows)
-
-    def close(self, part: Part) -> None:
-        """Record that a part is complete."""
-        os.fdatasync(self._file)
-        self._mark(part).touch()
-        self._written = 0
-
-    def merge(self, parts: Sequence[Part], output: Path) -> None:
-        """Give the file its final name and remove the folder."""
-        os.close(self._file)
-        if self._limits is not None and output.suffix == ".npy":
-            np.save(output.with_name(f"{output.stem}.{RANGES}.npy"), self._limits)
-        publish(self._data, output)
-        remove(self._folder)
-
-    def _mark(self, part: Part) -> Path:
-        return self._folder / f"part-{part.number:05}.done"
-
-    def _safetensors(self) -> bytes:
-        shapes = {TENSOR: (self._dtype, self._shape)}
-        if self._limits is None:
-            return safetensors_header(shapes, {})
-        return (
-            safetensors_header({RANGES: (self._limits.dtype, self._limits.shape)} | shapes, {}) + self._limits.tobytes()
-        )
 
 
 def publish(aside: Path, path: Path) -> None:

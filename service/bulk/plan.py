@@ -38,9 +38,10 @@ class Options:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Every value of the options, by name."""
+        """Every value of the options by name, as JSON holds it."""
         alone = {"model": self.model, "version": self.version, "dtype": self.dtype, "part_rows": self.part_rows}
-        return alone | asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
+        values = asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 class File(NamedTuple):
@@ -58,14 +59,12 @@ class Part(NamedTuple):
     Args:
         number: number of the part, from 0.
         start: first row in the input file.
-        offset: first row in the output.
     """
 
     number: int
     path: Path
     start: int
     rows: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,17 @@ class BulkRun:
 
     def parts(self) -> list[Part]:
         """Return the parts, in the order of the output."""
-        parts: list[Part] = []
-        offset = 0
-        for file in self.files:
-            for start in range(0, file.rows, self.options.part_rows):
-                rows = min(self.options.part_rows, file.rows - start)
-                parts.append(Part(len(parts), Path(file.path), start, rows, offset))
-                offset += rows
-        return parts
+        size = self.options.part_rows
+        starts = [(file, start) for file in self.files for start in range(0, file.rows, size)]
+        return [
+            Part(number, Path(file.path), start, min(size, file.rows - start))
+            for number, (file, start) in enumerate(starts)
+        ]
 
     def write(self, path: Path) -> None:
         """Write the plan to a temporary file and rename it."""
         aside = path.with_name(f"{path.name}.tmp")
-        data = asdict(self)
-        data["options"]["embed"] = self.options.embed._asdict()
+        data = {"options": self.options.values, "files": self.files, "ranges": self.ranges}
         aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         aside.rename(path)
 
@@ -114,25 +110,21 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        plan = BulkRun(
-            _options(data["options"]),
-            tuple(File(*entry) for entry in data["files"]),
-            tuple(tuple(row) for row in data["ranges"]),
-        )
+        before, entries = data["options"], tuple(File(*entry) for entry in data["files"])
+        changed = [name for name, value in options.values.items() if before[name] != value]
+        ranges = tuple(map(tuple, data["ranges"]))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
         raise StartError(f"{path} is not the plan of a run: remove {path.parent}, or name another output") from error
-    before = plan.options.values
-    changed = [name for name, value in options.values.items() if before[name] != value]
-    if [file[:3] for file in plan.files] != [_stamp(file) for file in files]:
+    if [entry[:3] for entry in entries] != [_stamp(file) for file in files]:
         changed.append("the input files")
     if changed:
         raise StartError(
             f"{path.parent} holds parts of a run that differs in {', '.join(changed)}: repeat that run's command to "
             "continue it, remove the folder, or name another output"
         )
-    return plan
+    return BulkRun(options, entries, ranges)
 
 
 def planned(options: Options, files: Sequence[Path]) -> BulkRun:
@@ -143,12 +135,3 @@ def planned(options: Options, files: Sequence[Path]) -> BulkRun:
 def _stamp(path: Path) -> tuple[str, int, int]:
     status = path.stat()
     return os.fspath(path.resolve()), status.st_size, status.st_mtime_ns
-
-
-def _options(data: dict[str, Any]) -> Options:
-    columns, embed = Columns(**_tuples(data["columns"])), EmbedOptions(**_tuples(data["embed"]))
-    return Options(**data | {"columns": columns, "embed": embed})
-
-
-def _tuples(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from service.bulk import job
-from service.bulk.embedder import open_embedder
+from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Part
 from service.settings import Settings
 
@@ -71,7 +71,7 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
-        self._computer = job.PartComputer(plan, output, open_embedder(plan.options.embed, folder, settings))
+        self._computer = job.PartComputer(plan, output, Embedder(plan.options.embed, folder, settings))
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from models.checkpoints.hub import Progress
 from service.bulk import inputs, job, outputs, plan
-from service.bulk.embedder import Embedder, open_embedder
+from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Options
 from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
@@ -15,8 +16,6 @@ from service.settings import Settings
 
 LOCK = "_lock"
 SPARSE_DTYPES = ("float32", "float16")
-Progress = Callable[[int, int], None]
-"""Called with the rows that are written, and the rows in all."""
 
 
 def run(
@@ -33,7 +32,7 @@ def run(
     Args:
         source: a file, folder or glob.
         output: a folder, or a file whose name says the format.
-        options: an empty column of texts stands for the column of texts that the first file has.
+        options: its columns are completed by the first file.
         folder: folder of the exported model.
         ray: the address of a cluster, and the number of actors; None: this process does it.
 
@@ -41,8 +40,7 @@ def run(
         StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
-    sent = options.columns
-    options = replace(options, columns=inputs.columns(files[0], sent.text or None, sent.kept, sent.pair))
+    options = replace(options, columns=inputs.columns(files[0], options.columns))
     _check(output, options)
     where = outputs.folder(output)
     if output.is_file() and not where.is_dir():
@@ -70,10 +68,13 @@ def _run(
     progress: Progress,
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
-    embedder = open_embedder(options.embed, folder, settings)
+    embedder = Embedder(options.embed, folder, settings)
     _check_kind(embedder, output, options)
     if whole is None:
-        whole = _planned(options, files, embedder)
+        whole = plan.planned(options, files)
+        if options.dtype in RANGED:
+            ranges = job.ranges_of(options, files, embedder).tolist()
+            whole = replace(whole, ranges=tuple(map(tuple, ranges)))
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
@@ -87,7 +88,7 @@ def _run(
 
         ray_data.run(whole, missing, output, folder, settings, *ray, count)
     if outputs.is_file(output):
-        computer.target.merge(parts, output)
+        computer.target.merge(parts)
     return whole.rows, found
 
 
@@ -97,18 +98,10 @@ def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None
     def count(rows: int) -> None:
         nonlocal done
         done += rows
-        progress(done, total)
+        progress("embedding", done, total)
 
     count(0)
     return count
-
-
-def _planned(options: Options, files: Sequence[Path], embedder: Embedder) -> BulkRun:
-    """Return a new run, with the ranges of int8 and uint8 vectors."""
-    whole = plan.planned(options, files)
-    if options.dtype not in RANGED:
-        return whole
-    return replace(whole, ranges=tuple(map(tuple, job.ranges_of(options, files, embedder).tolist())))
 
 
 def _check(output: Path, options: Options) -> None:

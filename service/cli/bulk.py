@@ -4,23 +4,19 @@
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from service.cli.console import STOPPED, fail, reporting, stoppable
+from service.cli.console import STOPPED, fail, progress_bars, reporting
 from service.cli.flat_options import argument, option
 
 if TYPE_CHECKING:
     from service.bulk.plan import Options
-    from service.bulk.run import Progress
     from service.settings import Settings
 
-REPORT_SECONDS = 10.0  # seconds between lines if stderr is no terminal
 FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
 INPUT_TYPE = partial(
@@ -111,7 +107,7 @@ def embed(options: EmbedOptions) -> None:
     cluster = None if options.ray is None else (options.ray, options.ray_actors)
     started = time.monotonic()
     try:
-        with _progress() as progress:
+        with progress_bars() as progress:
             computed = options.computed(folder)
             rows, there = run(options.source, options.output, computed, folder, settings, progress, cluster)
     except KeyboardInterrupt:
@@ -126,7 +122,7 @@ class CalibrateOptions:
     """Arguments and options of `inlay calibrate`."""
 
     model: Path = argument("MODEL", "name of a model of the store, or its folder")
-    texts: str = argument("TEXTS", "texts like those it will get: a file of lines, or what `inlay embed` reads")
+    texts: str = argument("TEXTS", "texts like those it will get, in files that `inlay embed` reads")
     column: str | None = option("of the texts, in a table; unset: as `inlay embed`", "NAME")
     prompt_name: str | None = PROMPT_NAME()
     input_type: InputType | None = INPUT_TYPE()
@@ -138,7 +134,10 @@ def calibrate(options: CalibrateOptions) -> None:
 
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
     """
-    from service.bulk.calibration import calibrated
+    try:
+        from service.bulk.calibration import calibrated
+    except ModuleNotFoundError as error:
+        fail(f"inlay calibrate needs {error.name}, which is not installed: install requirements/bulk.txt")
     from service.cli.checkpoints import keeping_origin
     from service.cli.models import model_of_store
     from service.cli.options import read_settings
@@ -176,40 +175,3 @@ def _model(name: str | None) -> "tuple[Path, Settings]":
         held = ", ".join(folders) or "none; `inlay export` puts one there"
         fail(f"which model? name one with --model; {settings.store} holds {held}")
     return folders[name], settings
-
-
-@contextmanager
-def _progress() -> "Iterator[Progress]":
-    """Yield a function that shows rows, rate and time left: a bar on a terminal, else a line every REPORT_SECONDS."""
-    with stoppable():
-        if not sys.stderr.isatty():
-            yield _ProgressLines()
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        rate = TextColumn("{task.fields[rate]:,.0f} rows/s")
-        with Progress(
-            BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn(), console=Console(stderr=True)
-        ) as bar:
-            task = bar.add_task("", total=None, rate=0.0)
-            yield lambda done, total: bar.update(task, completed=done, total=total, rate=bar.tasks[0].speed or 0.0)
-
-
-class _ProgressLines:
-    """Prints the progress as lines on stderr."""
-
-    def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None
-        self._printed = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        now = time.monotonic()
-        if self._began is None:
-            self._began = now, done
-        if now - self._printed < REPORT_SECONDS:
-            return
-        self._printed = now
-        rate = (done - self._began[1]) / (now - self._began[0])
-        left = f"{(total - done) / rate:.0f} s left" if rate else ""
-        print(f"{done:,} of {total:,} rows, {rate:,.0f} rows/s, {left}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 CANNOT, MISUSED, STOPPED = 1, 2, 130
+REPORT_SECONDS = 10.0
 Parameters = ParamSpec("Parameters")
 log = logging.getLogger(__name__)
 
@@ -95,16 +97,6 @@ def nearest(word: str, allowed: "Iterable[str]") -> str:
     return f" (did you mean {similar[0]}?)" if similar else ""
 
 
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Make SIGTERM stop the block as Ctrl-C does, so that it cleans up after itself."""
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:
     """Raise KeyboardInterrupt, as Python does for Ctrl-C."""
     raise KeyboardInterrupt
@@ -112,31 +104,62 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def progress_bars(shown: bool = True) -> Iterator["Progress"]:
-    """Show a progress bar on stderr for each kind of work; if stderr is no terminal, only the finished bars.
+    """Show a progress bar on stderr for each kind of work; if stderr is no terminal, a line every REPORT_SECONDS.
+
+    SIGTERM stops the block as Ctrl-C does, so that it cleans up after itself.
 
     Args:
         shown: False: none, because every line of stderr has to be JSON.
     """
-    if not shown:
-        with stoppable():
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        if not shown:
             yield lambda what, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        elif not sys.stderr.isatty():
+            yield _ProgressLines()
+        else:
+            with _bars() as show:
+                yield show
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    bars = Progress(*columns, console=Console(stderr=True))
-    tasks: dict[str, TaskID] = {}
+
+@contextmanager
+def _bars() -> Iterator["Progress"]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    text = TextColumn("{task.description:<28}")
+    bars = Progress(
+        text, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(True, True), console=Console(stderr=True)
+    )
+    tasks: dict[str, Any] = {}
 
     def show(what: str, done: int, total: int) -> None:
         if what not in tasks:
             bars.start()
-            tasks[what] = bars.add_task(what, total=total or None)
+            tasks[what] = bars.add_task(what)
         bars.update(tasks[what], completed=done, total=total or None)
 
-    with stoppable():
-        try:
-            yield show
-        finally:
-            if tasks:
-                bars.stop()
+    try:
+        yield show
+    finally:
+        if tasks:
+            bars.stop()
+
+
+class _ProgressLines:
+    """Prints the progress of work that takes longer than REPORT_SECONDS."""
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+        self._printed = monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = monotonic()
+        began, first = self._began.setdefault(what, (now, done))
+        if now - self._printed >= REPORT_SECONDS:
+            self._printed = now
+            whole = f" of {total:,}" if total else ""
+            left = f", {(total - done) * (now - began) / (done - first):.0f} s left" if total and done > first else ""
+            print(f"{what}: {done:,}{whole}{left}", file=sys.stderr, flush=True)

@@ -70,57 +70,48 @@ def gradients(table: WordTable, request: GradientRequest, check: Check) -> Table
     Raises:
         BadRequest: the request has no side, or the model's tables do not allow it.
     """
+    card, loss, layer = table.model.card, request.loss, request.layer
     try:
-        tables, parameters = _input_side(table.model, request)
-        output = None if request.loss is None else _output_side(table, request.loss, check)
+        tables, parameters = ({}, {}) if layer is None else _input_side(table.model, layer, request.padding)
+        output = (
+            None
+            if loss is None
+            else output_side(table.rows, loss.hidden, loss.targets, loss.reduction, _rule(table), check)
+        )
     except BadQuery as error:
         raise BadRequest(str(error)) from None
-    word = tables.pop(table.name, None)
-    outputs = _word_outputs(table, word, output, request.loss)
-    names = _names(table.model)
+    outputs = _word_outputs(table, tables.pop(table.name, None), output, loss)
+    kinds = {AddPosition: "position", AddType: "segment"}
+    names = {step.table: kinds[type(step)] for step in card.recipe if isinstance(step, AddPosition | AddType)}
     for name, sparse in tables.items():
         outputs |= _sparse(names.get(name, name), sparse)
     outputs |= {f"parameter/{name}": _array(value) for name, value in parameters.items()}
-    facts: dict[str, Any] = {"model": table.model.card.name}
+    facts: dict[str, Any] = {"model": card.name}
     facts["tables"] = {"token": table.name} | {names.get(name, name): name for name in tables}
-    if output is not None and request.loss is not None:
+    notes: tuple[str, ...] = ()
+    if output is not None and loss is not None:
         outputs["hidden_gradient"] = _array(output.hidden_gradient)
-        facts |= {"loss": output.loss, "reduction": request.loss.reduction}
+        facts |= {"loss": output.loss, "reduction": loss.reduction}
+        if card.head is None:
+            notes = (f"{card.name} was exported without an output head: {table.name} is taken for its matrix",)
     if not outputs:
         raise BadRequest(
             "every token is the padding row, which has no gradient", remedy='send others or "padding": false'
         )
-    return Table("gradient", "exact", outputs, facts, _notes(table, output))
+    return Table("gradient", "exact", outputs, facts, notes)
 
 
-def _names(model: Model) -> dict[str, str]:
-    """Return the name of each table in a response, by the table's own name."""
-    kinds = {AddPosition: "position", AddType: "segment"}
-    return {step.table: kinds[type(step)] for step in model.card.recipe if isinstance(step, AddPosition | AddType)}
-
-
-def _notes(table: WordTable, output: OutputSide | None) -> tuple[str, ...]:
-    if output is None or table.model.card.head is not None:
-        return ()
-    return (f"{table.model.card.name} was exported without an output head: {table.name} is taken for its matrix",)
-
-
-def _input_side(model: Model, request: GradientRequest) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
-    if request.layer is None:
-        return {}, {}
+def _input_side(model: Model, layer: Layer, padding: bool) -> tuple[dict[str, SparseRows], dict[str, Floats]]:
+    """Return the gradients of the tables that the tokens read, and of the layer's other parameters."""
     card = model.card
     if not card.recipe:
         raise BadQuery(f"{card.name} has no input layer: its vectors are rows of the table")
-    packed = pack(card, request.layer.sequences)
+    packed = pack(card, layer.sequences)
     mask = None if packed.mask is None else packed.mask.astype(bool)
     inputs = Packed(packed.ids, packed.positions, packed.types, mask, packed.extras or {})
-    padding = padding_rows(card.family, card.recipe, card.position, card.pad_id) if request.padding else {}
-    tables, parameters = backward(card.recipe, model.weights, inputs, request.layer.upstream, padding)
+    rows = padding_rows(card.family, card.recipe, card.position, card.pad_id) if padding else {}
+    tables, parameters = backward(card.recipe, model.weights, inputs, layer.upstream, rows)
     return {name: each for name, each in tables.items() if len(each.indices)}, parameters
-
-
-def _output_side(table: WordTable, loss: Loss, check: Check) -> OutputSide:
-    return output_side(table.rows, loss.hidden, loss.targets, loss.reduction, _rule(table), check)
 
 
 def _rule(table: WordTable) -> Rule:

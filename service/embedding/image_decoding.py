@@ -1,24 +1,44 @@
-"""Decodes pictures to upright RGB pixels."""
+"""Decodes pictures to upright RGB pixels, and prepares these for a model."""
 
 import io
 from collections.abc import Callable
 from typing import Any
 
+from models.vision.preprocess import Prepared, prepare, target_size
+from models.vision.preprocessor_config import Preprocessor
 from service.errors import BadInput, InlayError
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 PHOTO = "MPO"  # a JPEG with further pictures behind the first, as phones write it
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "La", "CMYK", "YCbCr")
 SHOWN = 80  # characters of a decoder's reason
+Hold = Callable[[int], object]
+"""Called with a number of pixels before they are made, to keep memory for them."""
 
 
-def open_picture(data: bytes, index: int, max_pixels: int, hold: Callable[[int], None] = lambda pixels: None) -> Any:
+def decoded(preprocessor: Preprocessor, data: bytes, index: int, max_pixels: int, hold: Hold) -> Prepared:
+    """Return a picture as its model reads it; `open_picture` says what the arguments are.
+
+    Raises:
+        BadInput: as `open_picture`, or it would be resized to more than `max_pixels`.
+    """
+    picture = open_picture(data, index, max_pixels, hold)
+    try:
+        height, width = target_size(preprocessor, picture.height, picture.width)
+        if not 0 < height * width <= max_pixels:
+            raise ValueError(f"it would be resized to {height}x{width}; this server takes {max_pixels} pixels")
+        hold(height * width)
+        return prepare(preprocessor, picture)
+    except ValueError as error:
+        raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
+
+
+def open_picture(data: bytes, index: int, max_pixels: int, hold: Hold = lambda pixels: None) -> Any:
     """Return a Pillow image of mode RGB, turned as its EXIF says, transparency on white.
 
     Args:
         data: the bytes of a JPEG, PNG or WebP file.
         index: number of the input, for errors.
-        hold: called with the number of pixels before they are decoded, to keep memory for them.
 
     Raises:
         BadInput: the bytes are not a picture, or animated, cut short, of more than 8 bits a channel, or too large.

@@ -10,24 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.vision.image_spec import Image
-from models.vision.preprocess import Prepared, prepare, target_size
-from models.vision.preprocessor_config import Preprocessor
+from models.vision.preprocess import Prepared
 from service.embedding import execution, limits
-from service.embedding.image_decoding import open_picture
+from service.embedding.image_decoding import decoded
 from service.embedding.model import Models
 from service.embedding.outputs.image import reads_images, rows_of
-from service.embedding.outputs.kind import Job, Plan
+from service.embedding.outputs.kind import Job
 from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import Pixels
-from service.errors import (
-    BadInput,
-    BadRequest,
-    EmptyRequest,
-    MissingField,
-    Overloaded,
-    TooLarge,
-    WrongShape,
-)
+from service.errors import BadRequest, EmptyRequest, MissingField, Overloaded, TooLarge, WrongShape
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -83,26 +74,22 @@ class Images:
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
-        model = self._models.get(request.model)
-        image = reads_images(model.card)
-        plan = model.plan(request.options, "")
-        _check_count(request.inputs, self._settings)
-        feeds = await self._prepared(image, request.inputs, context)
+        model, inputs = self._models.get(request.model), request.inputs
+        image, plan = reads_images(model.card), model.plan(request.options, "")
+        if not inputs:
+            raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
+        limits.check_inputs(len(inputs), self._settings.max_inputs, "images")
+        feeds = await self._prepared(image, inputs, context)
         parts = {index: Pixels(each, rows_of(image, each)) for index, each in enumerate(feeds)}
-        patches = sum([part.tokens for part in parts.values()])
-        self._budget.reserve(COPIES * self._checked_size(patches, len(feeds), plan), context)
         job = Job(EmbedRequest((), model.card.name, request.options), plan, self._settings, [], [])
         job.rows, job.lengths = [{} for _ in feeds], tuple([part.tokens for part in parts.values()])
-        await execution.run(model, job, parts, context)
-        outputs = await execution.finish(job)
-        return EmbedResult(model.card.name, outputs, patches, bool(request.options.outputs))
-
-    def _checked_size(self, patches: int, images: int, plan: Plan) -> int:
-        """Return the most bytes that a request's vectors can take, a row per patch and one more; raise TooLarge."""
+        patches, images = sum(job.lengths), len(feeds)
+        size = (patches + images) * plan.token_bytes + images * plan.input_bytes  # a row for each patch and one more
         rows = patches + images if plan.token_bytes else images
-        size = (patches + images) * plan.token_bytes + images * plan.input_bytes
         limits.check_bytes(size, f"have {rows} rows of {', '.join(plan.names)}, {size} bytes", self._settings)
-        return size
+        self._budget.reserve(COPIES * size, context)
+        await execution.run(model, job, parts, context)
+        return EmbedResult(model.card.name, await execution.finish(job), patches, bool(request.options.outputs))
 
     async def _prepared(
         self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
@@ -127,10 +114,7 @@ class Images:
     ) -> list[dict[str, NDArray[Any]]]:
         feeds, rows = [], 0
         for index, sent in enumerate(inputs):
-            ready = (
-                self._decoded(image, sent.data, index) if isinstance(sent, Picture) else Prepared(sent.array, sent.grid)
-            )
-            feeds.append(checked(image, ready, index))
+            feeds.append(checked(image, self._ready(image, sent, index), index))
             self._budget.reserve(sum(array.nbytes for array in feeds[-1].values()), context)
             rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:
@@ -138,33 +122,18 @@ class Images:
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
         return feeds
 
-    def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
+    def _ready(self, image: Image, sent: Picture | Values, index: int) -> Prepared:
+        if isinstance(sent, Values):
+            return Prepared(*sent)
         assert image.preprocessor is not None
         with ExitStack() as held:
-            picture = open_picture(
-                data, index, self._settings.max_image_pixels, lambda pixels: self._hold(held, pixels)
+            return decoded(
+                image.preprocessor,
+                sent.data,
+                index,
+                self._settings.max_image_pixels,
+                lambda pixels: held.enter_context(self._budget.held_for(PIXEL_BYTES * pixels)),
             )
-            return self._resized(image.preprocessor, picture, index, held)
-
-    def _hold(self, held: ExitStack, pixels: int) -> None:
-        held.enter_context(self._budget.held_for(PIXEL_BYTES * pixels))
-
-    def _resized(self, preprocessor: Preprocessor, picture: Any, index: int, held: ExitStack) -> Prepared:
-        try:
-            height, width = target_size(preprocessor, picture.height, picture.width)
-            most = self._settings.max_image_pixels
-            if not 0 < height * width <= most:
-                raise ValueError(f"it would be resized to {height}x{width}; this server takes {most} pixels")
-            self._hold(held, height * width)
-            return prepare(preprocessor, picture)
-        except ValueError as error:
-            raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
-
-
-def _check_count(inputs: Sequence[Any], settings: Settings) -> None:
-    if not inputs:
-        raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
-    limits.check_inputs(len(inputs), settings.max_inputs, "images")
 
 
 def _tensors_only(image: Image) -> BadRequest:

@@ -1,7 +1,7 @@
 """The embedding pipeline: resolve, admit, tokenize, run, finish. It serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from time import perf_counter
 
@@ -12,13 +12,14 @@ from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Kept, Plan
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Observer, Output, Text
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
 from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, beside
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
+from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
 from service.scheduling.fair_queue import ItemTimes
@@ -35,10 +36,8 @@ class EmbeddingPipeline:
 
     Args:
         models: the loaded models.
-        observe: called after every request with its model, its tokens and the times of its stages.
+        metrics: what counts requests, their stages, and inputs that were cut or joined; None: the pipeline's own.
         budget: the memory of all requests; None: the pipeline's own.
-        count_truncated: called with a model and the number of inputs of a request that were cut.
-        count_joined: called with a model and the number of inputs of a request that the run of an equal one answered.
         cache: cache of pooled vectors; None: one of the size that the settings state.
     """
 
@@ -46,16 +45,13 @@ class EmbeddingPipeline:
         self,
         models: Models,
         settings: Settings,
-        observe: Observer = lambda *_: None,
+        metrics: Metrics | None = None,
         budget: MemoryBudget | None = None,
-        count_truncated: Callable[[str, int], None] = lambda *_: None,
-        count_joined: Callable[[str, int], None] = lambda *_: None,
         cache: VectorCache | None = None,
     ) -> None:
         self._models = models
-        self._observe = observe
+        self._metrics = metrics or Metrics()
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
-        self._count_truncated, self._count_joined = count_truncated, count_joined
         self._cache = cache or VectorCache(settings.vector_cache_bytes)
         self._estimator = TokenEstimator()
         self._settings = settings
@@ -91,19 +87,17 @@ class EmbeddingPipeline:
             raise WrongModelKind(
                 f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
             )
-        field, options = spans.field_of(request) if request.late_chunking else "", request.options
-        if len(options.outputs) > len(card.outputs):  # a caller may repeat them a million times, and plans are kept
-            options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
-        plan = model.plan(options, field)
+        plan = model.plan(request.options, spans.field_of(request) if request.late_chunking else "")
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
-        for kind in plan.checking:
-            kind.check(job)
+        for kind in plan.kinds:
+            if kind.checks:
+                kind.check(job)
         if texts:
             sent = [item for item in request.inputs if isinstance(item, Text)]
             job.characters = limits.check_characters(sent, self._settings)
             if plan.prompt is None:
-                prompt_of(card, options.prompt_name)  # raises
+                prompt_of(card, request.options.prompt_name)  # raises
         return model, job
 
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
@@ -243,11 +237,11 @@ class EmbeddingPipeline:
         """Count a finished request, and return its result."""
         tokens, items = sum(job.lengths), times.items or 1
         spent = StageTimes(job.tokenizing, times.queued / items, times.ran / items)
-        self._observe((context,), model, tokens, spent)
+        self._metrics.passes((context,), model, tokens, spent)
         if context.truncated:
-            self._count_truncated(model, len(context.truncated))
+            self._metrics.truncated(model, len(context.truncated))
         if times.joined:
-            self._count_joined(model, times.joined)
+            self._metrics.joined(model, times.joined)
         return EmbedResult(
             model,
             outputs,

@@ -4,10 +4,11 @@ A long document is cut, or read in chunks of which the best counts.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
@@ -16,7 +17,7 @@ from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
-from service.embedding.scores import ACTIVATIONS, Scores, maxsim
+from service.embedding.scores import maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.embedding.tokenize.tokenizer import beside
@@ -28,6 +29,7 @@ from service.settings import Settings
 MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
 MULTI_LABEL = "multi_label_classification"
+Scores = NDArray[np.float64]
 
 
 class Ranks(NamedTuple):
@@ -149,6 +151,22 @@ def not_a_ranker(card: Card) -> WrongModelKind:
 
 
 # ---- labels and scores of one run
+
+
+def _softmax(logits: Scores) -> Scores:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def _sigmoid(logits: Scores) -> Scores:
+    return np.asarray(np.where(logits >= 0, 1.0, np.exp(-np.abs(logits))) / (1.0 + np.exp(-np.abs(logits))))
+
+
+ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
+    "identity": lambda logits: logits,
+    "sigmoid": _sigmoid,
+    "softmax": _softmax,
+}
 
 
 async def classify(

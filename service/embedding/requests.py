@@ -3,7 +3,7 @@
 They are named tuples, because some are made for every request: a frozen dataclass takes four times as long to make.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -249,7 +249,3 @@ class Embedder(Protocol):
     async def embed(self, request: EmbedRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs."""
         ...
-
-
-Observer = Callable[[Sequence[RequestContext], str, int, StageTimes], None]
-"""Called after every run with the contexts of its requests, the model, the tokens and the times of the stages."""

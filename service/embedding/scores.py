@@ -9,17 +9,16 @@ processor time in blocks.
 Source: sentence-transformers 6.2, util.similarity.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.heads import MultiVector, ScoreActivation
+from models.recipes.heads import MultiVector
 
 Function = Literal["maxsim", "meanmaxsim"]
 Vectors = NDArray[np.float32]  # [n, width]
-Scores = NDArray[np.float64]
 BLOCK_ROWS = 32  # of a query
 BLOCK_PRODUCTS = 1 << 18  # of two numbers: OpenBLAS divides larger ones among threads (0.3)
 EMPTY_DOCUMENT = -1e9  # the score of a document without a vector (sentence-transformers 6.2)
@@ -57,19 +56,3 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
 def function_of(multi_vector: MultiVector) -> Function:
     """Return the function by which a model's files compare its texts."""
     return "meanmaxsim" if multi_vector.mean else "maxsim"
-
-
-def _softmax(logits: Scores) -> Scores:
-    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
-
-
-def _sigmoid(logits: Scores) -> Scores:
-    return np.asarray(np.where(logits >= 0, 1.0, np.exp(-np.abs(logits))) / (1.0 + np.exp(-np.abs(logits))))
-
-
-ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
-    "identity": lambda logits: logits,
-    "sigmoid": _sigmoid,
-    "softmax": _softmax,
-}

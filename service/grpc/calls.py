@@ -13,17 +13,18 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, NoReturn
+from urllib.parse import unquote
 
 import grpc
 
 from service.embedding import truncation
 from service.error_status import retry_seconds
 from service.errors import InlayError, Malformed, Overloaded
-from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
 from service.grpc.messages import decode
 from service.grpc.methods import Handler, Method, Service
 from service.grpc.streams import in_order
+from service.observability.access_log import AccessLog, Ended
 from service.observability.metrics import Metrics
 from service.observability.tracing import Traced
 from service.request_context import CURRENT_CALL, RequestContext, request_id
@@ -37,6 +38,8 @@ UNCOUNTED_BYTES = 65536  # largest message that is not counted
 DECODED_SIZE = 8  # a decoded message takes up to so many times its bytes: an id of one byte takes eight
 COPIES = 2  # copies of an answer: its rows or grpc's own copy, and the message
 OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
+SERVER_FAULTS = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+"""Statuses that make a server's span an error (OpenTelemetry's conventions for RPC)."""
 Metadata = Sequence[tuple[str, str | bytes]]
 GrpcContext = Any  # grpc.aio.ServicerContext is generic in ways its stubs and its runtime disagree on
 log = logging.getLogger(__name__)
@@ -108,7 +111,9 @@ class Call:
         self._served, self._task, self._key, self.identity = served, task, key, identity
         self.arrived = perf_counter()
         if served.shared.access_log is not None:
-            self._span = served.shared.access_log.begin(served.path, metadata, identity)
+            attributes = {"rpc.system.name": "grpc", "rpc.method": served.path}
+            sent = [(name, str(value)) for name, value in metadata]
+            self._span = served.shared.access_log.begin(served.path, sent, attributes, identity)
 
     def cancel(self) -> None:
         """End the call."""
@@ -124,7 +129,10 @@ class Call:
         if key is not None:
             key.release(perf_counter() - self.arrived)
         if served.shared.access_log is not None:
-            served.shared.access_log.end(served.path, self._span, self._status, self.arrived, self._peer, self.identity)
+            status, attributes = self._status, {"rpc.response.status_code": self._status}
+            peer = unquote(self._peer.partition(":")[2]) if status == "UNAUTHENTICATED" else ""  # ipv6:%5B::1%5D:50123
+            ended = Ended("grpc", served.path, status, self.arrived, attributes, status in SERVER_FAULTS, False, peer)
+            served.shared.access_log.end(ended, self._span, self.identity)
 
     def begin(self, grpc_context: GrpcContext) -> None:
         """Record grpc's context, and the deadline in it, when the call's coroutine starts."""
@@ -149,8 +157,7 @@ class Call:
         if self._deadline is not None:
             context.deadline = self._deadline
         context.caller = identity.key_name or address_of(self._grpc.peer())
-        if self._span is not None:
-            context.passes = self._span.passes
+        context.passes = identity.passes
         return context
 
     async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:

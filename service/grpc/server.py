@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 
 from service.errors import InlayError, StartError
-from service.grpc.access_log import AccessLog
 from service.grpc.call_limits import CallLimit
 from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared, identity_of
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
+from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.request_context import RequestContext

@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from service.http import timeouts
 from service.http.formats import FORMATS, JSON
+from service.http.openapi_data import REFERENCE
 from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
 from service.http.openapi_sharing import share_parts
 from service.http.problem_details import MEDIA_TYPE, Problem
@@ -16,7 +17,6 @@ from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
 
 References = Mapping[type[BaseModel], Schema]
-REFERENCE = "#/components/schemas/{model}"
 _MILLISECONDS = {"type": "integer", "minimum": 1}
 _WAITS = "whole milliseconds from 1; what cannot be done by then is refused or dropped, 504"
 REQUEST_ID_HEADER = (
@@ -70,13 +70,14 @@ def build_document(
         paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, making)
     used = {route.tag for _, route in routes}
     tags = {name: about for group in router.groups for name, about in group.tags.items() if name in used}
+    of_data = {name: schema for group in router.groups for name, schema in group.schemas.items()}
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": _info(version, guarded),
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
         "components": {
-            "schemas": {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
+            "schemas": of_data | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
             "parameters": {name: _header(name, schema, about) for name, schema, about in COMMON_HEADERS},
         },
     }

@@ -16,13 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainVa
 from pydantic_core import CoreSchema, core_schema
 
 from models.positions.arithmetic import Arithmetic
+from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
-from service.http.json_structure import check_structure
 from service.http.tensors import tensor
 
 MAX_ROWS = 2**24
 MAX_LISTED = 2**20  # positions in a list: they are held in memory
 MAX_TEXT = 200
+MAX_CONFIG_CHARACTERS = 1 << 18  # of a config.json
 ARITHMETIC = "exact: float64, rounded once. parity: the float32 steps of transformers"
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
 Int64s = NDArray[np.int64]
@@ -190,9 +191,7 @@ class SentTensor(NamedTuple):
 
 def _json(value: str) -> Any:
     try:
-        data = value.encode()
-        check_structure(data)
-        return orjson.loads(data)
+        return orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error}") from None
 
@@ -217,6 +216,12 @@ def _object(value: Any) -> dict[str, Any]:
         value = _json(value)
     if not isinstance(value, dict):
         raise ValueError("send a JSON object")
+    try:
+        characters = len(str(value))
+    except RecursionError:
+        raise ValueError("its lists and objects nest too deep") from None
+    if characters > MAX_CONFIG_CHARACTERS:
+        raise ValueError(f"it has {characters} characters, and {MAX_CONFIG_CHARACTERS} are read")
     return value
 
 
@@ -236,7 +241,11 @@ def read_scaling_value(value: Any, kind: str) -> Any:
         parts = [_scalar(part) for part in value.split(",")]
         value = parts if kind == "numbers" or len(parts) > 1 else parts[0]
     if kind == "numbers":
-        if not isinstance(value, list | tuple) or not value or not all(map(_is_number, value)):
+        if (
+            not isinstance(value, list | tuple)
+            or not 0 < len(value) <= MAX_ROTARY_DIM
+            or not all(map(_is_number, value))
+        ):
             raise ValueError("it is no list of finite numbers")
         return tuple(value)
     if not (isinstance(value, bool) if kind == "boolean" else _is_number(value)):

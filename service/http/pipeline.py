@@ -15,7 +15,6 @@ from typing import Protocol
 from service.embedding import truncation
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath, NotAcceptable, Unavailable, UnsupportedCoding
 from service.http import content_coding
-from service.http.access_log import AccessLog
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
@@ -25,6 +24,7 @@ from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
+from service.observability.access_log import AccessLog, Ended
 from service.observability.metrics import Metrics
 from service.request_context import CURRENT_CALL, request_id
 from service.scheduling import deadlines
@@ -183,7 +183,9 @@ class Pipeline:
         head = request.head
         request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
-            self._access_log.begin(request)
+            sent = [(name.decode(), value.decode("latin-1")) for name, value in request.varying.items()]
+            attributes = {"http.request.method": head.verb, "url.scheme": "http"}
+            request.span = self._access_log.begin(head.verb, sent, attributes, request.context)
         if head.verb == "OPTIONS" and (preflight := self._cors.preflight(request)) is not None:
             return preflight
         try:
@@ -307,7 +309,20 @@ class Pipeline:
         if context.reservations is not None:
             context.release()
         if self._access_log is not None:
-            self._access_log.end(request, str(status), gone=status == GONE)
+            self._access_log.end(_ended(request, status), request.span, context)
+
+
+def _ended(request: Request, status: int) -> Ended:
+    """Return what the access log says of a request."""
+    verb, template, peer = request.head.verb, request.head.template, ""
+    attributes: dict[str, str | int] = {"http.response.status_code": status}
+    if template:
+        attributes["http.route"] = template
+    if status in (401, 403) and request.client:
+        host, port = request.client
+        peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    name = f"{verb} {template}" if template else verb
+    return Ended("http", name, status, request.arrived, attributes, status >= 500, status != GONE, peer)
 
 
 def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:

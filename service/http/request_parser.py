@@ -1,8 +1,6 @@
 """Parses HTTP/1.1 requests with httptools. An Upgrade header has no effect: this server speaks no other protocol."""
 
 import re
-from collections.abc import Mapping
-from typing import Protocol
 
 import httptools
 
@@ -10,101 +8,71 @@ from service.errors import Malformed
 from service.http.routes import VARYING, Head
 
 _HOST = re.compile(rb"[\w.~!$&'()*+;=%:\[\]-]*")  # and a port (RFC 3986, 3.2.2), without the comma that joins two
-
-
-class RequestReceiver(Protocol):
-    """Receives the parts of requests as they are parsed."""
-
-    def on_message_begin(self) -> bool:
-        """Begin a request; return whether it is to be served."""
-        ...
-
-    def on_head(self, head: Head, varying: Mapping[bytes, bytes], keep_alive: bool) -> None:
-        """Receive a request's head, its headers of VARYING, and whether another request may follow."""
-        ...
-
-    def on_body(self, body: bytes) -> None:
-        """Receive a part of the body."""
-        ...
-
-    def on_message_complete(self) -> None:
-        """End the request."""
-        ...
+_UPGRADES = (b"upgrade", b"http2-settings")
 
 
 class RequestParser:
-    """Parses the requests of one connection.
-
-    Args:
-        receiver: called for each part of a request.
+    """Parses the requests of one connection, from pieces of data none of which holds parts of two.
 
     Attributes:
         target: the target of the request being received, as far as it has come.
         headers: its headers, as far as they have come, by lower-case name; empty once the head is complete.
+        in_message: whether a request has begun and is not complete.
+        head: the head that the last piece completed, with its headers of VARYING and whether another request may
+            follow; None: it completed none.
+        parts: the parts of the body in the last piece.
+        ended: whether the last piece completed the request.
+        keeps_alive: whether another request may follow the complete one; a trailer may forbid it.
     """
 
-    def __init__(self, receiver: RequestReceiver) -> None:
-        self._receiver = receiver
-        self.on_body, self.on_message_complete = receiver.on_body, receiver.on_message_complete
+    def __init__(self) -> None:
         self.target = b""
         self.headers: dict[bytes, bytes] = {}
-        self._serving = False  # the request being received
-        self._upgrading = False
+        self.in_message = self.ended = False
+        self.keeps_alive = True
+        self.head: tuple[Head, dict[bytes, bytes], bool] | None = None
+        self.parts: list[bytes] = []
+        self.on_body = self.parts.append
         self._parser = httptools.HttpRequestParser(self)
 
-    def feed(self, data: bytes) -> None:
-        """Parse the next bytes.
-
-        Raises:
-            Malformed: the bytes are not HTTP/1.1, or a CONNECT request.
-            httptools.HttpParserCallbackError: the receiver raised an error, which is its context.
-        """
+    def feed(self, piece: bytes) -> None:
+        """Parse the next piece; raise Malformed if it is not HTTP/1.1, or a CONNECT request."""
+        self.head, self.ended = None, False
+        self.parts.clear()
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._feed_without_upgrade(data[upgrade.args[0] :])
-        except httptools.HttpParserCallbackError:
-            raise
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._feed_without_upgrade()
         except httptools.HttpParserError:
             raise Malformed("the request is not HTTP/1.1", remedy="send a request line and headers") from None
+        if self.ended and self.in_message:  # httptools has read an end that is none here
+            raise Malformed("the request's end is not clear")
 
-    def _feed_without_upgrade(self, rest: bytes) -> None:
-        """Parse a request without its Upgrade header, which would make httptools skip the body."""
-        if not self._serving:
-            return
-        method = self._parser.get_method()
-        if not self._upgrading:
+    def _feed_without_upgrade(self) -> None:
+        """Parse a head without its Upgrade header, which would make httptools skip the body."""
+        parser, headers = self._parser, self.headers
+        method = parser.get_method()
+        if b"upgrade" not in headers:
             raise Malformed(f"{method.decode('ascii')} is not a method of this server")
-        self._upgrading = False
-        headers = {name: value for name, value in self.headers.items() if name not in (b"upgrade", b"http2-settings")}
         options = [option.strip() for option in headers.pop(b"connection", b"").split(b",")]
-        kept = b",".join([name for name in options if name.lower() not in (b"upgrade", b"http2-settings", b"")])
-        if kept:
+        if kept := b",".join([name for name in options if name.lower() not in (*_UPGRADES, b"")]):
             headers[b"connection"] = kept
-        version = self._parser.get_http_version().encode()
-        head = b"%b %b HTTP/%b\r\n" % (method, self.target, version)
-        head += b"".join([b"%b: %b\r\n" % header for header in headers.items()]) + b"\r\n"
+        lines = [b"%b: %b\r\n" % header for header in headers.items() if header[0] not in _UPGRADES]
         self._parser = httptools.HttpRequestParser(self)
-        self.feed(head)
-        if rest:
-            self.feed(rest)
+        self.feed(
+            b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.target, parser.get_http_version().encode(), b"".join(lines))
+        )
 
     @property
     def verb(self) -> str:
         """The verb of the request being received; "GET" while it is unknown."""
         return self._parser.get_method().decode("ascii") if self.target else "GET"
 
-    @property
-    def keeps_alive(self) -> bool:
-        """Whether another request may follow the complete one; a trailer may forbid it."""
-        return bool(self._parser.should_keep_alive())
-
     # ---- httptools callbacks
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._serving = self._receiver.on_message_begin()
-        self.target, self.headers = b"", {}
+        self.in_message, self.target, self.headers = True, b"", {}
 
     def on_url(self, url: bytes) -> None:
         """Add a part of the request target."""
@@ -117,17 +85,19 @@ class RequestParser:
         headers[name] = headers[name] + b"," + value if name in headers else value
 
     def on_headers_complete(self) -> None:
-        """Pass on the head of a request that is to be served."""
-        if not self._serving:
-            return
+        """Complete the head, unless httptools would skip the body."""
         parser, headers = self._parser, self.headers
         if parser.should_upgrade():
-            self._upgrading = b"upgrade" in headers
             return
         self.headers = {}  # trailers are not headers (RFC 9110, 6.5.1)
         varying = varying_of(headers)
         head = Head(parser.get_method().decode("ascii"), self.target, headers, parser.get_http_version())
-        self._receiver.on_head(head, varying, parser.should_keep_alive())
+        self.head = head, varying, parser.should_keep_alive()
+
+    def on_message_complete(self) -> None:
+        """End the request."""
+        self.in_message, self.ended = False, True
+        self.keeps_alive = self._parser.should_keep_alive()
 
 
 def varying_of(headers: dict[bytes, bytes]) -> dict[bytes, bytes]:

@@ -308,6 +308,7 @@ class RouteGroup(NamedTuple):
         prefixes: beginnings of paths whose unknown paths and verbs the protocol answers too.
         error_model: the pydantic model of an error's body, for the OpenAPI document, and its media type.
         tags: descriptions of tags by name, in the order in which the document lists them.
+        schemas: further schemas by name, to which the routes' schemas refer.
     """
 
     routes: Sequence[Route]
@@ -315,3 +316,4 @@ class RouteGroup(NamedTuple):
     prefixes: tuple[str, ...] = ()
     error_model: tuple[type[BaseModel], str] | None = None
     tags: Mapping[str, str] = {}
+    schemas: Mapping[str, Schema] = {}

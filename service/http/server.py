@@ -7,8 +7,6 @@ uvicorn app (32 connections).
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Mapping
 from contextvars import Context
 from typing import Any
 
@@ -24,11 +22,8 @@ from service.http.routes import GONE, Head, Request
 from service.request_context import request_id
 
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
-# requests of one connection that wait for the one before; a segment of 256 KiB may hold 10 000, which would take 9 MiB,
-# or 50 MiB with the errors that answer them, so the rest of the segment waits as bytes
-MAX_PIPELINED = 16
+HEAD_END = b"\r\n\r\n"  # of chunks and trailers too
 LINES_BYTES = 16 * 1024  # parsed at a time of heads and chunks, so that one segment of 256 KiB cannot pass HEAD_BYTES
-PIECE_BYTES = 4096  # parsed at a time where more requests may follow; with 160 errors and the rest 1 MiB a connection
 # read and dropped after a refusal, so that its sender gets to read the response: of a body, and of a head
 DISCARDED_BYTES, DISCARDED_HEAD_BYTES = 64 * 2**20, 8 * 2**20
 BATCHED_BYTES = 8192  # of the body of one request for a batch handler: about 1 300 token ids, 1 ms
@@ -37,21 +32,24 @@ log = logging.getLogger(__name__)
 
 
 class HttpProtocol(asyncio.Protocol):
-    """One connection, made by uvicorn for an HttpApplication (`config.loaded_app`)."""
+    """One connection, made by uvicorn for an HttpApplication (`config.loaded_app`).
+
+    It serves one request at a time. What a client sends behind one waits as bytes until that is answered.
+    """
 
     _client: tuple[str, int] | None = None
     # the request being received
     _first_data: bytes | None = None  # the segment with the beginning of its head
     _incoming: Request | None = None
     _received_bytes = 0  # of the request as a whole
-    _received_requests = 0  # begun so far, by the parser's count
-    _unparsed = b""  # held back while MAX_PIPELINED requests wait; reading is paused meanwhile
-    _in_message = False
+    _received_requests = 0  # whose head came so far
+    _unparsed, _parsed_bytes = b"", 0  # what came, and how much of it is parsed
+    _last_bytes = b""  # of what is parsed: the end of a head may be cut
+    _parsing = False
     _is_last = False  # no request follows it on this connection
-    _expects_continue = False
     _discarding = False  # further data is dropped, and the connection closes
     _discard_bytes = DISCARDED_BYTES
-    # the requests being answered
+    # the request being answered
     _current: Request | None = None
     _task: asyncio.Task[None] | None = None
     _keep_alive = True
@@ -69,11 +67,10 @@ class HttpProtocol(asyncio.Protocol):
         self._heads = app.heads
         self._server_state = server_state
         self._loop = _loop or asyncio.get_running_loop()
-        self._parser = RequestParser(self)
+        self._parser = RequestParser()
         self._transport: Any = None
         self._writer: ResponseWriter
         self._body = IncomingBody(app.intake)
-        self._waiting: deque[tuple[Request, Response | None]] = deque()
         self._idle_since: float | None = self._loop.time()
 
     # ---- asyncio.Protocol
@@ -88,14 +85,13 @@ class HttpProtocol(asyncio.Protocol):
         self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the work for a client that has left, and release its requests."""
+        """Cancel the work for a client that has left, and release its request."""
         self._server_state.connections.discard(self)
         self._body.drop()
         if self._timer is not None:
             self._timer.cancel()
-        self._writer.resume()
         self._closing = True
-        self._drop_waiting()
+        self._writer.resume()
         if self._incoming is not None:
             self._pipeline.finish(self._incoming, GONE)
             self._incoming = None
@@ -110,7 +106,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse data; a whole request with a remembered head is taken without the parser."""
-        if self._idle_since is not None:
+        if self._idle_since is not None and not self._unparsed:
             request = self._heads.take(data, self._client)
             if request is not None:
                 self._idle_since = None
@@ -121,50 +117,111 @@ class HttpProtocol(asyncio.Protocol):
                     self._respond_now(request, early)
                 return
             self._first_data, self._received_bytes = data, 0
-        elif self._discarding or not (self._keep_alive or self._in_message):
+        elif self._discarding or not (self._keep_alive or self._parser.in_message):
             self._discarding = True
             self._received_bytes += len(data)
             if self._received_bytes > self._discard_bytes:
                 self._transport.close()
             return
-        self._parse(data)
+        self._unparsed, self._parsed_bytes = self._unparsed[self._parsed_bytes :] + data, 0
+        self._parse()
 
     def pause_writing(self) -> None:
-        """Pause the stream, the waiting requests and reading until the client has read more."""
+        """Pause the stream, the next request and reading until the client has read more."""
         self._writer.pause()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Resume the stream, the waiting requests and reading."""
+        """Resume the stream, or begin the next request."""
         self._writer.resume()
-        if self._current is None and self._waiting and not self._closing:
+        if self._current is None and not self._closing:
             self._go_on()
-        if len(self._waiting) < MAX_PIPELINED and not self._writer.is_paused:
+        if len(self._unparsed) - self._parsed_bytes <= HEAD_BYTES:
             self._transport.resume_reading()
 
     def shutdown(self) -> None:
         """Finish the request under way and close; uvicorn calls it when the server stops."""
-        if self._current is None and not self._waiting and not self._in_message:
+        if self._current is None and not self._is_receiving:
             self._transport.close()  # sends what the client has not read yet
             return
         self._keep_alive = False
         self._count_task()
 
-    # ---- RequestReceiver
+    # ---- receiving
 
-    def on_message_begin(self) -> bool:
-        """Begin a request; return False if the previous one was the connection's last."""
-        self._in_message = self._keep_alive
-        self._received_requests += 1
-        self._idle_since = None
-        return self._in_message
+    @property
+    def _is_receiving(self) -> bool:
+        """Whether a request has begun to come whose rest is wanted."""
+        return self._parser.in_message and not self._discarding
 
-    def on_head(self, head: Head, varying: Mapping[bytes, bytes], keep_alive: bool) -> None:
+    def _parse(self) -> None:
+        """Parse what has come, up to the end of a request; the rest waits until that is answered."""
+        self._parsing, data = True, self._unparsed
+        while self._parsed_bytes < len(data):
+            if self._transport.is_closing() or not (self._keep_alive or self._is_receiving):
+                self._discarding, self._unparsed = True, b""
+                break
+            if self._current is not None or self._writer.is_paused:
+                break
+            start, end = self._parsed_bytes, self._piece_end(data, self._parsed_bytes)
+            self._parsed_bytes = end
+            try:
+                self._receive(data[start:end])
+            except Exception:
+                log.exception("a request met a fault before it was served")
+                self._transport.abort()
+        else:
+            self._unparsed, self._parsed_bytes = b"", 0
+            if self._idle_since is None and self._current is None and self._keep_alive:
+                self._go_on()
+        self._parsing = False
+        if len(self._unparsed) - self._parsed_bytes > HEAD_BYTES:
+            self._transport.pause_reading()
+
+    def _piece_end(self, data: bytes, start: int) -> int:
+        """Return where a piece of data ends that holds no part of a next request."""
+        request = self._incoming
+        if request is not None and request.body_bytes:
+            return start + request.body_bytes - self._body.size
+        before, self._last_bytes = self._last_bytes, b""
+        cut = (before + data[start : start + 3]).find(HEAD_END)
+        if cut >= 0:  # its first bytes came earlier
+            return start + cut + len(HEAD_END) - len(before)
+        at = data.find(HEAD_END, start, start + LINES_BYTES)
+        if at >= 0:
+            return at + len(HEAD_END)
+        end = min(len(data), start + LINES_BYTES)
+        self._last_bytes = (before + data[max(start, end - 3) : end])[-3:]
+        return end
+
+    def _receive(self, piece: bytes) -> None:
+        """Parse a piece and act on what it completes, within the bounds of a head and of a body."""
+        parser = self._parser
+        self._received_bytes += len(piece)
+        try:
+            parser.feed(piece)
+            if parser.in_message or parser.ended:
+                self._idle_since = None
+            if parser.head is not None:
+                self._receive_head(*parser.head)
+            for part in parser.parts:
+                if self._incoming is not None:
+                    self._body.add(part, self._incoming.body_bytes)
+            if parser.ended and self._incoming is not None:
+                self._receive_end(self._incoming)
+            elif self._received_bytes > HEAD_BYTES + 2 * self._body.size and parser.in_message:
+                text = "a request's line, headers or trailers pass 64 KiB"
+                raise HeadTooLarge(text, remedy="send what is long in the body")
+        except (Malformed, HeadTooLarge, BodyTooLarge, Overloaded) as error:
+            if not self._discarding:
+                self._refuse(error)
+
+    def _receive_head(self, head: Head, varying: dict[bytes, bytes], keep_alive: bool) -> None:
         """Route the request, or answer it before its body is read."""
+        self._received_requests += 1
         request = self._incoming = Request(head, self._client, varying)
         if (error := ambiguity(head)) is not None:
-            self._refuse(error)
-            return
+            raise error
         self._pipeline.prepare(head)
         first_data, self._first_data = self._first_data, None
         # a client of HTTP/1.0 would look for `connection: keep-alive` in the response; uvicorn does not send it either
@@ -176,40 +233,43 @@ class HttpProtocol(asyncio.Protocol):
         if first_data is not None and not self._is_last:
             self._heads.keep(head, varying, first_data)  # of an accepted request: strangers cannot fill the memory
         if head.version == "1.1" and head.headers.get(b"expect", b"").lower() == b"100-continue":
-            self._expects_continue = True
-            self._continue()
+            self._transport.write(CONTINUE)
 
-    def on_body(self, body: bytes) -> None:
-        """Add a part of the body, within the bounds."""
-        request = self._incoming
-        if request is None:
-            return
-        try:
-            self._body.add(body, request.body_bytes)
-        except (BodyTooLarge, Overloaded) as error:
-            self._refuse(error)
-
-    def on_message_complete(self) -> None:
-        """Serve the request, in its turn."""
-        request, self._incoming = self._incoming, None
-        if request is None:
-            return
-        self._in_message = self._expects_continue = False
+    def _receive_end(self, request: Request) -> None:
+        """Serve the request, which is complete."""
+        self._incoming = None
         self._received_bytes = 0
         if self._is_last or (request.body_bytes is None and not self._parser.keeps_alive):
             self._keep_alive = False
         request.body = self._body.complete(request.context)
-        if self._is_busy:
-            self._wait(request, None)
-        else:
-            self._begin(request)
+        self._begin(request)
 
-    # ---- requests
+    def _answer_early(self, request: Request, response: Response) -> None:
+        """Answer a request whose body is not read; the connection closes unless there is no body."""
+        self._incoming = None
+        if request.body_bytes != 0:
+            self._discarding = True
+        if self._discarding or self._is_last:
+            self._keep_alive = False
+        self._received_bytes = 0
+        self._respond_now(request, response)
 
-    @property
-    def _is_busy(self) -> bool:
-        """Whether a new request must wait for an earlier one, or until the client has read what was sent."""
-        return self._current is not None or self._writer.is_paused or len(self._waiting) > 0
+    def _refuse(self, error: InlayError) -> None:
+        """Answer the request being received with an error, and close the connection."""
+        parser = self._parser
+        request = self._incoming
+        if request is None:
+            varying = varying_of(parser.headers)
+            request = Request(Head(parser.verb, parser.target or b"/", parser.headers), self._client, varying)
+        if request.context.request_id == b"-":
+            request.context.request_id = request_id(request.varying.get(b"x-request-id"))
+        self._body.drop()
+        self._discarding = True
+        if isinstance(error, HeadTooLarge | Malformed):
+            self._discard_bytes = DISCARDED_HEAD_BYTES
+        self._answer_early(request, self._pipeline.error_response(request, error))
+
+    # ---- answering
 
     def _begin(self, request: Request) -> None:
         """Begin to answer a whole request."""
@@ -218,54 +278,6 @@ class HttpProtocol(asyncio.Protocol):
             self._pipeline.gather(request, self)
         else:
             self.serve(request)
-
-    def _wait(self, request: Request, response: Response | None) -> None:
-        """Queue a request, or its early response, after earlier ones; stop reading while many wait."""
-        self._waiting.append((request, response))
-        if len(self._waiting) >= MAX_PIPELINED:
-            self._transport.pause_reading()
-
-    # ---- parsing
-
-    def _parse(self, data: bytes) -> None:
-        """Parse data of requests, within the bounds of one head; keep what follows MAX_PIPELINED requests as bytes."""
-        start, many = 0, len(data) > PIECE_BYTES and data.count(b"\r\n\r\n") > MAX_PIPELINED
-        while start < len(data):
-            if self._transport.is_closing() or not (self._keep_alive or self._in_message):
-                self._discarding = True
-                return
-            if many and len(self._waiting) >= MAX_PIPELINED:
-                self._unparsed = data[start:] + self._unparsed
-                return
-            left = (self._incoming.body_bytes or 0) - self._body.size if self._incoming is not None else 0
-            end = start + (PIECE_BYTES if many else max(left, LINES_BYTES))
-            self._feed(data[start:end])
-            start = end
-
-    def _feed(self, data: bytes) -> None:
-        """Parse a piece; refuse a request with too many bytes outside its body."""
-        self._received_bytes += len(data)
-        try:
-            self._parser.feed(data)
-        except Malformed as error:
-            if self._keep_alive or self._in_message:
-                self._refuse(error)
-        except Exception:
-            log.exception("the parser's callback met a fault")
-            self._transport.abort()
-        if self._received_bytes > HEAD_BYTES + 2 * self._body.size and self._in_message and not self._closing:
-            text = "a request's line, headers or trailers pass 64 KiB"
-            self._refuse(HeadTooLarge(text, remedy="send what is long in the body"))
-
-    def _read_on(self) -> None:
-        """Parse the remaining data; resume reading unless MAX_PIPELINED requests wait or the client must read."""
-        if self._unparsed:
-            data, self._unparsed = self._unparsed, b""
-            self._parse(data)
-        if len(self._waiting) < MAX_PIPELINED and not self._writer.is_paused:
-            self._transport.resume_reading()
-
-    # ---- responses
 
     def serve(self, request: Request) -> None:
         """Serve a request in a task of its own."""
@@ -293,12 +305,10 @@ class HttpProtocol(asyncio.Protocol):
             response = in_pieces(response)
             self._pipeline.leaving(request)
             if response.stream is None:
-                self._writer.write(request, response, self._keep_alive or len(self._waiting) > 0)
+                self._writer.write(request, response, self._keep_alive)
             else:
-                if ends_with_connection(request, response):
-                    self._keep_alive = False
-                    self._drop_waiting()
-                await self._writer.stream(request, response, self._keep_alive or len(self._waiting) > 0)
+                self._keep_alive = self._keep_alive and not ends_with_connection(request, response)
+                await self._writer.stream(request, response, self._keep_alive)
             status = response.status
         except asyncio.CancelledError:
             if not request.disconnected:
@@ -319,98 +329,47 @@ class HttpProtocol(asyncio.Protocol):
             self._respond_now(request, response)
 
     def _respond_now(self, request: Request, response: Response) -> None:
-        self._write_and_finish(request, response)
-        self._done()
-
-    def _write_and_finish(self, request: Request, response: Response) -> None:
-        self._current, status = request, response.status
+        status = response.status
         if self._pipeline.stopping:
             self._keep_alive = False
         try:
-            self._writer.write(request, response, self._keep_alive or len(self._waiting) > 0)
+            self._writer.write(request, response, self._keep_alive)
         except ValueError:
             log.exception("a response broke off (x-request-id: %s)", request.context.request_id.decode())
             self._transport.abort()
             status = GONE
         self._pipeline.finish(request, status)
-
-    def _answer_early(self, request: Request, response: Response) -> None:
-        """Answer a request whose body is not read; the connection closes unless there is no body."""
-        self._incoming = None
-        if request.body_bytes != 0:
-            self._discarding = True
-        if self._discarding or self._is_last:
-            self._keep_alive = False
-        self._in_message = False
-        self._received_bytes = 0
-        if self._is_busy:
-            self._wait(request, response)
-        else:
-            self._respond_now(request, response)
-
-    def _refuse(self, error: InlayError) -> None:
-        """Answer the request being received with an error, and close the connection."""
-        parser = self._parser
-        request = self._incoming
-        if request is None:
-            varying = varying_of(parser.headers)
-            request = Request(Head(parser.verb, parser.target or b"/", parser.headers), self._client, varying)
-        if request.context.request_id == b"-":
-            request.context.request_id = request_id(request.varying.get(b"x-request-id"))
-        self._body.drop()
-        self._discarding = True
-        if isinstance(error, HeadTooLarge | Malformed):
-            self._discard_bytes = DISCARDED_HEAD_BYTES
-        self._answer_early(request, self._pipeline.error_response(request, error))
+        self._done()
 
     def _done(self) -> None:
         """End the current request."""
         self._current = self._task = None
         self._server_state.total_requests += 1
-        if not self._closing:
+        if self._closing:
+            return
+        if not self._keep_alive:
+            self._close()
+        elif not self._parsing:  # else the loop that parses goes on
             self._go_on()
 
     def _go_on(self) -> None:
-        """Begin the next request, or wait for one or until the client has read what was sent."""
-        while self._waiting:
-            if self._writer.is_paused:
-                return
-            request, response = self._waiting.popleft()
-            self._current = request  # requests that are parsed now wait for it
-            if len(self._waiting) < MAX_PIPELINED:
-                self._read_on()
-            if response is None:
-                self._begin(request)
-                return
-            self._write_and_finish(request, response)
-            self._current = None
-        if not self._keep_alive:
-            self._close()
-        elif self._expects_continue:
-            self._continue()
-        elif not self._in_message:
+        """Parse what came meanwhile, if the client has read what was sent; with nothing to do, be idle."""
+        if self._unparsed:
+            if not self._writer.is_paused:
+                self._transport.resume_reading()
+                self._parse()
+        elif not self._is_receiving:
             self._idle_since = self._loop.time()
 
     def _close(self) -> None:
         """Close; in stages if data was dropped, so that the client gets the response."""
         self._closing = True
-        if self._discarding:
+        if self._discarding or self._unparsed:
+            self._discarding = True
             seconds = LINGER_SECONDS if self._pipeline.stopping else self._settings.client_seconds
             close_in_stages(self._transport, self._loop, seconds, lambda: self._received_bytes)
         else:
             self._transport.close()
-
-    def _continue(self) -> None:
-        """Ask for the body of a request that expects it, once nothing else is being written."""
-        if self._current is None and not self._waiting:
-            self._expects_continue = False
-            self._transport.write(CONTINUE)
-
-    def _drop_waiting(self) -> None:
-        """End requests whose responses can no longer be sent."""
-        self._unparsed = b""
-        while self._waiting:
-            self._pipeline.finish(self._waiting.popleft()[0], GONE)
 
     # ---- the client's pace
 
@@ -432,7 +391,7 @@ class HttpProtocol(asyncio.Protocol):
             if self._pace.has_idled_too_long(self._idle_since, now):
                 self._transport.close()
                 return
-        elif self._in_message and self._current is None:
+        elif self._is_receiving and self._current is None:
             if self._pace.is_held_up(self._received_requests, self._received_bytes, now):
                 self._refuse(TooSlow("the request was not sent in time", remedy="send it faster, or in smaller parts"))
                 return

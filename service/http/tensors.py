@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from models.checkpoints.safetensors import LENGTH_BYTES, Entry, header_length, parse_header
 from models.positions.table import DTYPES
 from service.errors import Malformed
-from service.http.json_structure import check_structure
 
 MEMBERS = ("dtype", "shape", "data")
 SAFETENSORS = "application/vnd.safetensors"
@@ -71,12 +70,10 @@ def from_safetensors(body: bytes) -> dict[str, Any]:
 
     Raises:
         Malformed: the body is not safetensors.
-        TooLarge: the header holds more lists, members or values than this server reads.
     """
     try:
         begin = LENGTH_BYTES + header_length(body[:LENGTH_BYTES], len(body))
-        check_structure(text := body[LENGTH_BYTES:begin])
-        entries, metadata = parse_header(text, len(body) - begin)
+        entries, metadata = parse_header(body[LENGTH_BYTES:begin], len(body) - begin)
         data = memoryview(body)[begin:]
         return metadata | {name: _tensor(name, entry, data) for name, entry in entries.items()}
     except ValueError as error:

@@ -5,11 +5,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, TypeVarTuple
 
+from service.heavy.lane import run_beside
 from service.machine import available_cpus
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 INLINE_BYTES = 65536  # read, or numbers written, on the event loop: one to three milliseconds
+HEAVY_BYTES = 1 << 18  # larger bodies are read by the heavy process
 _threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
@@ -21,3 +23,14 @@ async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Argum
 async def inline_or_in_thread(size: int, convert: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return the function's result, computed off the event loop unless few bytes or numbers are involved."""
     return convert(*arguments) if size <= INLINE_BYTES else await in_thread(convert, *arguments)
+
+
+async def read_whole(body: bytes, read: Callable[[bytes, *Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return `read` of a body and the arguments; a large body is read by the heavy process.
+
+    Args:
+        read: a function of a module; what it returns is small, or arrays.
+    """
+    if len(body) > HEAVY_BYTES:
+        return await run_beside(read, body, *arguments)
+    return await inline_or_in_thread(len(body), read, body, *arguments)

@@ -148,10 +148,10 @@ def _score_seeds() -> list[bytes]:
 
 def _parameters(data: bytes, read: Any) -> None:
     kind = PARAMETERS[(data[:1] or b"\0")[0] % len(PARAMETERS)]
-    read(kind, data[1:])
+    read(data[1:], kind)
 
 
-def _query(kind: type[BaseModel], text: bytes) -> None:
+def _query(text: bytes, kind: type[BaseModel]) -> None:
     parsing.from_query(kind, Request(Head("GET", b"/?" + text, {})))
 
 
@@ -171,7 +171,7 @@ def _images(data: bytes) -> None:
 
 
 def _images_json(text: bytes) -> None:
-    fields = parsing.parse_json_fields(images.ImagesBody, text)
+    fields = parsing.parse_json_fields(text, images.ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     for index, value in enumerate(inputs):
         images.read_input(value, index)

@@ -55,18 +55,8 @@ class SentenceVector(OutputKind):
     pooled: bool = True
 
     def __init__(self, planning: Planning, name: str) -> None:
-        card, options = planning.card, planning.options
+        card, options, mode = planning.card, planning.options, _mode(planning)
         as_trained = options.pooling in (None, own_pooling(card))
-        mode = options.pooling or own_pooling(card)
-        if mode and HIDDEN not in card.outputs:
-            if options.pooling:
-                raise ConflictingFields(
-                    f"is {options.pooling}",
-                    field=("pooling",),
-                    allowed=f"{card.name} gives sentence vectors as they are",
-                    remedy="leave it out",
-                )
-            mode = None
         super().__init__(planning, name, HIDDEN if mode else POOLED)
         self.mode = self.row_pooling = mode
         self.completes = card.modules is not None and as_trained
@@ -140,6 +130,21 @@ class SentenceVector(OutputKind):
             )
         ranges = np.array([card.calibration.least, card.calibration.largest], np.float32)
         return np.ascontiguousarray(ranges[:, : self.recipe.width])
+
+
+def _mode(planning: Planning) -> str | None:
+    """Return how a request's hidden states are pooled; None: its graph does it."""
+    card, asked = planning.card, planning.options.pooling
+    if HIDDEN in card.outputs:
+        return asked or own_pooling(card)
+    if asked:
+        raise ConflictingFields(
+            f"is {asked}",
+            field=("pooling",),
+            allowed=f"{card.name} gives sentence vectors as they are",
+            remedy="leave it out",
+        )
+    return None
 
 
 def own_pooling(card: Card) -> str | None:

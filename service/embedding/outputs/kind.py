@@ -244,7 +244,6 @@ class Plan(NamedTuple):
         token_bytes: bytes of memory for each token.
         input_bytes: bytes of memory for each vector.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
-        checking: the kinds that check a request.
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
         reduces_in_thread: the `reduce` of a kind is too long for the event loop.
@@ -264,7 +263,6 @@ class Plan(NamedTuple):
     token_bytes: int
     input_bytes: int
     lookup: str | None
-    checking: tuple[OutputKind, ...]
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
     reduces_in_thread: bool

@@ -36,33 +36,27 @@ ROW_POOLINGS = {"first": "cls", "last": "lasttoken"}  # that take one row
 
 
 def planner(card: Card, engine: Engine, weights: Mapping[str, Any]) -> Planner:
-    """Return the function that makes the plans of a model and caches them."""
+    """Return the function that makes the plans of a model and keeps them.
+
+    It raises BadRequest if the model cannot serve the value of an option.
+    """
 
     @lru_cache(maxsize=256)
     def kept(options: EmbedOptions, spans: str) -> Plan:
-        return make(Planning(card, engine, weights, options, (), spans))
+        names = options.outputs or (POOLED if options.pooling else card.default_output,)
+        return _made(Planning(card, engine, weights, options, names, spans))
 
     def plan(options: EmbedOptions, spans: str) -> Plan:
-        if len(options.outputs) > 1:  # a key of the cache is as short as the model's list of outputs
+        if len(options.outputs) > 1:  # a caller may repeat them a million times, and plans are kept
             options = options._replace(outputs=tuple(dict.fromkeys(options.outputs)))
         return kept(options, spans)
 
     return plan
 
 
-def make(planning: Planning) -> Plan:
-    """Return the plan of a request.
-
-    Args:
-        planning: what the plan is made from; its `outputs` are filled here.
-
-    Raises:
-        BadRequest: the model cannot serve the value of an option.
-    """
+def _made(planning: Planning) -> Plan:
     card, options = planning.card, planning.options
     _check_values(card, options)
-    names = tuple(dict.fromkeys(options.outputs)) or (POOLED if options.pooling else card.default_output,)
-    planning = planning._replace(outputs=names)
     kinds = _kinds(planning)
     for kind in kinds:
         options = kind.as_read(options)
@@ -80,7 +74,6 @@ def make(planning: Planning) -> Plan:
         token_bytes=sum([kind.token_bytes for kind in kinds]),
         input_bytes=sum([kind.input_bytes for kind in kinds]),
         lookup=_lookup(card, kinds, typed) if whole else None,
-        checking=tuple([kind for kind in kinds if kind.checks]),
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
         reduces_in_thread=any([kind.reduces_in_thread for kind in kinds]),
@@ -91,17 +84,15 @@ def make(planning: Planning) -> Plan:
 
 
 def _kinds(planning: Planning) -> tuple[OutputKind, ...]:
-    classes = [_kind(planning, name) for name in planning.outputs]
+    classes: list[type[OutputKind]] = []
+    for name in planning.outputs:
+        made = next((kind for kind in KINDS if kind.makes(planning, name)), None)
+        if made is None:
+            allowed = f"it has {', '.join(planning.card.outputs)}"
+            raise UnknownValue(f"{planning.card.name} has no output {name[:40]!r}", allowed=allowed)
+        classes.append(made)
     _check_fields(planning, classes)
     return tuple([kind(planning, name) for kind, name in zip(classes, planning.outputs, strict=True)])
-
-
-def _kind(planning: Planning, name: str) -> type[OutputKind]:
-    card = planning.card
-    kind = next((kind for kind in KINDS if kind.makes(planning, name)), None)
-    if kind is None:
-        raise UnknownValue(f"{card.name} has no output {name[:40]!r}", allowed=f"it has {', '.join(card.outputs)}")
-    return kind
 
 
 def _check_values(card: Card, options: EmbedOptions) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from models.positions import learned
 from service.embedding.outputs.kind import ROW_OF_EACH, OutputKind, Plan, Planning
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Observer, Output
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -22,6 +22,7 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from service.embedding.model import Model, Models
+    from service.observability.metrics import Metrics
 
 RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once
 UNCOUNTED_BYTES = 1 << 16  # of the rows of one request, for which no memory is reserved
@@ -72,16 +73,16 @@ class RowLookup:
 
     Args:
         models: the loaded models.
-        observe: called after every run with its requests' contexts, model, tokens and the times of its stages.
+        metrics: what counts requests and the times of their stages.
         budget: of the memory of all requests; None: its own.
     """
 
     def __init__(
-        self, models: "Models", settings: Settings, observe: Observer, budget: MemoryBudget | None = None
+        self, models: "Models", settings: Settings, metrics: "Metrics", budget: MemoryBudget | None = None
     ) -> None:
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
         self._models = models
-        self._observe = observe
+        self._metrics = metrics
         self._settings = settings
         self._max_inputs = settings.max_inputs
         self._max_tokens = min(settings.max_request_tokens, settings.max_input_tokens or settings.max_request_tokens)
@@ -166,7 +167,7 @@ class RowLookup:
             return
         arrays, seconds = ran
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
-        self._observe([member.context for member in members], name, batch.tokens, times)
+        self._metrics.passes([member.context for member in members], name, batch.tokens, times)
         columns = list(zip(plan.names, arrays, strict=True))
         for number, context, lengths, tokens in members:
             if tokens > batch.uncounted and not self._reserved(batch, tokens, context):

@@ -34,9 +34,10 @@ class SparseVector(OutputKind):
 
     fields = ("max_active_dims",)
     sparse = finishes_in_thread = True
+    graph_output: str | None = SPARSE
 
     def __init__(self, planning: Planning, name: str) -> None:
-        super().__init__(planning, name, self._source())
+        super().__init__(planning, name, self.graph_output)
         card, self._most = planning.card, planning.options.max_active_dims
         if self._most is not None and self._most < 1:
             raise OutOfRange(f"is {self._most}", field=("max_active_dims",), allowed="send a whole number from 1")
@@ -49,9 +50,6 @@ class SparseVector(OutputKind):
     def makes(cls, planning: Planning, name: str) -> bool:
         """Return whether this is a sparse vector."""
         return name == SPARSE and name in planning.card.outputs
-
-    def _source(self) -> str | None:
-        return SPARSE
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
         """Return the values and their columns."""
@@ -80,6 +78,7 @@ class SparseLookup(SparseVector):
     """The sparse vector of a query, made of the weights of its ids in a table; no graph is run."""
 
     completes = True
+    graph_output = None
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name)
@@ -98,9 +97,6 @@ class SparseLookup(SparseVector):
         """Return whether the model looks up the vectors of such inputs."""
         sparse = planning.card.sparse
         return name == SPARSE and sparse is not None and sparse.looks_up(planning.options.input_type)
-
-    def _source(self) -> str | None:
-        return None
 
     def as_read(self, options: EmbedOptions) -> EmbedOptions:
         """Return the options without special tokens."""

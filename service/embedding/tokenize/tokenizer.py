@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, takewhile
@@ -14,7 +15,8 @@ from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
 from service.embedding.tokenize.offsets import own_tokens
 from service.embedding.tokenize.parts import LongText, Part, compared, longest_first, read, whole_characters
-from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
+from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
+from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
@@ -23,6 +25,7 @@ CHARACTER_BYTES = 1100  # of memory, most of which a token takes: 2 tokens a cha
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ class Tokenizer:
             raise StartError(f"{path} is not a tokenizer.json: {error}; export the model again") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._path, self.stamp = path, _stamp(path)
+        self._options = (max_characters, may_be_empty, segments, filling)
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
@@ -109,6 +114,10 @@ class Tokenizer:
         self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Load the same file in the heavy process, which keeps it."""
+        return _loaded, (self._path, self.stamp, self._options)
 
     def encode(self, texts: Mapping[int, Text], cut: Cut, limit: int | None = None) -> dict[int, Ids]:
         """Return the ids and segment ids of each text or pair, by its number in the request.
@@ -235,10 +244,10 @@ class Tokenizer:
         """Return every token of each text; nothing is cut.
 
         Raises:
-            LongText: the texts have more than `limit` characters.
+            LongText: the texts have more than a quarter of `limit` characters: each token is an object.
             TooLarge: all texts together have more than `most` tokens.
         """
-        if limit is not None and sum(map(len, texts)) > limit:
+        if limit is not None and sum(map(len, texts)) > limit // 4:
             raise LongText
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
@@ -326,20 +335,35 @@ class Tokenizer:
 async def beside(
     characters: int, budget: MemoryBudget, work: Callable[[*Arguments, int | None], Result], *arguments: *Arguments
 ) -> Result:
-    """Return what a method of a tokenizer returns.
+    """Return what a method of a tokenizer returns: in a thread, and what is too long for it by the heavy process.
 
     Args:
-        characters: of all texts; more than INLINE_CHARACTERS are read in a thread.
-        budget: where the memory is reserved that a long text takes.
-        work: its last argument is the `limit` of characters; what needs more is done again without, and reserved.
+        characters: of all texts; INLINE_CHARACTERS are read on the event loop.
+        budget: where the memory of a long text is reserved, if this process itself has to read it.
+        work: a method, or a function of a module; its last argument is the `limit` of characters.
     """
     if characters <= INLINE_CHARACTERS:
         return work(*arguments, None)
     try:
         return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
     except LongText:
-        with budget.held_for(CHARACTER_BYTES * characters):
-            return await asyncio.to_thread(work, *arguments, None)
+        with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
+            return await run_beside(work, *arguments, None)
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: Path, stamp: Stamp, options: tuple[Any, ...]) -> Tokenizer:
+    """Return the tokenizer of another process, for which this one reads texts."""
+    with suppress(OSError, StartError):  # it is gone
+        if (tokenizer := Tokenizer(path, *options)).stamp == stamp:
+            return tokenizer
+    raise Unavailable("the model's files were exchanged meanwhile", remedy="try again in a moment")
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return what changes when the file does."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _tokens(text: str, encoding: Any) -> list[Token]:

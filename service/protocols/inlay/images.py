@@ -123,7 +123,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
         return _read_form(request.header(b"content-type"), body)
     if media_type == SAFETENSORS:
         return read_safetensors(body)
-    fields = parse_json_fields(ImagesBody, body)
+    fields = parse_json_fields(body, ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     return [image for index, value in enumerate(inputs) for image in read_input(value, index)], fields
 

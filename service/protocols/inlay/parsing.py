@@ -10,11 +10,10 @@ from pydantic_core import from_json
 
 from service.errors import BadRequest, ConflictingFields, InvalidJson
 from service.http.formats import check_json
-from service.http.json_structure import check_structure
 from service.http.routes import Request
 from service.http.tensors import SAFETENSORS, from_safetensors
 from service.http.validation_errors import quoted, validated
-from service.http.worker_threads import INLINE_BYTES, in_thread, inline_or_in_thread
+from service.http.worker_threads import INLINE_BYTES, in_thread, read_whole
 
 MAX_FIELDS = 1000  # of a query string
 Model = TypeVar("Model", bound=BaseModel)
@@ -71,26 +70,25 @@ async def from_body(model: type[Model], request: Request) -> Model:
     Raises:
         Malformed, BadRequest, UnsupportedMedia: the body is invalid.
     """
-    parse: Callable[[type[Model], bytes], Model] = parse_safetensors
+    parse: Callable[[bytes, type[Model]], Model] = parse_safetensors
     if request.media_type != SAFETENSORS:
         check_json(request.headers.get(b"content-type"))
         parse = parse_json_fields
-    return await inline_or_in_thread(len(request.body), parse, model, request.body)
+    return await read_whole(request.body, parse, model)
 
 
-def parse_safetensors(model: type[Model], body: bytes) -> Model:
+def parse_safetensors(body: bytes, model: type[Model]) -> Model:
     """Return a safetensors body as a model; raise Malformed or BadRequest if it is invalid."""
     return validated(model, from_safetensors(body))
 
 
-def parse_json_fields(model: type[Model], body: bytes) -> Model:
+def parse_json_fields(body: bytes, model: type[Model]) -> Model:
     """Return a JSON body as a model without converting types: "5" is not a number.
 
     Raises:
         Malformed: the body is not JSON.
-        BadRequest: the body does not fit the model, or holds more lists, members or values than this server reads.
+        BadRequest: the body does not fit the model.
     """
-    check_structure(body)
     try:
         data: Any = from_json(body)  # unlike orjson it reads NaN and infinity, so that the field can be named
     except ValueError as error:

@@ -1,16 +1,19 @@
 """The positional methods of inlay.v1.Embedder, with the parameters of the HTTP routes."""
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
+from pydantic import BaseModel
 
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
 from service.errors import ConflictingFields
+from service.heavy.lane import run_beside
 from service.http.validation_errors import validated
+from service.http.worker_threads import INLINE_BYTES
 from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
@@ -20,6 +23,7 @@ from service.request_context import RequestContext
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
 FACTS_CHARACTERS = CHUNK_BYTES // 4  # UTF-8 takes four bytes for one at most
+Model = TypeVar("Model", bound=BaseModel)
 ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and grpc's own
 
 
@@ -35,7 +39,7 @@ class Positions:
         """Yield the facts and shapes of a table, then its bytes; raise InlayError if it cannot be made."""
         scheme = find_scheme(request.scheme, of_model=bool(request.model))
         make_call = call_maker(self._context, scheme, request.model)
-        parameters = validated(scheme.parameters, parameters_of(request), strict=True)
+        parameters = await _read(scheme.parameters, request)
         call = make_call(parameters)
         async for chunk in self.chunks(call, parameters.dtype, parameters.output, call_context):
             yield chunk
@@ -72,12 +76,11 @@ class Positions:
 
     async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
         """Return the rotated tensors; raise InlayError if they cannot be rotated."""
-        values = parameters_of(request)
         if request.model:
-            by_model = validated(ModelRotateParameters, values, strict=True)
+            by_model = await _read(ModelRotateParameters, request)
             call = rotate_by_model(find_model(self._context, request.model), by_model)
         else:
-            call = rotate(validated(RotateParameters, values, strict=True))
+            call = rotate(await _read(RotateParameters, request))
         table = await self._context.tables.run(call.table)
         outputs = typed_outputs(table, call.dtype)
         self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
@@ -112,6 +115,17 @@ class Positions:
                 for name, row in PRESETS.items()
             ]
         )
+
+
+async def _read(model: type[Model], request: Any) -> Model:
+    """Return the parameters of a request; those of a large one are read by the heavy process."""
+    if request.ByteSize() > INLINE_BYTES:
+        return await run_beside(_parameters, model, request)
+    return _parameters(model, request)
+
+
+def _parameters(model: type[Model], request: Any) -> Model:
+    return validated(model, parameters_of(request), strict=True)
 
 
 def parameters_of(request: Any) -> dict[str, Any]:

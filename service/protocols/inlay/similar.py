@@ -14,8 +14,9 @@ from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
 from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.context import ServiceContext
+from service.embedding.limits import check_inputs
 from service.embedding.word_table import TableComputations, WordTable, word_table
-from service.errors import BadRequest, ConflictingFields, MissingField
+from service.errors import BadRequest, ConflictingFields, MissingField, TooManyCharacters
 from service.http.formats import JSON
 from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
 from service.http.response import Response, json_response
@@ -28,6 +29,8 @@ from service.protocols.inlay.positions.responses import tensor_route
 from service.protocols.inlay.tags import MODELS
 
 MAX_TOP = 1000
+MAX_ITEMS, MAX_CHARACTERS = 1024, 65536  # of positive and negative; of all texts together
+MEAN_ROWS = 1024  # of a text's mean that are held at a time
 
 
 def _item(value: Any) -> int | str | NDArray[Any]:
@@ -107,6 +110,13 @@ def _check(parameters: SimilarParameters) -> None:
     if len(sent) != 1 or getattr(parameters, sent[0]) is None or parameters.positive == []:
         received = f"{' and '.join(sent) or 'none'} came"
         raise ConflictingFields(f"send one of token, text, vector and positive (with negative or without); {received}")
+    items = [*(parameters.positive or ()), *(parameters.negative or ())]
+    texts = [text for text in (parameters.token, parameters.text, *items) if isinstance(text, str)]
+    check_inputs(len(items), MAX_ITEMS, "entries of positive and negative")
+    if (characters := sum(map(len, texts))) > MAX_CHARACTERS:
+        raise TooManyCharacters(
+            f"the texts have {characters} characters", allowed=f"a search reads {MAX_CHARACTERS}", remedy="shorten them"
+        )
     if "normalize" in parameters.model_fields_set and not parameters.positive:
         raise ConflictingFields("is read with positive alone", field=("normalize",), remedy="leave it out")
 
@@ -137,8 +147,11 @@ def _vector(table: WordTable, item: int | str | NDArray[Any], field: str, ids: l
 
 
 def _mean(table: WordTable, ids: list[int]) -> Vector:
-    rows = floats(table.rows[np.array(ids, np.int64)], np.float64)
-    return np.asarray(rows.mean(axis=0))
+    total = np.zeros(table.rows.shape[1])
+    for start in range(0, len(ids), MEAN_ROWS):
+        rows = table.rows[np.array(ids[start : start + MEAN_ROWS], np.int64)]
+        total += floats(rows, np.float64).sum(axis=0)
+    return total / len(ids)
 
 
 def routes(context: ServiceContext) -> list[Route]:

@@ -22,6 +22,7 @@ from service.protocols.oip.messages import (
     DATATYPES,
     JSON_TYPES,
     SHOWN_CHARACTERS,
+    VERSION,
     Answer,
     Inference,
     InferParameters,
@@ -29,26 +30,12 @@ from service.protocols.oip.messages import (
     OutputForm,
     input_error,
 )
-from service.protocols.oip.metadata import VERSION
 
-MAX_LISTED = 1 << 20  # messages.elements of one tensor in JSON
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
 STRICT = ConfigDict(strict=True)
-
-
-class TensorDescription(BaseModel):
-    """The name, datatype and shape of a tensor."""
-
-    model_config = STRICT
-    name: str = Field(description="a string")
-    datatype: str = Field(
-        description="a string",
-        json_schema_extra={"enum": list(dict.fromkeys([*DATATYPES, *messages.OUTPUT_DATATYPES.values()]))},
-    )
-    shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
 
 
 class TensorParameters(BaseModel):
@@ -59,9 +46,13 @@ class TensorParameters(BaseModel):
     binary_data: bool | None = Field(None, description="true or false")
 
 
-class InferInput(TensorDescription):
+class InferInput(BaseModel):
     """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
+    model_config = STRICT
+    name: str = Field(description="a string")
+    datatype: str = Field(description="a string", json_schema_extra={"enum": list(DATATYPES)})
+    shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
     data: Any = Field(None, description="flat or nested as the shape says; BYTES as strings; FP16 and BF16 never")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
 
@@ -82,40 +73,6 @@ class InferRequest(BaseModel):
     outputs: list[SkipValidation[RequestedOutput]] | None = Field(None, description="a list of outputs")
     parameters: SkipValidation[InferParameters | None] = Field(None, description="an object")
     id: str | None = Field(None, description="a string, which the answer repeats")
-
-
-class InferResponse(BaseModel):
-    """The JSON of an inference response."""
-
-    model_name: str
-    model_version: str
-    id: str | None = None
-    parameters: dict[str, Any] | None = Field(
-        None, description=f"{messages.TRUNCATED}: numbers of the sequences that were cut, as in `0,3`"
-    )
-    outputs: list[InferInput]
-
-
-EXAMPLES = {
-    "padded_ids": {
-        "inputs": [
-            {"name": "input_ids", "datatype": "INT64", "shape": [2, 3], "data": [[5, 6, 7], [8, 9, 0]]},
-            {"name": "attention_mask", "datatype": "INT64", "shape": [2, 3], "data": [1, 1, 1, 1, 1, 0]},
-        ]
-    },
-    "flat_ids": {
-        "inputs": [
-            {"name": "input_ids", "datatype": "INT64", "shape": [5], "data": [5, 6, 7, 8, 9]},
-            {"name": "lengths", "datatype": "INT64", "shape": [2], "data": [3, 2]},
-        ],
-        "outputs": [{"name": "input_embeddings"}],
-    },
-    "texts": {
-        "id": "1",
-        "parameters": {"normalize": True},
-        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [2], "data": ["hello world", "hello"]}],
-    },
-}
 
 
 async def read(body: bytes, headers: Mapping[bytes, bytes]) -> Inference:

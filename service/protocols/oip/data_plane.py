@@ -2,28 +2,30 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter, time
 from typing import Any, Literal
 
+from models.artifacts.card import Card
 from service.context import ServiceContext
 from service.embedding.model import Model
+from service.embedding.ranking import reads_pairs, text_activation
+from service.embedding.requests import EmbedOptions
 from service.errors import InlayError, NotFound, Unsupported
-from service.protocols.oip import metadata
+from service.protocols.inlay.needs import reads_images
 from service.protocols.oip.infer import outputs_of, padded_bytes, request_of
-from service.protocols.oip.messages import SHOWN_CHARACTERS, Answer, Inference
-from service.protocols.oip.metadata import VERSION
+from service.protocols.oip.messages import SHOWN_CHARACTERS, VERSION, Answer, Inference
 from service.request_context import RequestContext
 from service.scheduling import deadlines
+from service.settings import Settings
 
 DURATIONS = "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"
 STAGES = "queue", "compute_input", "compute_infer"  # of DURATIONS: waiting, tokenisation, the engine
 Verb = Literal["load", "unload"]
-CHANGES: dict[Verb, tuple[str, set[str], str]] = {
-    "load": ("a load", set(), "models are served as they were exported to the store"),
-    "unload": ("an unload", {"unload_dependents"}, ""),  # no model here has any
-}
-"""How errors call each change of the repository, the parameters it takes, and what it is about others."""
+NAME = "inlay"
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
+TOKENS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+Document = dict[str, Any]
 
 
 class DataPlane:
@@ -37,13 +39,13 @@ class DataPlane:
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
-        self._statistics = defaultdict[str, dict[str, Any]](_no_statistics)
+        self._statistics = defaultdict[str, Document](_no_statistics)
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
         """Return the answer to a request, and count the request in the model's statistics."""
         card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
         try:
-            allowed = [tensor["name"] for tensor in metadata.input_tensors(card)]
+            allowed = [tensor["name"] for tensor in input_tensors(card)]
             request, places = request_of(card, inference, settings, allowed)
             if inference.parameters.timeout:
                 call = call.within(started + inference.parameters.timeout / 1e6)
@@ -65,6 +67,19 @@ class DataPlane:
             shown = version[:SHOWN_CHARACTERS]
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
         return model
+
+    def describe(self, method: str, name: str, version: str) -> Document:
+        """Return the answer to a method of gRPC that describes the server or a model, or to its route."""
+        documents: dict[str, Callable[[], Document]] = {
+            "ServerLive": lambda: {"live": True},
+            "ServerReady": lambda: {"ready": True},
+            "ServerMetadata": lambda: server_metadata(self.context.version, self.context.settings),
+            "ModelReady": lambda: {"name": self.model(name, version).card.name, "ready": True},
+            "ModelMetadata": lambda: model_metadata(self.model(name, version)),
+            "ModelConfig": lambda: model_config(self.model(name, version)),
+            "ModelStatistics": lambda: {"model_stats": self.statistics(name, version)},
+        }
+        return documents[method]()
 
     async def why_not_ready(self) -> InlayError | None:
         """Return the error that new requests would get; None if they are served."""
@@ -101,13 +116,9 @@ class DataPlane:
         """Return every model of the store by name, or only the loaded ones."""
         _check_repository(repository)
         states = await asyncio.to_thread(self.context.registry.states)
+        words = {True: "READY", False: "UNAVAILABLE"}
         return [
-            {
-                "name": state.name,
-                "version": VERSION,
-                "state": "READY" if state.ready else "UNAVAILABLE",
-                "reason": state.reason,
-            }
+            {"name": state.name, "version": VERSION, "state": words[state.ready], "reason": state.reason}
             for state in states
             if state.ready or not only_ready
         ]
@@ -118,24 +129,93 @@ class DataPlane:
         Raises:
             Unsupported: the operator has not allowed it, or parameters came.
         """
-        change, known, allowed = CHANGES[verb]
         _check_repository(repository)
         if self.context.settings.model_control != "explicit":
             remedy = "the operator switches it on with INLAY_MODEL_CONTROL=explicit"
             raise Unsupported("loading and unloading is off", remedy=remedy)
+        known, change, allowed = {"unload_dependents"}, "an unload", ""  # no model here has dependents
+        if verb == "load":
+            known, change, allowed = set(), "a load", "models are served as they were exported to the store"
         if unknown := min(parameters.keys() - known, default=None):
             received = f"parameter {unknown[:SHOWN_CHARACTERS]!r} of {change} is not supported"
             raise Unsupported(received, allowed=allowed, remedy="leave it out")
         await (self.context.registry.load if verb == "load" else self.context.registry.unload)(name)
 
 
-def _no_statistics() -> dict[str, Any]:
+def _no_statistics() -> Document:
     """Return Triton's `model_stats` of no requests: inference_count is of sequences, execution_count of requests."""
-    counts = {"last_inference": 0, "inference_count": 0, "execution_count": 0}
-    return {**counts, "inference_stats": {name: {"count": 0, "ns": 0} for name in DURATIONS}}
+    counts: Document = {"last_inference": 0, "inference_count": 0, "execution_count": 0}
+    unknown: Document = {"batch_stats": [], "memory_usage": []}  # batches are shared by all protocols
+    return {**counts, "inference_stats": {name: {"count": 0, "ns": 0} for name in DURATIONS}, **unknown}
 
 
 def _check_repository(name: str) -> None:
     if name:
         shown = name[:SHOWN_CHARACTERS]
         raise Unsupported(f"repository_name is {shown!r}", allowed="this server has one store", remedy="leave it out")
+
+
+# ---- what describes the server and its models, for JSON and protobuf alike
+
+
+def server_metadata(version: str, settings: Settings) -> Document:
+    """Return the server's metadata, with its extensions."""
+    repository = ["model_repository"] if settings.model_control == "explicit" else []
+    return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}
+
+
+def model_metadata(model: Model) -> Document:
+    """Return a model's metadata; -1 is any size. Ids are [B, T], with padding."""
+    inputs = [] if reads_images(model) else input_tensors(model.card)
+    described = {"name": model.card.name, "versions": [VERSION], "platform": NAME}
+    return {**described, "inputs": inputs, "outputs": _output_tensors(model)}
+
+
+def model_config(model: Model) -> Document:
+    """Return the part of Triton's model configuration that applies; batches form by load, so it has no batch sizes."""
+    card, described = model.card, model_metadata(model)
+    kind = "KIND_GPU" if model.engine.device == "cuda" else "KIND_CPU"
+    required = [] if card.tokenizer else ["input_ids"]
+    return {
+        "name": card.name,
+        "platform": "",
+        "backend": NAME,
+        "max_batch_size": 0,
+        "version_policy": {"latest": {"num_versions": 1}},
+        "input": [_configured(tensor) | {"optional": tensor["name"] not in required} for tensor in described["inputs"]],
+        "output": [_configured(tensor) for tensor in described["outputs"]],
+        "instance_group": [{"name": card.name, "kind": kind, "count": 1}],
+    }
+
+
+def input_tensors(card: Card) -> list[Document]:
+    """Return name, datatype and shape of each tensor of texts or token ids that a model takes."""
+    texts = {"text": [-1]} | ({"text_pair": [-1]} if reads_pairs(card) else {}) if card.tokenizer else {}
+    tokens = {name: [-1, -1] for name in TOKENS}
+    for extra in card.extras:
+        if extra.sent:
+            tokens[extra.name] = [-1, -1] if extra.columns == 1 else [-1, -1, extra.columns]
+    return _tensors("BYTES", texts) + _tensors("INT64", tokens)
+
+
+def _output_tensors(model: Model) -> list[Document]:
+    """Return name, datatype and shape of each tensor that a model returns, in FP32 by default."""
+    tensors, card = [], model.card
+    for name in card.outputs:
+        (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1
+        shape = [-1] if kind.sparse else [-1, width] if kind.pooled else [-1, -1, width]
+        tensors += _tensors("FP32", {name: shape})
+        if kind.sparse:
+            tensors += _tensors("INT32", {f"{name}_indices": [-1]}) + _tensors("INT64", {f"{name}_lengths": [-1]})
+    if text_activation(card):
+        tensors += _tensors("FP32", {"scores": [-1, card.known_width(card.classifier_output) or -1]})
+    return tensors + _tensors("INT64", {"lengths": [-1]})
+
+
+def _tensors(datatype: str, shapes: dict[str, list[int]]) -> list[Document]:
+    return [{"name": name, "datatype": datatype, "shape": shape} for name, shape in shapes.items()]
+
+
+def _configured(tensor: Document) -> Document:
+    kind = tensor["datatype"].replace("BYTES", "STRING")
+    return {"name": tensor["name"], "data_type": f"TYPE_{kind}", "dims": tensor["shape"]}

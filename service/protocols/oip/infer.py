@@ -1,36 +1,68 @@
 """Turns the tensors of a request into the core's request, and the core's result into tensors.
 
 A request may hold
-    input_ids        [B, T], padded on either side where attention_mask [B, T] says so, or flat [N] with lengths [B]
+    input_ids        [B, T], padded on either side where attention_mask [B, T] says so
     attention_mask, token_type_ids, position_ids and a family's extra inputs: shaped as input_ids (bbox: one axis more)
     text             BYTES [B] or [B, 1], UTF-8, instead of all of these
     text_pair        beside it, the second text of each pair, for models with labels; one text goes with each of many
-Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, [N, d] for flat ids, and for texts [B, T, d]
-padded with zeros on the right. `scores` [B, labels] of models with labels are their activated `class_logits`.
+Outputs are [B, d] where pooled; else [B, T, d] as padded as the ids came, and for texts padded with zeros on the right.
+`scores` [B, labels] of models with labels are their activated `class_logits`.
 `lengths` [B], rows of each, may be requested, and is always sent with rows of texts.
 Sparse vectors are three tensors: sparse_embedding [N], the values of all inputs; sparse_embedding_indices [N], their
 columns; sparse_embedding_lengths [B], how many of them each input has. Without `outputs` all three come.
+
+A padded row gives what its unpadded tokens give: tokens masked at either end never reach the model. A mask with holes
+goes to the model as it is, from its first to its last token.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.artifacts.card import Card
-from models.recipes.extra_inputs import Extra
 from service.embedding.limits import check_inputs
-from service.embedding.ranking import text_activation
+from service.embedding.ranking import ACTIVATIONS, text_activation
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
-from service.embedding.scores import ACTIVATIONS
-from service.errors import BadRequest, ConflictingFields, EmptyRequest, MissingField, OutOfRange, TooLarge, UnknownField
+from service.errors import (
+    BadRequest,
+    ConflictingFields,
+    EmptyInput,
+    EmptyRequest,
+    MissingField,
+    OutOfRange,
+    TooLarge,
+    UnknownField,
+)
+from service.protocols.inlay.inputs import LISTS
 from service.protocols.inlay.needs import has_row_per_token, is_sparse
 from service.protocols.oip.messages import SHOWN_CHARACTERS, Inference, InputTensor, OutputTensor, input_error
-from service.protocols.oip.padding import Places, placed, places_of, right_padded
 from service.settings import Settings
 
 Tensors = Mapping[str, InputTensor]
-BESIDE = ("token_type_ids", "position_ids")
+
+
+class Places(NamedTuple):
+    """The places of each sequence's tokens: from `starts` up to `stops` in the tensor, read row by row.
+
+    Args:
+        shape: shape of the client's tensor, (B, T).
+        padded: whether something is left out.
+        holes: whether a sequence has masked tokens between its own.
+    """
+
+    shape: tuple[int, ...]
+    starts: Int64s
+    stops: Int64s
+    padded: bool = False
+    holes: bool = False
+
+    @property
+    def slices(self) -> list[slice]:
+        """The tokens of each sequence."""
+        return list(map(slice, self.starts.tolist(), self.stops.tolist()))
 
 
 def request_of(
@@ -56,11 +88,10 @@ def request_of(
 def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Places | None) -> list[OutputTensor]:
     """Return the tensors of a result, in the order and shape that the request had."""
     left, activation = inference.parameters.truncation_direction == "left", text_activation(card)
-    made = [_tensors(output, _places(output, places), left) for output in result.outputs]
-    names = [output.name for output in inference.outputs] or [tensor.name for tensor in made[0]]
-    tensors = {tensor.name: tensor for output in made for tensor in output}
+    tensors = {tensor.name: tensor for output in result.outputs for tensor in _tensors(output, places, left)}
+    names = [output.name for output in inference.outputs] or list(tensors)
     if "lengths" in names:
-        lengths = [output.lengths for output in result.outputs if not output.pooled and output.indices is None]
+        lengths = [output.lengths for output in result.outputs if _is_padded(output)]
         tensors["lengths"] = _lengths("lengths", lengths[0] if lengths else result.lengths)
     if "scores" in names and activation:
         logits = tensors[card.classifier_output].array
@@ -75,41 +106,44 @@ def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
     Raises:
         TooLarge: padding makes them larger than this server sends.
     """
-    size = 0
-    for output in result.outputs:
-        if not output.pooled and output.indices is None:
-            shape = (_places(output, places) or right_padded(output.lengths)).shape
-            size += math.prod(shape) * output.rows.shape[1] * output.rows.itemsize
-    if size > most:
+    padded = [output for output in result.outputs if _is_padded(output)]
+    shapes = [(*_places(output, places).shape, output.rows.shape[1], output.rows.itemsize) for output in padded]
+    if (size := sum(map(math.prod, shapes))) > most:
         raise TooLarge(
             f"padded, the outputs are {size} bytes",
             allowed=f"this server answers with {most} at most",
-            remedy="send sequences of like length together, or flat ids",
+            remedy="send sequences of like length together",
         )
     return size
 
 
-def _places(output: Output, places: Places | None) -> Places | None:
-    """Return the places of an output's rows in the caller's tensors; None if it has no row for each token."""
-    return places if has_row_per_token(output.name) else None
+def _is_padded(output: Output) -> bool:
+    """Return whether an output has rows of each sequence that are padded to the longest."""
+    return not output.pooled and output.indices is None
 
 
-def _tensors(output: Output, places: Places | None, left: bool) -> list[OutputTensor]:
-    """Return the tensors to send of an output if the request names none.
+def _places(output: Output, places: Places | None) -> Places:
+    """Return the places of an output's rows: those of the caller's ids if it has a row for each token."""
+    return places if places and has_row_per_token(output.name) else right_padded(output.lengths)
+
+
+def _tensors(output: Output, places: Places | None, left: bool) -> Iterator[OutputTensor]:
+    """Yield the tensors to send of an output if the request names none.
 
     Args:
         left: whether truncation cut off the beginning.
     """
     rows, name = output.rows, output.name
     if output.indices is not None:
-        values, indices = OutputTensor(name, rows[:, 0]), OutputTensor(f"{name}_indices", output.indices)
-        return [values, indices, _lengths(f"{name}_lengths", output.lengths)]
-    if output.pooled:
-        return [OutputTensor(name, rows)]
-    if places:
-        return [OutputTensor(name, placed(rows, output.lengths, places, left))]
-    padded = placed(rows, output.lengths, right_padded(output.lengths), left)
-    return [OutputTensor(name, padded), _lengths("lengths", output.lengths)]
+        yield OutputTensor(name, rows[:, 0])
+        yield OutputTensor(f"{name}_indices", output.indices)
+        yield _lengths(f"{name}_lengths", output.lengths)
+    elif output.pooled:
+        yield OutputTensor(name, rows)
+    else:
+        yield OutputTensor(name, placed(rows, output.lengths, _places(output, places), left))
+        if places is None or not has_row_per_token(name):
+            yield _lengths("lengths", output.lengths)
 
 
 def _lengths(name: str, lengths: Sequence[int]) -> OutputTensor:
@@ -167,64 +201,105 @@ def _strings(tensor: InputTensor) -> list[str]:
 def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[Input], Places]:
     """Return each sequence's ids and extra inputs, without padding, and their places in the tensors."""
     ids = tensors["input_ids"]
-    shape, values = ids.shape, _integers(ids, ids.shape)
+    values = _integers(ids, ids.shape)
     if not len(values):
-        raise EmptyRequest(f"has shape {list(shape)}", field=("inputs", ids.name), remedy="send one token id at least")
+        received = f"has shape {list(ids.shape)}"
+        raise EmptyRequest(received, field=("inputs", ids.name), remedy="send one token id at least")
     if len(values) > settings.max_request_tokens:
         allowed = f"this server takes {settings.max_request_tokens} a request"
         raise input_error(TooLarge, ids.name, f"has {len(values)} elements", allowed)
-    mask = _mask(tensors["attention_mask"], shape) if "attention_mask" in tensors else None
-    places = places_of(shape, _sent_lengths(tensors.get("lengths")), mask)
-    check_inputs(len(places.starts), settings.max_inputs)  # before each is an object
-    sent = mask if card.mask_from == "pad_count" or places.holes else None
-    types, positions = [_integers(tensors[name], shape) if name in tensors else None for name in BESIDE]
-    extras = {extra.name: _extra(extra, tensors[extra.name], shape) for extra in card.extras if extra.name in tensors}
-    if sent is types is positions is None and not (extras or places.padded) and len(shape) == 2:
-        return [Ids(row) for row in values.reshape(shape)], places  # half the time of slicing
+    if len(ids.shape) != 2:
+        raise _wrong_shape(ids, "allowed: [B, T]")
+    check_inputs(ids.shape[0], settings.max_inputs)  # before each is an object
+    columns: dict[str, Any] = {
+        field: _integers(tensors[name], ids.shape) for name, field in LISTS.items() if name in tensors
+    }
+    places = places_of(ids.shape, _checked_mask(columns.get("mask")))
+    if card.mask_from != "pad_count" and not places.holes:
+        columns.pop("mask", None)
+    extras = {
+        extra.name: _integers(tensors[extra.name], ids.shape, extra.columns)
+        for extra in card.extras
+        if extra.name in tensors
+    }
+    if len(columns) == 1 and not (extras or places.padded):
+        return [Ids(row) for row in values.reshape(ids.shape)], places  # half the time of slicing
     return [
         Ids(
-            values[cut],
-            _part(sent, cut),
-            _part(types, cut),
-            _part(positions, cut),
-            {name: column[cut] for name, column in extras.items()} or None,
+            **{field: column[cut] for field, column in columns.items()},
+            extras={name: column[cut] for name, column in extras.items()} or None,
         )
         for cut in places.slices
     ], places
 
 
-def _part(column: Int64s | None, cut: slice) -> Int64s | None:
-    return None if column is None else column[cut]
-
-
-def _mask(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
-    mask = _integers(tensor, shape)
-    if (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
+def _checked_mask(mask: Int64s | None) -> Int64s | None:
+    if mask is not None and (mask.view(np.uint64) > 1).any():  # negative values wrap to huge ones
         odd = mask[int(np.argmax((mask < 0) | (mask > 1)))]
-        raise input_error(OutOfRange, tensor.name, f"holds {odd}", "allowed: 0 and 1")
+        raise OutOfRange(f"holds {odd}", field=("inputs", "attention_mask"), allowed="allowed: 0 and 1")
     return mask
 
 
-def _sent_lengths(tensor: InputTensor | None) -> Int64s | None:
-    if tensor is not None and len(tensor.shape) != 1:
-        raise _wrong_shape(tensor, "allowed: [B]")
-    return None if tensor is None else _integers(tensor, tensor.shape)
-
-
-def _integers(tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
-    """Return the numbers of a tensor, flat; raise BadRequest for another shape, or for texts."""
+def _integers(tensor: InputTensor, shape: tuple[int, ...], columns: int = 1) -> Int64s:
+    """Return the numbers of a tensor, one or several a token; raise BadRequest for another shape, or for texts."""
     if isinstance(tensor.values, list):
         raise input_error(BadRequest, tensor.name, f"has datatype {tensor.datatype}", "allowed: integers")
-    if tensor.shape != shape:
-        raise _wrong_shape(tensor, f"allowed: that of input_ids, {list(shape)}")
-    return tensor.values
-
-
-def _extra(extra: Extra, tensor: InputTensor, shape: tuple[int, ...]) -> Int64s:
-    if extra.columns == 1:
-        return _integers(tensor, shape)
-    return _integers(tensor, (*shape, extra.columns)).reshape(-1, extra.columns)
+    expected = shape if columns == 1 else (*shape, columns)
+    if tensor.shape != expected:
+        raise _wrong_shape(tensor, f"allowed: that of input_ids, {list(expected)}")
+    return tensor.values if columns == 1 else tensor.values.reshape(-1, columns)
 
 
 def _wrong_shape(tensor: InputTensor, allowed: str) -> BadRequest:
     return input_error(BadRequest, tensor.name, f"has shape {list(tensor.shape)}", allowed)
+
+
+# ---- padding
+
+
+def places_of(shape: tuple[int, ...], mask: Int64s | None) -> Places:
+    """Return the places of padded ids, without the masked tokens at either end of each sequence.
+
+    Args:
+        shape: (B, T).
+        mask: 0 and 1, flat; None: nothing is masked.
+
+    Raises:
+        EmptyInput: a row is all padding.
+    """
+    places = right_padded([shape[1]] * shape[0])
+    if mask is None or mask.all():
+        return places
+    real = np.flatnonzero(mask)
+    first, last = np.searchsorted(real, places.starts), np.searchsorted(real, places.stops)
+    if (empty := first == last).any():
+        field = ("inputs", "attention_mask", int(np.argmax(empty)))
+        raise EmptyInput("is all 0", field=field, remedy="leave the sequence out")
+    starts, stops = real[first], real[last - 1] + 1
+    return Places(shape, starts, stops, True, bool((stops - starts != last - first).any()))
+
+
+def right_padded(lengths: Sequence[int]) -> Places:
+    """Return the places of sequences padded on the right to the longest."""
+    widest = max(lengths)
+    starts = np.arange(len(lengths), dtype=np.int64) * widest
+    return Places((len(lengths), widest), starts, starts + np.array(lengths, np.int64))
+
+
+def placed(rows: NDArray[Any], lengths: Sequence[int], places: Places, left: bool) -> NDArray[Any]:
+    """Return rows at the places of their tokens, [B, T, d], with zeros elsewhere.
+
+    Args:
+        rows: [sum(lengths), d].
+        lengths: rows of each sequence: one a token, or fewer if it was truncated.
+        left: whether truncation cut off the beginning.
+    """
+    total = math.prod(places.shape)
+    if len(rows) < total:
+        counts = np.array(lengths, np.int64)
+        starts = places.stops - counts if left else places.starts
+        before = np.cumsum(counts) - counts
+        full = np.zeros((total, rows.shape[1]), rows.dtype)
+        full[np.repeat(starts - before, counts) + np.arange(len(rows))] = rows
+        rows = full
+    return rows.reshape(*places.shape, -1)

@@ -20,6 +20,7 @@ from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
 
+VERSION = "1"  # of every model
 TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
 UNSUPPORTED = ("classification", "shared_memory_region")  # parameters of tensors that must not be ignored
 MAX_STRINGS = 1 << 16  # BYTES elements of one tensor: each costs a Python object, and 4 bytes are enough for one

@@ -1,28 +1,22 @@
 """inference.GRPCInferenceService: the Open Inference Protocol over gRPC, with Triton's status codes."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any
+
+from google.protobuf.json_format import ParseDict
 
 from proto import open_inference_pb2 as pb
 from service.embedding import truncation
-from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired, Unsupported
+from service.errors import BadRequest, ConflictingFields, InlayError, ModelRequired
 from service.grpc.methods import Method, Service, serialize
 from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip import messages
-from service.protocols.oip.data_plane import DataPlane, Verb
+from service.protocols.oip.data_plane import DataPlane, Document, Verb
 from service.protocols.oip.errors import grpc_status, message_of
-from service.protocols.oip.messages import Answer, Inference, InputTensor, OutputForm
-from service.protocols.oip.metadata import VERSION, model_config, model_metadata, server_metadata
+from service.protocols.oip.messages import VERSION, Answer, Inference, InputTensor, OutputForm
 from service.request_context import RequestContext
 
-UNSUPPORTED = (
-    *[f"{kind}SharedMemory{verb}" for kind in ("System", "Cuda") for verb in ("Status", "Register", "Unregister")],
-    "TraceSetting",
-    "LogSettings",
-)
-"""The methods of Triton that this server does not have."""
 RAW, STREAMED = b"\x32", b"\x12"  # field 6 of a response, 2 of a stream's
-Document = dict[str, Any]
 
 
 def service(plane: DataPlane) -> Service:
@@ -46,23 +40,28 @@ def service(plane: DataPlane) -> Service:
     )
 
 
-def _method(name: str, document: Callable[[Any], Document | Awaitable[Document]], **options: Any) -> Method:
-    """Return a method whose answer has the fields of a document.
+def _method(name: str, handler: Callable[[Any], Awaitable[Document]], **options: Any) -> Method:
+    """Return a method whose answer has the fields of the document that a handler returns.
 
     Args:
-        document: returns it, for a request.
         options: further fields of Method.
     """
     answer = getattr(pb, f"{name}Response")
 
-    async def handler(request: Any, call: RequestContext) -> Any:
-        made = document(request)
-        return answer(**(made if isinstance(made, dict) else await made))
+    async def answered(request: Any, call: RequestContext) -> Any:
+        return ParseDict(await handler(request), answer(), ignore_unknown_fields=True)
 
-    return Method(name=name, request=getattr(pb, f"{name}Request"), handler=handler, **options)
+    return Method(name=name, request=getattr(pb, f"{name}Request"), handler=answered, **options)
 
 
 def _descriptions(plane: DataPlane) -> list[Method]:
+    def describing(method: str, **options: Any) -> Method:
+        async def handler(request: Any) -> Document:
+            document = plane.describe(method, getattr(request, "name", ""), getattr(request, "version", ""))
+            return {"config": document} if method == "ModelConfig" else document
+
+        return _method(method, handler, **options)
+
     async def ready(request: Any) -> Document:
         return {"ready": await plane.why_not_ready() is None}
 
@@ -73,21 +72,11 @@ def _descriptions(plane: DataPlane) -> list[Method]:
             return {"ready": False}
         return await ready(request)
 
-    def unsupported(method: str) -> Method:
-        def refuse(request: Any) -> NoReturn:
-            raise Unsupported(f"{method} is not supported by this server")
-
-        return _method(method, refuse)
-
     return [
-        _method("ServerLive", lambda request: {"live": True}, probe=True),
+        describing("ServerLive", probe=True),
         _method("ServerReady", ready, probe=True),
         _method("ModelReady", model_ready, probe=True),
-        _method("ServerMetadata", lambda request: server_metadata(plane.context.version, plane.context.settings)),
-        _method("ModelMetadata", lambda request: model_metadata(plane.model(request.name, request.version))),
-        _method("ModelConfig", lambda request: {"config": model_config(plane.model(request.name, request.version))}),
-        _method("ModelStatistics", lambda request: {"model_stats": plane.statistics(request.name, request.version)}),
-        *[unsupported(name) for name in UNSUPPORTED],
+        *map(describing, ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")),
     ]
 
 

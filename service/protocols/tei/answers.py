@@ -5,7 +5,6 @@ They are written in pieces, because a writer keeps the GIL for all that it is gi
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import orjson
@@ -21,17 +20,6 @@ from service.http.response import Response
 
 VALUES_PIECE = 8192  # values of sparse vectors whose JSON is made at a time: two milliseconds
 TOKENS_PIECE = 2048  # tokens written at a time: one millisecond of JSON, five of messages
-SPARSE_SCHEMA: dict[str, Any] = {
-    "type": "array",
-    "items": {
-        "type": "array",
-        "items": {
-            "type": "object",
-            "required": ["index", "value"],
-            "properties": {"index": {"type": "integer"}, "value": {"type": "number"}},
-        },
-    },
-}
 
 
 def sparse_json(result: EmbedResult) -> Response:

@@ -1,63 +1,151 @@
-"""The handlers of text-embeddings-inference's REST routes."""
+"""The operations of text-embeddings-inference, which gRPC shares, and the handlers of its REST routes.
 
-from collections.abc import Awaitable, Callable
+Operations raise WrongModelKind where a model does not do what they are for, and the errors of EmbeddingPipeline.embed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
-from numpy.typing import NDArray
 
+from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import ranking
-from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedResult, Input, Text
-from service.errors import MissingField, Spelling
-from service.http.formats import count_values, encoder
+from service.embedding.limits import check_characters
+from service.embedding.model import Model
+from service.embedding.outputs.kind import HIDDEN, POOLED
+from service.embedding.pooling import POOLINGS, normalize
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.tokenize.prompts import prompt_of
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Tokenizer, beside
+from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
+from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
-from service.http.response import Response, bytes_response, json_response
+from service.http.response import Response, bytes_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
+from service.machine import available_cpus
 from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
-from service.protocols.tei.operations import (
-    Operations,
-    pooled_output,
-    reading_of,
-    sparse_output,
-    token_output,
-)
-from service.protocols.tei.schemas import TokenVectorsBody, options_of
+from service.protocols.tei.schemas import TokenVectorsBody
+from service.registry.loading import BATCH_VALUES, encoder_tokens
+from service.request_context import RequestContext
 
 Vectors = TypeVar("Vectors", bound=TokenVectorsBody)
+Written = TypeVar("Written")
 DocumentsHandler = Callable[[Request, Any], Awaitable[Response]]
 MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body for a default model of vectors is /embed's
 NEITHER = "send texts, as TEI has them, or documents, as Cohere, Jina, vLLM and infinity have them"
 ACTIVATIONS: dict[str | None, ScoreActivation] = {"sigmoid": "sigmoid", "softmax": "softmax", "none": "identity"}
 """What `function_to_apply` makes of logits."""
+INPUT_LAYER = "input_embeddings"
+POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 render_ranking_problem = partial(render_problem, spelling=Spelling(fields={"inputs": "texts"}))
 
 
-class Handlers:
+class Operations:
+    """The operations of text-embeddings-inference over both protocols."""
+
+    def __init__(self, context: ServiceContext) -> None:
+        self.context, self.registry, self.settings = context, context.registry, context.settings
+        self.scorer = ranking.Scorer(context.embedder, context.budget, context.settings)
+
+    async def vectors(
+        self,
+        model: Model,
+        inputs: Sequence[Input],
+        options: EmbedOptions,
+        output_of: Callable[[Card], str],
+        call: RequestContext,
+    ) -> EmbedResult:
+        """Return the one output that `output_of` names for a model."""
+        options = options._replace(outputs=(output_of(model.card),))
+        return await self.context.embedder.embed(EmbedRequest(inputs, model.card.name, options), call)
+
+    async def tokens(
+        self,
+        model: Model,
+        texts: Sequence[str],
+        special_tokens: bool,
+        prompt_name: str | None,
+        written: Callable[[list[list[Token]]], Written],
+    ) -> Written:
+        """Return every token of each text after its prompt; offsets count from the prompt's beginning.
+
+        Args:
+            written: writes the tokens; a function of a module, which runs off the event loop where they are many.
+        """
+        tokenizer = tokenizer_of(model)
+        self.check_batch(len(texts), "inputs")
+        check_characters([Text(text) for text in texts], self.settings)
+        prompt, most = prompt_of(model.card, prompt_name), self.settings.max_request_tokens
+        texts, budget = [prompt + text for text in texts], self.context.budget
+        how = special_tokens, most, written
+        return await beside(sum(map(len, texts)), budget, _written, tokenizer, texts, *how)
+
+    async def texts(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+        """Return the text of each sequence of ids."""
+        tokenizer = tokenizer_of(model)
+        self.check_batch(len(sequences), "ids")
+        if sum(map(len, sequences)) <= INLINE_CHARACTERS:
+            return tokenizer.decode(sequences, skip_special_tokens)
+        return await asyncio.to_thread(tokenizer.decode, sequences, skip_special_tokens)
+
+    def describe(self, model: Model) -> dict[str, Any]:
+        """Return the document of /info about this server and a model."""
+        card, settings = model.card, self.settings
+        lengths = (settings.max_request_tokens, card.max_tokens, card.position.longest())
+        batch_tokens = max(1, BATCH_VALUES // card.hidden_size)
+        if HIDDEN in card.outputs:
+            batch_tokens = settings.max_batch_tokens or encoder_tokens(model.engine, model.choice)
+        return {
+            "model_id": card.source if "/" in card.source else card.name,
+            "model_sha": None,
+            "model_dtype": model.choice.precision if model.choice.engine == "openvino" else card.dtype,
+            "served_model_name": card.name,
+            "model_type": _model_type(model),
+            "max_concurrent_requests": settings.max_concurrent_requests,
+            "max_input_length": min([length for length in lengths if length is not None]),
+            "max_batch_tokens": batch_tokens,
+            "max_batch_requests": None,
+            "max_client_batch_size": settings.max_inputs,
+            "auto_truncate": settings.auto_truncate,
+            "tokenization_workers": available_cpus(),
+            "version": self.context.version,
+            "sha": None,
+            "docker_label": None,
+        }
+
+    def check_batch(self, size: int, name: str, *, besides: int = 0) -> None:
+        """Raise EmptyRequest for an empty list, TooLarge for one that with `besides` others exceeds the limit."""
+        most = self.settings.max_inputs - besides
+        if not size:
+            raise EmptyRequest(f"`{name}` cannot be empty", remedy="send one at least")
+        if size > most:
+            raise TooManyInputs(f"batch size {size} > maximum allowed batch size {most}", remedy=f"send fewer {name}")
+
+
+class Handlers(Operations):
     """Handlers of text-embeddings-inference's REST routes."""
 
     def __init__(self, context: ServiceContext, rerank_documents: DocumentsHandler) -> None:
-        self._registry, self._max_inputs = context.registry, context.settings.max_inputs
-        self._embedder, self._operations = context.embedder, Operations(context)
-        self._embed = EmbedHandler(context)
-        self._rerank_documents = rerank_documents
+        super().__init__(context)
+        self._embed, self._rerank_documents = EmbedHandler(context), rerank_documents
 
     async def by_kind(self, request: Request) -> Response:
         """Answer a body of /rerank, /similarity, /predict or /embed.
 
         text-embeddings-inference has one of these here, by the kind of its model; huggingface_hub sends all of them.
         """
-        body, default = request.body, self._registry.default
+        body, default = request.body, self.registry.default
         classifies = default is not None and needs.kind_of(default) != "embedding"
         if classifies or await inline_or_in_thread(len(body), _is_marked, body):
             return await (await read_json(request, self._handler))(request)
@@ -73,19 +161,19 @@ class Handlers:
         inputs, name = data.get("inputs"), data.get("model")
         if type(inputs) is dict and "source_sentence" in inputs:
             return self.similarity
-        model = self._registry.models.get(name) if type(name) is str else self._registry.default
+        model = self.registry.models.get(name) if type(name) is str else self.registry.default
         return self._embed if model is None or needs.kind_of(model) == "embedding" else self.predict
 
     def _vectors_body(self, body: bytes, model: type[Vectors]) -> tuple[Vectors, list[Input]]:
         fields = _body_of(body, model)
-        return fields, decode(fields.inputs, self._max_inputs)
+        return fields, decode(fields.inputs, self.settings.max_inputs)
 
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
         encode = encoder(request.headers.get(b"accept"))
         body, inputs = await read_json(request, self._vectors_body, schemas.AllVectorsBody)
-        model = self._registry.get(body.model)
-        result = await self._operations.embed(model, inputs, options_of(body), token_output, request.context)
+        model = self.registry.get(body.model)
+        result = await self.vectors(model, inputs, options_of(body), token_output, request.context)
         if body.normalize_tokens:
             result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
@@ -95,44 +183,39 @@ class Handlers:
     async def embed_sparse(self, request: Request) -> Response:
         """Return the non-zero values of each input's sparse vector."""
         body, inputs = await read_json(request, self._vectors_body, schemas.SparseBody)
-        self._operations.check_batch(len(inputs), "inputs")
+        self.check_batch(len(inputs), "inputs")
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
-        model = self._registry.get(body.model)
-        result = await self._operations.embed(model, inputs, options, sparse_output, request.context)
+        result = await self.vectors(self.registry.get(body.model), inputs, options, sparse_output, request.context)
         response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
         return self._timed(request, response, result)
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
         body, texts, parameters = await read_json(request, schemas.similarity_body)
-        model, options = self._registry.get(body.model), options_of(parameters)
-        self._operations.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
-        scores: NDArray[Any]
+        model, options, call = self.registry.get(body.model), options_of(parameters), request.context
+        self.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
         if needs.compares_tokens(model):
-            scores, result = await ranking.rank_by_maxsim(
-                self._embedder, model, texts.source_sentence, texts.sentences, request.context, options
-            )
+            pair = texts.source_sentence, texts.sentences
+            scores, result = await ranking.rank_by_maxsim(self.context.embedder, model, *pair, call, options)
         else:
-            inputs = [Text(texts.source_sentence), *map(Text, texts.sentences)]
-            options = options._replace(normalize=True)
-            result = await self._operations.embed(model, inputs, options, pooled_output, request.context)
-            scores = _cosines(result)
-        return self._timed(request, json_response(scores.astype(np.float32)), result)
+            inputs, options = map(Text, (texts.source_sentence, *texts.sentences)), options._replace(normalize=True)
+            result = await self.vectors(model, list(inputs), options, pooled_output, call)
+            source, *_ = rows = result.outputs[0].rows.astype(np.float64)
+            scores = rows[1:] @ source
+        return self._timed(request, array_response(scores.astype(np.float32), 0), result)
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
         body = await read_json(request, _body_of, schemas.TokenizeBody)
-        texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-        document = await self._operations.tokenize(
-            self._registry.get(body.model), texts, body.add_special_tokens, body.prompt_name, answers.tokens_json
-        )
-        return bytes_response(document, "application/json")
+        texts, model = [body.inputs] if isinstance(body.inputs, str) else body.inputs, self.registry.get(body.model)
+        how = body.add_special_tokens, body.prompt_name, answers.tokens_json
+        return bytes_response(await self.tokens(model, texts, *how), "application/json")
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""
         body, sequences = await read_json(request, _decode_body)
-        model = self._registry.get(body.model)
-        return json_response(await self._operations.decode(model, sequences, body.skip_special_tokens))
+        texts = await self.texts(self.registry.get(body.model), sequences, body.skip_special_tokens)
+        return array_response(texts, 0)
 
     async def predict(self, request: Request) -> Response:
         """Return the labels of each text or pair and their scores, the best first."""
@@ -140,41 +223,40 @@ class Handlers:
         inputs, parameters = body.inputs, body.parameters or schemas.PredictParameters()
         batch = isinstance(inputs, list) and isinstance(inputs[0], list)
         rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
-        self._operations.check_batch(len(rows), "inputs")
-        activation = ACTIVATIONS.get("none" if body.raw_scores else parameters.function_to_apply)
-        labelled = await self._operations.label(
-            self._registry.get(body.model), [Text(*row) for row in rows], options_of(body), activation, request.context
-        )
+        self.check_batch(len(rows), "inputs")
+        how = options_of(body), ACTIVATIONS.get("none" if body.raw_scores else parameters.function_to_apply)
+        texts, model = [Text(*row) for row in rows], self.registry.get(body.model)
+        labelled = await ranking.classify(self.context.embedder, model, texts, request.context, *how)
         predictions = await inline_or_in_thread(
             labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
         )
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
-        document = predictions if nested else predictions[0]
-        return self._timed(request, json_response(document), labelled.result)
+        return self._timed(request, array_response(predictions if nested else predictions[0], 0), labelled.result)
 
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
-        data = await read_json(request, parse_json)
-        if type(data) is dict and "texts" not in data:
-            if "documents" in data:
-                return await self._rerank_documents(request, data)
-            raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
         request.render_error = render_ranking_problem
-        body = await inline_or_in_thread(len(request.body), validated, schemas.RerankBody, data)
-        model, reading = self._registry.get(body.model), reading_of(options_of(body), body.raw_scores)
-        ranks = await self._operations.rank(model, body.query, body.texts, reading, request.context)
+        data, body = await read_json(request, _ranking_body)
+        if body is None:
+            return await self._rerank_documents(request, data)
+        self.check_batch(len(body.texts), "texts")
+        pairs, reading = [(body.query, text) for text in body.texts], reading_of(options_of(body), body.raw_scores)
+        ranks = await self.scorer.score(self.registry.get(body.model), pairs, request.context, reading)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return self._timed(request, json_response(best), ranks.result)
+        return self._timed(request, array_response(best, 0), ranks.result)
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
-        return json_response(self._operations.info(self._registry.get(query.model)).model_dump())
+        return array_response(self.describe(self.registry.get(query.model)), 0)
 
     def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
-        return response._replace(lines=timing_lines(result, self._registry, request.arrived))
+        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
+
+
+# ---- bodies
 
 
 def _is_marked(body: bytes) -> bool:
@@ -191,13 +273,97 @@ def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
     return fields, schemas.id_lists(fields.ids)
 
 
+def _ranking_body(body: bytes) -> tuple[Any, schemas.RerankBody | None]:
+    """Return the JSON of a body and, unless it has documents, its fields."""
+    data = parse_json(body)
+    if type(data) is not dict or "texts" in data:
+        return data, validated(schemas.RerankBody, data)
+    if "documents" not in data:
+        raise MissingField("is missing", field=("texts",), remedy=NEITHER, verbatim=True)
+    return data, None
+
+
+def options_of(
+    body: TokenVectorsBody | schemas.ComparisonParameters | schemas.PredictBody | schemas.RerankBody,
+) -> EmbedOptions:
+    """Return how the texts of a body are cut, and their prompt."""
+    return EmbedOptions(
+        truncate=body.truncate,
+        truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
+        prompt_name=getattr(body, "prompt_name", None),
+    )
+
+
+def reading_of(options: EmbedOptions, raw: bool) -> ranking.Reading:
+    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
+    return ranking.Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
+
+
 def _normalized(result: EmbedResult) -> EmbedResult:
     """Return the rows of a result's first output scaled to unit length."""
     output = result.outputs[0]
     return result._replace(outputs=(output._replace(rows=normalize(output.rows)),))
 
 
-def _cosines(result: EmbedResult) -> NDArray[np.float64]:
-    """Return the cosines of the first vector with the others, [n - 1]."""
-    source, *_ = rows = result.outputs[0].rows.astype(np.float64)
-    return np.asarray(rows[1:] @ source)
+# ---- what a model gives
+
+
+def _written(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    special_tokens: bool,
+    most: int,
+    written: Callable[[list[list[Token]]], Written],
+    limit: int | None,
+) -> Written:
+    return written(tokenizer.tokens(texts, special_tokens, most, limit))
+
+
+def tokenizer_of(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model; raise WrongModelKind if it has none."""
+    if model.tokenizer is None:
+        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer", allowed="it reads ids alone")
+    return model.tokenizer
+
+
+def _model_type(model: Model) -> dict[str, dict[str, Any]]:
+    kind, card = needs.kind_of(model), model.card
+    if kind == "embedding":
+        pooling = card.pooling.mode if card.pooling else "splade" if needs.sparse_output(card) else "none"
+        return {kind: {"pooling": POOLING_NAMES.get(pooling, pooling)}}
+    labels = {str(number): label for number, label in enumerate(needs.labels_of(model))}
+    return {kind: {"id2label": labels, "label2id": {label: int(number) for number, label in labels.items()}}}
+
+
+def pooled_output(card: Card) -> str:
+    """Return the name of the output that holds one vector per text; raise WrongModelKind if there is none."""
+    if POOLED in card.outputs:
+        return POOLED
+    raise WrongModelKind(
+        "Model is not an embedding model",
+        allowed=f"{card.name} has {', '.join(card.outputs)} and no sentence vector",
+        remedy=f"send a pooling ({', '.join(POOLINGS)}) to /embed"
+        if HIDDEN in card.outputs
+        else "ask /embed for these",
+    )
+
+
+def token_output(card: Card) -> str:
+    """Return the name of the output that holds one vector per token: the encoder's, else the input layer's.
+
+    Raises:
+        WrongModelKind: the model has neither.
+    """
+    for name in (HIDDEN, INPUT_LAYER):
+        if name in card.outputs:
+            return name
+    allowed = f"{card.name} gives {', '.join(card.outputs)} alone, by /embed"
+    raise WrongModelKind("Model has no token embeddings", allowed=allowed)
+
+
+def sparse_output(card: Card) -> str:
+    """Return the name of the output that holds a sparse vector per text; raise WrongModelKind if there is none."""
+    if name := needs.sparse_output(card):
+        return name
+    dense = f"{card.name} gives {'dense vectors' if POOLED in card.outputs else ', '.join(card.outputs)}, by /embed"
+    raise WrongModelKind("Model is not an embedding model with SPLADE pooling", remedy=dense)

@@ -26,13 +26,7 @@ from service.protocols.inlay import needs
 from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
-from service.protocols.tei.operations import (
-    Operations,
-    pooled_output,
-    reading_of,
-    sparse_output,
-    token_output,
-)
+from service.protocols.tei.handlers import Operations, pooled_output, reading_of, sparse_output, token_output
 from service.request_context import RequestContext
 
 DIRECTIONS: dict[int, Direction] = {
@@ -50,14 +44,14 @@ class Timed(NamedTuple):
     Args:
         message: without its metadata.
         result: result of the core.
-        seconds: since the request was taken up.
         entries: wire bytes of the message's first field, which are written apart from it.
+        seconds: since the request was taken up.
     """
 
     message: Any
     result: EmbedResult
-    seconds: float
     entries: bytes = b""
+    seconds: float = 0.0
 
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
@@ -112,11 +106,16 @@ def _methods(handlers: "Handlers") -> dict[str, list[Method]]:
     }
 
 
-def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[..., Any]) -> Method:
+def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[[Any, RequestContext], Any]) -> Method:
+    async def timed(request: Any, call: RequestContext) -> Timed:
+        started = perf_counter()
+        answer: Timed = await handler(request, call)
+        return answer._replace(seconds=perf_counter() - started)
+
     return Method(
         name=name,
         request=request,
-        handler=handler,
+        handler=timed,
         serialize=timed_response,
         admitted=True,
         initial_metadata=handlers.initial_metadata,
@@ -131,14 +130,11 @@ def _with_streams(*methods: Method) -> list[Method]:
     return [*methods, *streams]
 
 
-class Handlers:
+class Handlers(Operations):
     """Handlers of tei.v1; each serves the default model."""
 
-    def __init__(self, context: ServiceContext) -> None:
-        self._context, self._operations = context, Operations(context)
-
     def _model(self) -> Model:
-        registry = self._context.registry
+        registry = self.registry
         if registry.default is None:
             raise BadRequest(
                 "calls of tei.v1 name no model",
@@ -149,99 +145,92 @@ class Handlers:
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
         """Return the answer of /info."""
-        info = self._operations.info(self._model())
+        info = self.describe(self._model())
         names = {field.name for field in pb.InfoResponse.DESCRIPTOR.fields} - {"model_type"}
-        (kind,) = info.model_type
-        facts = {name: getattr(info, name) for name in names}
-        return pb.InfoResponse(**facts, model_type=f"MODEL_TYPE_{kind.upper()}")
+        (kind,) = info["model_type"]
+        return pb.InfoResponse(**{name: info[name] for name in names}, model_type=f"MODEL_TYPE_{kind.upper()}")
 
     async def embed(self, request: pb.EmbedRequest, call: RequestContext) -> Timed:
         """Return the vector of a text."""
-        started = perf_counter()
         options = _options(request)._replace(
             normalize=request.normalize if request.HasField("normalize") else True,
             dimensions=request.dimensions if request.HasField("dimensions") else None,
         )
-        result = await self._embedded(request, options, pooled_output, call)
-        return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result, perf_counter() - started)
+        result = await self._of_text(request, options, pooled_output, call)
+        return Timed(pb.EmbedResponse(embeddings=result.outputs[0].rows[0].tolist()), result)
 
     async def embed_all(self, request: pb.EmbedAllRequest, call: RequestContext) -> Timed:
         """Return the vectors of a text's tokens."""
-        started = perf_counter()
-        result = await self._embedded(request, _options(request), token_output, call)
-        entries = answers.token_embeddings(result.outputs[0].rows)
-        return Timed(pb.EmbedAllResponse(), result, perf_counter() - started, entries)
+        result = await self._of_text(request, _options(request), token_output, call)
+        return Timed(pb.EmbedAllResponse(), result, answers.token_embeddings(result.outputs[0].rows))
 
     async def embed_sparse(self, request: pb.EmbedSparseRequest, call: RequestContext) -> Timed:
         """Return the sparse vector of a text."""
-        started = perf_counter()
-        result = await self._embedded(request, _options(request), sparse_output, call)
+        result = await self._of_text(request, _options(request), sparse_output, call)
         cost = MESSAGE_COST * count_values(result)
-        message = await inline_or_in_thread(cost, answers.sparse_message, result)
-        return Timed(message, result, perf_counter() - started)
+        return Timed(await inline_or_in_thread(cost, answers.sparse_message, result), result)
 
-    async def _embedded(
+    async def _of_text(
         self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext
     ) -> EmbedResult:
         options = options._replace(prompt_name=_prompt_name(request))
-        return await self._operations.embed(self._model(), [Text(_text(request.inputs))], options, output_of, call)
+        return await self.vectors(self._model(), [Text(_text(request.inputs))], options, output_of, call)
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
-        return timing_metadata(answer.result, self._context.registry, perf_counter() - answer.seconds)
+        return timing_metadata(answer.result, self.registry, perf_counter() - answer.seconds)
 
     async def tokenize(self, request: pb.EncodeRequest, call: RequestContext) -> bytes:
         """Return the tokens of a text, as wire bytes."""
-        texts, special_tokens, prompt_name = [_text(request.inputs)], request.add_special_tokens, _prompt_name(request)
-        return await self._operations.tokenize(
-            self._model(), texts, special_tokens, prompt_name, answers.tokens_message
-        )
+        texts, how = [_text(request.inputs)], (request.add_special_tokens, _prompt_name(request))
+        return await self.tokens(self._model(), texts, *how, answers.tokens_message)
 
     async def decode(self, request: pb.DecodeRequest, call: RequestContext) -> pb.DecodeResponse:
         """Return the text of token ids."""
         if not request.ids:
             raise EmptyRequest("`ids` cannot be empty", remedy="send one at least")
-        (text,) = await self._operations.decode(self._model(), [list(request.ids)], request.skip_special_tokens)
+        (text,) = await self.texts(self._model(), [list(request.ids)], request.skip_special_tokens)
         return pb.DecodeResponse(text=text)
 
     async def predict(self, request: PredictRequest, call: RequestContext) -> Timed:
         """Return the labels of a text or pair with their scores, the best first."""
-        started, model = perf_counter(), self._model()
+        model = self._model()
         texts = [request.inputs] if isinstance(request, pb.PredictRequest) else list(request.inputs)
         if classifies(model.card) and not 1 <= len(texts) <= 2:
             allowed = "`inputs` must have a single or two elements"
             raise WrongShape(f"`inputs` has {len(texts)} elements", allowed=allowed)
         activation: ScoreActivation | None = "identity" if request.raw_scores else None
         inputs = [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else []
-        labelled = await self._operations.label(model, inputs, _options(request), activation, call)
+        embedder = self.context.embedder
+        labelled = await ranking.classify(embedder, model, inputs, call, _options(request), activation)
         best = [pb.Prediction(label=label, score=score) for label, score in labelled.best_first(0)]
-        return Timed(pb.PredictResponse(predictions=best), labelled.result, perf_counter() - started)
+        return Timed(pb.PredictResponse(predictions=best), labelled.result)
 
     async def rerank(self, request: pb.RerankRequest, call: RequestContext) -> Timed:
         """Return the texts' numbers and scores, the best first."""
-        started, model, texts = perf_counter(), self._ranking_model(), list(request.texts)
+        model, texts = self._ranking_model(), list(request.texts)
+        self.check_batch(len(texts), "texts")
         reading = reading_of(_options(request), request.raw_scores)
-        ranks = await self._operations.rank(model, request.query, texts, reading, call)
-        return _ranked(ranks, texts if request.return_text else None, started)
+        ranks = await self.scorer.score(model, [(request.query, text) for text in texts], call, reading)
+        return _ranked(ranks, texts if request.return_text else None)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
         """Rank the pairs of a stream; the first message says whether to return raw scores and texts.
 
         Each pair is cut as its own message says.
         """
-        started, model = perf_counter(), self._ranking_model()
-        settings, read, characters = self._context.settings, list[pb.RerankStreamRequest](), 0
+        model, read, characters = self._ranking_model(), list[pb.RerankStreamRequest](), 0
         async for request in requests:
             read.append(request)
-            self._operations.check_batch(len(read), "texts")
+            self.check_batch(len(read), "texts")
             characters += len(request.query) + len(request.text)
-            if characters > settings.max_request_characters:
-                raise limits.too_many_characters(characters, settings.max_request_characters)
-        self._operations.check_batch(len(read), "texts")
+            if characters > self.settings.max_request_characters:
+                raise limits.too_many_characters(characters, self.settings.max_request_characters)
+        self.check_batch(len(read), "texts")
         pairs = [(request.query, request.text) for request in read]
         readings = [reading_of(_options(request), read[0].raw_scores) for request in read]
-        ranks = await self._operations.scorer.score_each(model, pairs, call, readings)
-        return _ranked(ranks, [request.text for request in read] if read[0].return_text else None, started)
+        ranks = await self.scorer.score_each(model, pairs, call, readings)
+        return _ranked(ranks, [request.text for request in read] if read[0].return_text else None)
 
     def _ranking_model(self) -> Model:
         """Return the default model; raise WrongModelKind if it does not rank, before a stream is read."""
@@ -251,12 +240,12 @@ class Handlers:
         return model
 
 
-def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None, started: float) -> Timed:
+def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None) -> Timed:
     best = [
         pb.Rank(index=index, score=score, text=None if texts is None else texts[index])
         for index, score in ranks.best_first()
     ]
-    return Timed(pb.RerankResponse(ranks=best), ranks.result, perf_counter() - started)
+    return Timed(pb.RerankResponse(ranks=best), ranks.result)
 
 
 def timed_response(answer: Timed) -> bytes:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from service.embedding.requests import EmbedOptions
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
 from service.protocols.inlay.openapi_parts import schema
@@ -143,35 +142,10 @@ class RerankBody(StrictBody):
     model: ModelName = None
 
 
-class Prediction(BaseModel):
-    """One label and its score."""
-
-    score: float
-    label: str
-
-
-class Rank(BaseModel):
-    """One text of a ranking."""
-
-    index: int = Field(description="its number among the texts, from 0")
-    score: float
-    text: str | None = Field(None, description="with return_text")
-
-
 class InfoQuery(StrictBody):
     """The query of /info."""
 
     model: ModelName = None
-
-
-class TextToken(BaseModel):
-    """One token of a text."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None = Field(description="in UTF-8 bytes; null: a special token")
-    stop: int | None
 
 
 def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, ComparisonParameters]:
@@ -179,15 +153,6 @@ def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, Compari
     body = validated(SimilarityBody, parse_json(sent))
     texts = validated(ComparedTexts, body.inputs, ("inputs",))
     return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
-
-
-def options_of(body: TokenVectorsBody | ComparisonParameters | PredictBody | RerankBody) -> EmbedOptions:
-    """Return how the texts of a body are cut, and their prompt."""
-    return EmbedOptions(
-        truncate=body.truncate,
-        truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
-        prompt_name=getattr(body, "prompt_name", None),
-    )
 
 
 def id_lists(ids: Any) -> list[list[int]]:

@@ -13,12 +13,11 @@ import pytest
 from models.artifacts.export import export
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
-from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Cut, EmbedResult, Ids, Text
 from service.errors import DeadlineExceeded, EngineFailure
+from service.observability.metrics import Metrics
 from service.scheduling.batcher import SharedRun
 from service.scheduling.deadlines import within
-from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 from tests.served import serving_here
@@ -78,10 +77,7 @@ async def test_equal_texts_of_a_list_are_computed_once(make: Make, monkeypatch: 
 async def test_equal_texts_of_requests_at_once_run_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     joined: list[int] = []
     service = make()
-    settings = Settings(store=Path())
-    service.pipeline = EmbeddingPipeline(
-        service.registry, settings, count_joined=lambda model, inputs: joined.append(inputs)
-    )
+    monkeypatch.setattr(Metrics, "joined", lambda self, model, inputs: joined.append(inputs))
     alone = await embed(service, TEXT)
     engine = Watched(service.registry, monkeypatch)
     results = await asyncio.gather(*[embed(service, TEXT) for _ in range(20)])

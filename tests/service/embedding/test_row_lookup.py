@@ -13,6 +13,7 @@ from models.artifacts.export import export
 from service.embedding.outputs.rows import RUN_TOKENS, RowLookup
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Text
 from service.errors import InlayError
+from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.settings import Settings
 from tests.embed_requests import embed_request
@@ -30,11 +31,9 @@ class Both:
     def __init__(self, store: Path, **changes: Any) -> None:
         self.service = Service(store, **changes)
         self.observed: list[tuple[int, str, int]] = []
-        self.lookup = RowLookup(
-            self.service.registry,
-            Settings(store=store, device="cpu", **changes),
-            lambda contexts, model, tokens, times: self.observed.append((len(contexts), model, tokens)),
-        )
+        metrics = Metrics()
+        metrics.passes = lambda contexts, model, tokens, times: self.observed.append((len(contexts), model, tokens))  # type: ignore[method-assign]
+        self.lookup = RowLookup(self.service.registry, Settings(store=store, device="cpu", **changes), metrics)
 
     def answer(self, requests: list[EmbedRequest]) -> list[EmbedResult | None]:
         return self.lookup.answer([(request, RequestContext()) for request in requests])

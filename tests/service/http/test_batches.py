@@ -10,11 +10,11 @@ import pytest
 
 from service.errors import BadInput, InlayError, Overloaded
 from service.http import pipeline
-from service.http.access_log import AccessLog
 from service.http.cors import Cors
 from service.http.head_memory import REMEMBERED_HEAD_BYTES, REMEMBERED_HEADS
 from service.http.response import Response, bytes_response
 from service.http.routes import Handler, Request
+from service.observability.access_log import AccessLog
 from service.security.api_keys import Keys
 from tests.service.http.toy_server import MIB, Toy, connected, exchange, request, route, running, statuses, until
 

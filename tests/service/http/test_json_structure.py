@@ -4,10 +4,7 @@ import pytest
 
 from service.errors import TooLarge
 from service.http.json_structure import MAX_LISTS, MAX_MEMBERS, MAX_STRINGS, MAX_VALUES
-from service.http.tensors import from_safetensors
 from service.http.validation_errors import parse_json
-from service.protocols.inlay.embed_body import EmbedBody
-from service.protocols.inlay.parsing import parse_json_fields
 
 
 def listed(item: bytes, count: int) -> bytes:
@@ -49,13 +46,3 @@ def test_quote_behind_an_escaped_backslash_ends_its_string() -> None:
 def test_a_string_may_go_on_over_counted_pieces() -> None:
     text = b"[" * 1_000_000
     assert parse_json(b'["' + text + b'"]') == [text.decode()]
-
-
-def test_every_parser_of_json_refuses_too_many_parts() -> None:
-    body = listed(b"[]", MAX_LISTS)
-    with pytest.raises(TooLarge):
-        parse_json_fields(EmbedBody, body)
-    with pytest.raises(TooLarge):
-        from_safetensors(len(body).to_bytes(8, "little") + body)
-    with pytest.raises(TooLarge):
-        parse_json_fields(EmbedBody, b'{"inputs": ' + body + b"}")

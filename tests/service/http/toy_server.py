@@ -12,7 +12,6 @@ import uvicorn
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.http import asgi
-from service.http.access_log import AccessLog
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
 from service.http.head_memory import HeadMemory
@@ -24,6 +23,7 @@ from service.http.response import Response
 from service.http.router import Router
 from service.http.routes import Request, Route, RouteGroup
 from service.http.server import HttpProtocol
+from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.scheduling.admission import AdmissionController
 from service.security.api_keys import Keys

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from service.scheduling import fair_queue
 from service.scheduling.batcher import Batcher
 from service.scheduling.fair_queue import FairQueue, ItemTimes
 from tests.service.scheduling.simulation import Answer, Violation, Work, simulate
@@ -118,18 +119,6 @@ def knows_no_requests(queue: Works) -> None:
     queue.add = first_in_first_out  # type: ignore[method-assign]
 
 
-def forgets_the_oldest(queue: Works) -> None:
-    add = queue.add
-
-    def last_first(*how: Any) -> None:
-        add(*how)
-        requests = queue._callers[how[4].caller].requests
-        if how[4] in requests:
-            queue._callers[how[4].caller].requests = {how[4]: requests.pop(how[4]), **requests}
-
-    queue.add = last_first  # type: ignore[method-assign]
-
-
 class SwapsResults(Batching):
     """Answers neighbours with one another's results."""
 
@@ -164,7 +153,6 @@ BROKEN: dict[str, tuple[type[Batching], str]] = {
     "counts cancelled items": (with_queue(counts_cancelled_items), "a cost of"),
     "knows no callers": (with_queue(knows_no_callers), "ahead of another"),
     "knows no requests": (with_queue(knows_no_requests), "went before smaller requests"),
-    "forgets the oldest": (with_queue(forgets_the_oldest), "the oldest request of"),
     "swaps results": (SwapsResults, "got the answer"),
     "answers from an old model": (AnswersFromAnOldModel, "got the answer"),
     "stays idle": (StaysIdle, "nothing runs"),
@@ -174,6 +162,15 @@ BROKEN: dict[str, tuple[type[Batching], str]] = {
 @pytest.mark.parametrize("broken", sampled(BROKEN, 3))
 def test_finds_a_scheduler_that(broken: str) -> None:
     batcher_class, said = BROKEN[broken]
+    check_found(batcher_class, said)
+
+
+def test_finds_a_queue_whose_oldest_request_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fair_queue, "OLDEST_SHARE", 1e12)
+    check_found(Batching, "the oldest request of")
+
+
+def check_found(batcher_class: type[Batching], said: str) -> None:
     violations = (violation_of(seed, batcher_class) for seed in SEEDS)
     found = next((violation for violation in violations if violation), "")
     assert said in found.partition("\n")[0]

@@ -1,4 +1,4 @@
-"""GET {scheme}.png, .svg and .json: figures of tables as pictures or numbers, made one at a time and cached.
+"""GET {scheme}.png, .svg and .json: figures of tables as pictures or numbers, drawn by the heavy process and cached.
 
 `compare` names further tables for the same picture, as often as there is one: a preset, names with commas between, or
 parameters as an escaped query string. These replace those of the picture's own table. With scheme=NAME they stand
@@ -6,10 +6,9 @@ alone; with model=NAME they are those of a loaded model's encoding: compare=thet
 compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearned
 """
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -20,8 +19,11 @@ from models.plots import FIGURES, Subject, compose, document, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
 from models.plots.picture import Picture
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
-from service.embedding.position_tables import TableCall, Tables, as_bad_parameters
-from service.errors import Overloaded, UnknownValue
+from service.context import ServiceContext
+from service.embedding.limits import check_inputs
+from service.embedding.position_tables import TableCall, as_bad_parameters
+from service.errors import UnknownValue
+from service.heavy.lane import run_beside
 from service.http.formats import JSON
 from service.http.parameter_types import (
     MAX_TEXT,
@@ -40,17 +42,13 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.protocols.inlay.parsing import query_pairs, query_values
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource
 from service.protocols.inlay.positions.responses import REVALIDATE
-from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
-from service.scheduling.memory_budget import MemoryBudget
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme, call_maker
 
 PICTURE_TYPES = {"png": "image/png", "svg": "image/svg+xml"}
 DOCUMENT = "json"
 FIGURE_TYPES = {**PICTURE_TYPES, DOCUMENT: JSON}
 PLOTS = tuple(dict.fromkeys(plot for _, plot in FIGURES))
-MAX_WAITING = 16
-MAX_COMPARED_FIELDS = 100  # of one `compare`
-PIXEL_BYTES = 20  # of memory while a picture is drawn
-DOCUMENT_BYTES = 2**23  # of memory while a document is made
+MAX_COMPARED, MAX_COMPARED_FIELDS = 32, 100  # tables in one picture, parameters of one `compare`
 ONE_AXIS = ("rope", "sinusoidal", "learned")  # schemes whose positions are one a row
 FIGURE_NAMES = {"axial": "axial_rope", "sinusoidal-2d": "sinusoidal_grid"}  # where figures call a scheme otherwise
 USUAL_LENGTHS = {"length": 2048, "query_length": 64}
@@ -168,71 +166,35 @@ def _parse_plot(row: Scheme, values: Mapping[str, str], extension: str) -> tuple
     return parse_source(row, source), options
 
 
-class Plots:
-    """Makes one figure at a time and caches it among the tables.
+async def figure_response(
+    context: ServiceContext,
+    row: Scheme,
+    extension: str,
+    request: Request,
+    make_call: Callable[[Any], TableCall],
+    cache_control: str,
+) -> Response:
+    """Return a figure, drawn by the heavy process or cached; raise BadParameters if it cannot be drawn.
 
     Args:
-        model_calls: (row, model) -> the function that turns the row's parameters into a call.
+        extension: one of FIGURE_TYPES.
+        make_call: turns the row's parameters into a call.
     """
-
-    def __init__(self, tables: Tables, budget: MemoryBudget, model_calls: CallFinder) -> None:
-        self._tables, self._budget, self._model_calls = tables, budget, model_calls
-        self._turn = asyncio.Lock()
-        self._waiting = 0
-
-    async def respond(
-        self,
-        request: Request,
-        row: Scheme,
-        make_call: Callable[[Any], TableCall],
-        extension: str,
-        cache_control: str,
-    ) -> Response:
-        """Return a figure; raise BadParameters if it cannot be drawn, Overloaded if too many wait.
-
-        Args:
-            make_call: turns the row's parameters into a call.
-            extension: one of FIGURE_TYPES.
-        """
-        parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
-        first = Shown(make_call(parameters), options.label or _preset_name(parameters))
-        shown = [first, *_compared(request, row, make_call, self._model_calls)]
-        looks = options.model_dump(exclude={"compare"})
-        etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
-        if extension == DOCUMENT or any(table.of_model for table in shown):
-            cache_control = REVALIDATE  # another version may write the document otherwise, a model may be exchanged
-        headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
-        if request.holds(etag):
-            return Response((), headers, 304)
-        body = self._tables.cached(etag) or await self._draw_next(etag, shown, options, extension)
-        return Response((body,), (*headers, (b"content-type", FIGURE_TYPES[extension].encode())))
-
-    async def _draw_next(self, etag: str, shown: list[Shown], options: FigureOptions, extension: str) -> memoryview:
-        if self._waiting >= MAX_WAITING:
-            raise Overloaded(f"{self._waiting} figures are waiting to be drawn", remedy="try again soon")
-        self._waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self._waiting -= 1
-        drawing = asyncio.create_task(self._draw_once(etag, shown, options, extension))
-        drawing.add_done_callback(self._finish)
-        return await asyncio.shield(drawing)  # once begun it is finished, even if its client leaves
-
-    async def _draw_once(self, etag: str, shown: list[Shown], options: FigureOptions, extension: str) -> memoryview:
-        if (body := self._tables.cached(etag)) is None:
-            size = DOCUMENT_BYTES
-            if isinstance(options, PlotOptions):
-                size = PIXEL_BYTES * options.width * (options.height or options.width // 2)
-            with self._budget.held_for(size):
-                body = memoryview(await asyncio.to_thread(_draw, shown, options, extension))
-            self._tables.cache(etag, body)
-        return body
-
-    def _finish(self, drawing: "asyncio.Task[memoryview]") -> None:
-        self._turn.release()
-        if not drawing.cancelled():
-            drawing.exception()  # retrieved, even if its client has left
+    parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
+    first = Shown(make_call(parameters), options.label or _preset_name(parameters))
+    shown = [first, *_compared(request, row, make_call, partial(call_maker, context))]
+    looks = options.model_dump(exclude={"compare"})
+    etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
+    if extension == DOCUMENT or any(table.of_model for table in shown):
+        cache_control = REVALIDATE  # another version may write the document otherwise, a model may be exchanged
+    headers = ((b"etag", etag.encode()), (b"cache-control", cache_control.encode()))
+    if request.holds(etag):
+        return Response((), headers, 304)
+    body = context.tables.cached(etag)
+    if body is None:
+        body = memoryview(await run_beside(_draw, shown, options, extension))
+        context.tables.cache(etag, body)
+    return Response((body,), (*headers, (b"content-type", FIGURE_TYPES[extension].encode())))
 
 
 def _preset_name(parameters: TableOptions) -> str:
@@ -295,7 +257,10 @@ def _compared(
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
     sent = {name: value for name, value in pairs if name not in PlotOptions.model_fields}
-    for value in [value for name, value in pairs if name == "compare"]:
+    compared = [value for name, value in pairs if name == "compare"]
+    count = sum(1 if "=" in value else value.count(",") + 1 for value in compared)
+    check_inputs(count, MAX_COMPARED, "tables to compare")
+    for value in compared:
         if "=" in value:
             yield _other(row, make_call, model_calls, sent, value)
             continue

@@ -77,7 +77,7 @@ async def table_response(
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
-    etag = call.etag(form.media_type, form.dtype, form.output or "", str(form.base64))
+    etag = await tables.run(call.etag, form.media_type, form.dtype, form.output or "", str(form.base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:
         headers = (*headers, (b"cache-control", cache_control.encode()))

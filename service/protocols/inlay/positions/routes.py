@@ -1,6 +1,5 @@
 """The routes of positional encodings: /positions/... for any parameters, /models/{name}/... for a model."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -9,6 +8,7 @@ from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
+from service.heavy.lane import run_beside
 from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
@@ -23,9 +23,10 @@ from service.protocols.inlay.positions.parameters import (
 )
 from service.protocols.inlay.positions.plots import (
     DOCUMENT,
+    FIGURE_TYPES,
     PICTURE_TYPES,
     USUAL_LENGTHS,
-    Plots,
+    figure_response,
     is_drawable,
     parse_source,
     plot_schema,
@@ -57,14 +58,10 @@ HELD = Answer(description="The client's copy is current.")
 def routes(context: ServiceContext) -> list[Route]:
     """Return the routes that turn tensors, and those of every scheme."""
     rows = _tensor_routes(context)
-    model_calls = partial(call_maker, context)
-    pictures = Plots(context.tables, context.budget, model_calls)
-    documents = Plots(context.tables, context.budget, model_calls)  # they do not wait for pictures
     for row in (*SCHEMES.values(), *MODEL_SCHEMES.values()):
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
-            rows += [_plot_route(context, pictures, row, extension) for extension in PICTURE_TYPES]
-            rows.append(_plot_route(context, documents, row, DOCUMENT))
+            rows += [_plot_route(context, row, extension) for extension in FIGURE_TYPES]
         if "GET" in row.methods and row.name in GRAPHS:
             rows.append(_graph_route(context, row))
     return rows
@@ -144,10 +141,10 @@ def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
 # ---- pictures and graphs
 
 
-def _plot_route(context: ServiceContext, plots: Plots, row: Scheme, extension: str) -> Route:
+def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
     async def handler(request: Request) -> Response:
         make_call = _maker(context, row, request)
-        return await plots.respond(request, row, make_call, extension, _cache_control(row))
+        return await figure_response(context, row, extension, request, make_call, _cache_control(row))
 
     content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
@@ -176,7 +173,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         body = context.tables.cached(etag)
         if body is None:
             with as_bad_parameters():
-                body = memoryview(await asyncio.to_thread(graph, row.name, call.arguments))
+                body = memoryview(await run_beside(graph, row.name, call.arguments))
             context.tables.cache(etag, body)
         name = b'attachment; filename="%b.onnx"' % row.name.encode()
         return Response((body,), (*headers, (b"content-disposition", name), (b"content-type", OCTETS.encode())))

@@ -55,6 +55,8 @@ def test_text_is_the_mean_of_its_tokens(served: Served, table: Floats) -> None:
     ids = [WORDS.index(word) for word in ("hello", "world", "hello")]
     document = ask(served, text="hello world hello", measure="dot")
     check(document, table @ table[ids].mean(axis=0), ids, 10)
+    document = ask(served, text="hello " * 3000 + "world", measure="dot")  # more tokens than are read at a time
+    check(document, table @ (3000 * table[ids[0]] + table[ids[1]]) / 3001, ids, 10)
 
 
 def test_searches_a_vector_of_every_form(served: Served, table: Floats) -> None:
@@ -109,6 +111,9 @@ def test_searches_ids_without_a_tokenizer(served: Served) -> None:
         ({"vector": [0.0] * 32}, "length 0"),
         ({"positive": [1], "negative": [1]}, "length 0"),
         ({"positive": [None]}, "null is not an id, a text or a vector"),
+        ({"text": "a" * 65537}, "the texts have 65537 characters; a search reads 65536"),
+        ({"positive": ["a" * 32768] * 2, "negative": ["a"]}, "the texts have 65537 characters"),
+        ({"positive": [1] * 1025}, "1025 entries of positive and negative; this server takes 1024"),
         ({"token": 1, "measure": "manhattan"}, "one of cosine, dot, euclidean"),
         ({"token": 1, "top_k": 0}, "an integer from 1 to 1000 (how many tokens)"),
         ({"token": 1, "tok_k": 5}, 'did you mean "top_k"'),

@@ -126,7 +126,7 @@ JSON = st.recursive(
 @settings(max_examples=150, **OFFSET)  # type: ignore[arg-type]
 @given(
     st.sampled_from(["name", "datatype", "shape", "data", "parameters"]),
-    st.sampled_from(["input_ids", "attention_mask", "lengths", "text"]),
+    st.sampled_from(["input_ids", "attention_mask", "token_type_ids", "text"]),
     JSON,
 )
 def test_any_json_in_a_tensor_is_answered_or_rejected(served: Served, member: str, name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Tensors in and out: padding, flat ids, texts and options; each row equals that of its sequence alone."""
+"""Tensors in and out: padding, texts and options; each row equals that of its sequence alone."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from service.protocols.oip.padding import placed, places_of
+from service.protocols.oip.infer import placed, places_of
 from tests.oip_bodies import infer
 from tests.served import Served
 
@@ -68,20 +68,6 @@ def test_types_and_positions_lose_the_same_padding(served: Served) -> None:
         answer = served.post({"inputs": one, "outputs": "input_embeddings"}).json()
         expected = np.array(answer["outputs"]["input_embeddings"][0], np.float32)
         np.testing.assert_allclose(rows[index, -len(row) :], expected, rtol=1e-6, atol=1e-6)
-
-
-def test_flat_ids_give_the_same_rows_one_below_the_other(served: Served) -> None:
-    flat, lengths = np.concatenate(ROWS), [len(row) for row in ROWS]
-    inputs = [("input_ids", "INT64", flat), ("lengths", "INT64", lengths)]
-    tokens = infer(served.http, inputs, outputs=[{"name": "lengths"}, {"name": "last_hidden_state"}])
-    assert list(tokens) == ["lengths", "last_hidden_state"]
-    assert tokens["lengths"].tolist() == lengths
-    np.testing.assert_allclose(tokens["last_hidden_state"], np.concatenate(alone(served, **TOKENS)), **TOLERANCE)
-    np.testing.assert_allclose(infer(served.http, inputs)["sentence_embedding"], alone(served), **TOLERANCE)
-
-
-def test_flat_ids_without_lengths_are_one_sequence(served: Served) -> None:
-    assert infer(served.http, [("input_ids", "INT64", [5, 6, 7])], **TOKENS)["last_hidden_state"].shape == (3, 32)
 
 
 @pytest.mark.parametrize("datatype", ["INT64", "INT32", "UINT32", "UINT64"])
@@ -167,7 +153,7 @@ def test_unknown_parameters_are_ignored_as_triton_does(served: Served) -> None:
 @given(st.lists(st.lists(st.booleans(), min_size=5, max_size=5).filter(any), min_size=1, max_size=6))
 def test_rows_are_put_back_where_their_tokens_were(mask: list[list[bool]]) -> None:
     real = np.array(mask)
-    places = places_of(real.shape, None, real.reshape(-1).astype(np.int64))
+    places = places_of(real.shape, real.reshape(-1).astype(np.int64))
     kept = np.zeros(real.size, bool)
     for cut in places.slices:
         kept[cut] = True

@@ -27,7 +27,7 @@ def test_token_vectors_are_the_bytes_that_protobuf_writes(shape: tuple[int, int]
 @pytest.mark.parametrize("result", RESULTS)
 def test_entries_and_metadata_make_one_message(result: EmbedResult) -> None:
     rows = np.ones((2, 3), np.float32)
-    written = timed_response(Timed(pb.EmbedAllResponse(), result, 0.5, token_embeddings(rows)))
+    written = timed_response(Timed(pb.EmbedAllResponse(), result, token_embeddings(rows), 0.5))
     answer = pb.EmbedAllResponse.FromString(written)
     assert [list(token.embeddings) for token in answer.token_embeddings] == rows.tolist()
     assert answer.HasField("metadata")

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from models.artifacts import card as cards
 from service.embedding.tokenize.tokenizer import beside
 from service.errors import WrongModelKind
-from service.protocols.tei.operations import token_output
+from service.protocols.tei.handlers import token_output
 from tests.golden_cases import write_tokenizer
 from tests.served import Served, serving_here
 from tests.service.protocols.tei.conftest import PROMPTS

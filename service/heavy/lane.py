@@ -1,0 +1,264 @@
+"""Runs work whose cost is not known before it is done in a process beside the server, with a memory and a time limit.
+
+The server's own process keeps its interpreter lock and its memory: a body that becomes a gigabyte of lists, or a
+picture that takes a second, harms the caller who sent it alone. The process starts at the first need.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any, TypeVar, TypeVarTuple
+
+from service.errors import BodyTooLarge, InlayError, Overloaded, Unavailable
+from service.heavy import transfer
+from service.heavy.worker import OUT_OF_MEMORY
+from service.machine import available_cpus
+from service.request_context import CURRENT_CALL
+
+Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
+MAX_WAITING = 256  # tasks of all callers
+CALLER_SHARE = 4  # one caller may have this part of them waiting
+LEAST_SECONDS = 1.0  # a task is not ended sooner, even if its caller waits no longer: a start costs as much
+ENDED_BY_MEMORY = (OUT_OF_MEMORY, -signal.SIGKILL, -signal.SIGABRT)
+"""Exit codes of a process that wanted more memory: Python's, the system's (OOM) and that of libraries in C and Rust."""
+SINGLE_THREADS = {
+    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
+}
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A function, its arguments, and the future that its caller awaits."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    deadline: float | None
+    future: "Future[Any]" = field(default_factory=Future)
+
+
+class HeavyProcess:
+    """One process, started when a task needs it; used by one thread at a time.
+
+    Attributes:
+        ended: how often a limit ended it, or it died.
+    """
+
+    def __init__(self, memory_bytes: int, seconds: float) -> None:
+        self._memory_bytes, self._seconds = memory_bytes, seconds
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._at_work = threading.Lock()
+        self.ended = 0
+
+    def run(self, task: Task) -> Any:
+        """Return what the task's function returns, or raise what it raises.
+
+        Raises:
+            BodyTooLarge: it needs more memory than the process may have.
+            Unavailable: it takes too long, or the process cannot be started.
+        """
+        with self._at_work:
+            answer = self._answer(task)
+            while answer is None:  # it was idle, or had kept too much memory, and ended: the next one does it
+                answer = self._answer(task)
+        succeeded, result = answer
+        if not succeeded:
+            raise result
+        return result
+
+    def close(self) -> None:
+        """End the process now, whatever it does; a later task starts one again."""
+        if self._process is not None and self._channel is not None:
+            self._process.kill()
+            with self._at_work:
+                self._process.wait()
+                self._channel.close()
+
+    def _answer(self, task: Task) -> tuple[bool, Any] | None:
+        """Return whether the function succeeded, and its result or error; None if the process had ended before."""
+        channel, process = self._open()
+        size = 0
+        try:
+            size = transfer.send(channel, (task.function, task.arguments))
+            channel.settimeout(self._seconds_for(task))
+            answer: tuple[bool, Any] = transfer.receive(channel)
+            return answer
+        except TimeoutError:
+            process.kill()
+            process.wait()
+            raise self._gave_up(task, size, None) from None
+        except (EOFError, ConnectionError):
+            if code := process.wait():
+                raise self._gave_up(task, size, code) from None
+            return None
+
+    def _open(self) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+        """Return the process and the channel to it, started if there is none."""
+        if self._channel is not None and self._process is not None:
+            if self._process.poll() is None:
+                return self._channel, self._process
+            self._channel.close()
+        self._channel, other = socket.socketpair()
+        numbers = (other.fileno(), self._memory_bytes, os.getpid())
+        with other:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-m", "service.heavy.worker", *map(str, numbers)],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=(other.fileno(),),
+                    env={**os.environ, **SINGLE_THREADS, "PYTHONPATH": os.pathsep.join(sys.path)},
+                )
+            except OSError as error:
+                raise Unavailable(f"no process could be started for this ({error.strerror})") from error
+        return self._channel, self._process
+
+    def _seconds_for(self, task: Task) -> float:
+        if task.deadline is None:
+            return self._seconds
+        return max(LEAST_SECONDS, min(self._seconds, task.deadline - perf_counter()))
+
+    def _gave_up(self, task: Task, size: int, code: int | None) -> InlayError:
+        """Return the error for a task whose process ended with an exit code, or by the time limit (None)."""
+        self.ended += 1
+        log.warning(
+            "the heavy process was ended (%s) in %s of %d bytes",
+            "out of time" if code is None else f"exit code {code}",
+            task.function.__qualname__,
+            size,
+        )
+        if code in ENDED_BY_MEMORY:
+            return BodyTooLarge(
+                f"to read or compute this request of {size} bytes takes more memory than there is",
+                allowed=f"this server has {self._memory_bytes} bytes for it",
+                remedy="send less at a time, or have INLAY_HEAVY_MEMORY_BYTES raised",
+            )
+        if code is None:
+            return Unavailable(
+                f"to read or compute this request of {size} bytes takes more than {self._seconds:g} s",
+                remedy="send less at a time, or have INLAY_HEAVY_SECONDS raised",
+            )
+        return Unavailable(f"the process that worked on this request ended (exit code {code})")
+
+
+class HeavyLane:
+    """The processes, and the callers that wait for one. Callers take turns; the tasks of one keep their order.
+
+    Args:
+        processes: how many; 0: the same work in threads of this process, without limits.
+        memory_bytes: what a task may allocate.
+        seconds: how long a task may run.
+
+    Attributes:
+        processes: these processes.
+        waiting: tasks that wait.
+        tasks: tasks done.
+        seconds: seconds of these together.
+    """
+
+    def __init__(self, processes: int, memory_bytes: int, seconds: float) -> None:
+        self._threads = ThreadPoolExecutor(processes or available_cpus(), "heavy")
+        self.processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
+        self._free = list(self.processes)
+        self._lock = threading.Lock()
+        self._callers: dict[str, deque[Task]] = {}  # waiting tasks; first those of the caller whose turn it is
+        self.waiting = self.tasks = 0
+        self.seconds = 0.0
+
+    @property
+    def ended(self) -> int:
+        """How many processes a limit ended, or died."""
+        return sum(process.ended for process in self.processes)
+
+    async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Return the function's result.
+
+        Args:
+            function: a function of a module, which has no effects.
+            arguments: objects that can be pickled.
+
+        Raises:
+            Overloaded: too many tasks wait.
+            BodyTooLarge, Unavailable: a limit ended it.
+        """
+        call = CURRENT_CALL.get()
+        task = Task(function, arguments, call.deadline)
+        self._add(call.caller, task)
+        self._threads.submit(self._serve_next)
+        result: Result = await asyncio.wrap_future(task.future)
+        return result
+
+    def close(self) -> None:
+        """End the processes; a later task starts one again."""
+        for process in self.processes:
+            process.close()
+
+    def _add(self, caller: str, task: Task) -> None:
+        with self._lock:
+            tasks = self._callers.get(caller) or deque()
+            if self.waiting >= MAX_WAITING or len(tasks) >= MAX_WAITING // CALLER_SHARE:
+                raise Overloaded(f"{self.waiting} large requests wait, {len(tasks)} of them of this caller")
+            tasks.append(task)
+            self._callers[caller] = tasks
+            self.waiting += 1
+
+    def _next(self) -> Task:
+        """Return the first task of the caller whose turn it is, which is then the last to have one."""
+        with self._lock:
+            caller = next(iter(self._callers))
+            tasks = self._callers.pop(caller)
+            task = tasks.popleft()
+            if tasks:
+                self._callers[caller] = tasks
+            self.waiting -= 1
+            return task
+
+    def _serve_next(self) -> None:
+        task = self._next()
+        if not task.future.set_running_or_notify_cancel():
+            return  # its caller has left
+        process = self._free.pop() if self.processes else None
+        began = perf_counter()
+        try:
+            answer = process.run(task) if process else task.function(*task.arguments)
+        except InlayError as error:
+            task.future.set_exception(error.without_frames())
+        except Exception as error:
+            task.future.set_exception(error)
+        else:
+            task.future.set_result(answer)
+        with self._lock:
+            self.tasks += 1
+            self.seconds += perf_counter() - began
+            if process:
+                self._free.append(process)
+
+
+_lane = HeavyLane(0, sys.maxsize, 0)
+
+
+def use(lane: HeavyLane) -> None:
+    """Make this the lane of the whole process, as its threads are; until then the work is done in threads."""
+    global _lane
+    _lane = lane
+
+
+def has_processes() -> bool:
+    """Return whether the work is done in processes, within their memory."""
+    return bool(_lane.processes)
+
+
+async def run_beside(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+    """Return the function's result, computed by the lane of this process; see `HeavyLane.run`."""
+    return await _lane.run(function, *arguments)

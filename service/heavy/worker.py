@@ -1,0 +1,100 @@
+"""The heavy process: receives a function and its arguments, and sends the result back, one after the other.
+
+It ends when its parent does, when it was idle for a while, and when what it keeps has grown; the lane then starts
+another at the next need.
+"""
+
+import ctypes
+import gc
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from service import machine
+from service.errors import InlayError
+from service.heavy import transfer
+
+IDLE_SECONDS = 60.0  # without a task it ends, and gives its memory back
+KEPT_SHARE = 2  # it ends too when it keeps more than this part of its memory after a task
+NICENESS = 5  # what light callers wait for goes first where cores are few
+OUT_OF_MEMORY = 77  # exit code
+_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
+
+
+def serve(channel: socket.socket, memory_bytes: int) -> None:
+    """Run tasks until the parent ends, no task comes, or too much memory is kept."""
+    channel.settimeout(IDLE_SECONDS)
+    start_bytes = _data_bytes()
+    while True:
+        try:
+            _limit_memory(memory_bytes)
+            function, arguments = transfer.receive(channel)
+            answer: tuple[bool, Any] = True, function(*arguments)
+        except (EOFError, TimeoutError, ConnectionError):
+            return
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        except Exception as error:
+            if not isinstance(error, InlayError):
+                error.add_note(f"in the heavy process:\n{traceback.format_exc()}")
+            answer = False, error
+        function = arguments = None
+        _send(channel, answer)
+        answer = False, None
+        if _data_bytes() - start_bytes > memory_bytes // KEPT_SHARE:
+            gc.collect()
+            machine.trim_heaps()
+            if _data_bytes() - start_bytes > memory_bytes // KEPT_SHARE:
+                return
+
+
+def _send(channel: socket.socket, answer: tuple[bool, Any]) -> None:
+    """Send a result or an error; one that cannot be pickled as an error that says so."""
+    try:
+        transfer.send(channel, answer)
+    except (MemoryError, OSError):  # OSError: a file larger than allowed
+        os._exit(OUT_OF_MEMORY)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        transfer.send(channel, (False, RuntimeError(f"{answer[1]!r:.200} cannot be sent: {error}")))
+
+
+def _limit_memory(memory_bytes: int) -> None:
+    """Limit what the next task may allocate, besides what is allocated, and write."""
+    for limit, most in ((resource.RLIMIT_DATA, _data_bytes() + memory_bytes), (resource.RLIMIT_FSIZE, memory_bytes)):
+        hard = resource.getrlimit(limit)[1]
+        resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+def _data_bytes() -> int:
+    """Return the bytes of this process's data segments, which RLIMIT_DATA bounds; 0 outside Linux."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _stay_behind(parent: int) -> None:
+    """End with the parent, leave signals to it, take less of the processor, and be the first that the system kills."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+    if os.getppid() != parent:
+        sys.exit()
+    with suppress(OSError):
+        os.nice(NICENESS)
+
+
+if __name__ == "__main__":
+    channel_number, memory, parent_number = map(int, sys.argv[1:])
+    _stay_behind(parent_number)
+    serve(socket.socket(fileno=channel_number), memory)
