@@ -108,8 +108,10 @@ KINDS: dict[str, Callable[[], Any]] = {
 
 @cache
 def library_tokenizer(kind: str) -> Any:
-    """The tokenizer of a kind, of the library itself."""
-    return KINDS[kind]()
+    """The tokenizer of a kind, of the library itself, as it reads its file: scores are rounded there."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(KINDS[kind]().to_str())
 
 
 def write(kind: str, folder: Path) -> Path:
