@@ -75,7 +75,7 @@ def check_changed(folder: Path, card: Card) -> None:
     changed = {name: file for name, file in card.files.items() if known.get(name) != stamps[name]}
     check_hashes(folder, replace(card, files=changed, linked=None))
     if changed:
-        written = folder / f"{CHECKED_FILES}.{os.getpid()}"
+        written = folder.resolve().with_name(f".{folder.name}{CHECKED_FILES}-{os.getpid()}")  # seen by no scan of it
         with suppress(OSError):
             written.write_text(json.dumps(stamps), encoding="utf-8")
             written.replace(folder / CHECKED_FILES)

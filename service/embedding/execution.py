@@ -137,13 +137,12 @@ def _schedule(
         optional = model.card.types == "optional"
         for graphs, indices in _by_graphs(model.card, plan, parts) if optional else [(plan.typed, list(parts))]:
             for graph, outputs in graphs.items():
-                works, answered = _works(model, plan, graph, outputs, [parts[index] for index in indices], context)
+                works = [_work(model, plan, graph, outputs, parts[index], context.key_name) for index in indices]
                 costs = [work.packed.tokens for work in works]
                 futures = model.batchers[graph].submit(
                     works, costs, times, context.deadline, admitted, context.staggered
                 )
-                queued += [(index, futures[number]) for index, number in zip(indices, answered, strict=True)]
-                times.joined += len(answered) - len(works)
+                queued += zip(indices, futures, strict=True)
     except BaseException:
         _drop(queued)
         raise
@@ -163,36 +162,21 @@ def _by_graphs(card: Card, plan: Plan, parts: Parts) -> list[tuple[Graphs, Seque
     return groups
 
 
-def _works(
-    model: Model,
-    plan: Plan,
-    graph: str,
-    outputs: tuple[str, ...],
-    parts: Sequence[Packed | Pixels],
-    context: RequestContext,
-) -> tuple[list[Work[Any]], Sequence[int]]:
-    """Return the works of some parts on one graph, equal ones once, and the number of each part's work.
+def _work(
+    model: Model, plan: Plan, graph: str, outputs: tuple[str, ...], part: Packed | Pixels, key_name: str
+) -> Work[Any]:
+    """Return the work of one part on one graph.
 
-    A work shares its run with equal ones in flight, over whatever protocol they came. With API keys only works of the
-    same key share one, so that no time tells a caller what another one sends.
+    It shares its run with equal ones in flight, over whatever protocol they came. With API keys only works of the same
+    key share one, so that no time tells a caller what another one sends.
     """
-    works: list[Work[Any]] = []
-    places: dict[Hashable, int] = {}
-    answered: list[int] = []
-    for part in parts:
-        if plan.whole or not isinstance(part, Packed):  # rows of a table cost less than the comparison
-            answered.append(len(works))
-            works.append(Work(part, outputs))
-            continue
-        ids, positions, types, mask, _, extras = part
-        arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
-        digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
-        key = context.key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest
-        if key not in places:
-            places[key] = len(works)
-            works.append(Work(part, outputs, model.shared_runs.setdefault(key, SharedRun())))
-        answered.append(places[key])
-    return works, answered
+    if plan.whole or not isinstance(part, Packed):  # rows of a table cost less than the comparison
+        return Work(part, outputs)
+    ids, positions, types, mask, _, extras = part
+    arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
+    digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
+    key = key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest
+    return Work(part, outputs, model.shared_runs.setdefault(key, SharedRun()))
 
 
 def _drop(queued: Queued) -> None:

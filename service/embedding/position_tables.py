@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -36,8 +35,6 @@ ITEM_SIZES: dict[str, int] = {name: np.dtype(dtype).itemsize for name, dtype in 
     "int64": 8,
     "bool": 1,
 }
-Block = tuple[int, Callable[[], memoryview]]
-"""Some bytes of a file: the number of values behind them, and what computes them."""
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -68,11 +65,6 @@ class TypedOutput:
     def block_rows(self) -> int:
         """The number of rows computed at a time."""
         return max(1, BLOCK_VALUES // self.output.width)
-
-    def bounds(self) -> Iterator[tuple[int, int]]:
-        """Yield the first row of each block and the row after its last."""
-        for first in range(0, self.output.count, self.block_rows):
-            yield first, min(first + self.block_rows, self.output.count)
 
     def rows(self, first: int, last: int) -> NDArray[Any]:
         """Return rows [first, last) in the dtype, C-contiguous; a float out of its range becomes infinite."""
@@ -113,18 +105,6 @@ class TableFile:
     def size(self) -> int:
         """The bytes of the file."""
         return len(self.header) + sum(output.size for output in self.outputs)
-
-    def blocks(self) -> Iterator[Block]:
-        """Yield the computations of the bytes, in order."""
-        if self.header:
-            yield 0, lambda: memoryview(self.header)
-        for output in self.outputs:
-            for first, last in output.bounds():
-                yield (last - first) * output.output.width, partial(_bytes, output, first, last)
-
-
-def _bytes(output: TypedOutput, first: int, last: int) -> memoryview:
-    return little_endian(output.rows(first, last))
 
 
 class Tables:
@@ -195,7 +175,7 @@ class Tables:
         if file.size <= self._largest and self._reserved(file.size, call):
             return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
-        return self._compute(file.blocks())
+        return self._compute(file)
 
     def _reserved(self, size: int, call: Call) -> bool:
         try:
@@ -204,24 +184,23 @@ class Tables:
             return False
         return True
 
-    async def blocks(self, output: TypedOutput) -> AsyncIterator[tuple[int, NDArray[Any]]]:
-        """Yield the first row and the rows of each block of an output."""
-        for first, last in output.bounds():
-            values = (last - first) * output.output.width
-            yield first, await self._computed(values, partial(output.rows, first, last))
+    async def blocks(self, output: TypedOutput) -> AsyncGenerator[tuple[int, NDArray[Any]], None]:
+        """Yield the first row and the rows of each block of an output; blocks of many values are made in a thread."""
+        for first in range(0, output.output.count, output.block_rows):
+            last = min(first + output.block_rows, output.output.count)
+            inline = (last - first) * output.output.width <= INLINE_VALUES
+            yield first, output.rows(first, last) if inline else await self.run(output.rows, first, last)
 
-    async def _compute(self, blocks: Iterator[Block]) -> AsyncGenerator[memoryview, None]:
-        for values, compute in blocks:
-            yield await self._computed(values, compute)
-
-    async def _computed(self, values: int, compute: Callable[[], Result]) -> Result:
-        """Return what a function computes; it runs in a thread if it gives many values."""
-        return compute() if values <= INLINE_VALUES else await self.run(compute)
+    async def _compute(self, file: TableFile) -> AsyncGenerator[memoryview, None]:
+        yield memoryview(file.header)
+        for output in file.outputs:
+            async for _, rows in self.blocks(output):
+                yield little_endian(rows)
 
     async def _fill(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
         """Yield a whole file and cache it, unless the client leaves."""
         body, at = memoryview(bytearray(file.size)), 0
-        async with aclosing(self._compute(file.blocks())) as computed:
+        async with aclosing(self._compute(file)) as computed:
             async for block in computed:
                 body[at : at + len(block)] = block
                 at += len(block)

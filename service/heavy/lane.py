@@ -245,13 +245,13 @@ class HeavyLane:
                 self._free.append(process)
 
 
-_lane = HeavyLane(0, sys.maxsize, 0)
+current = HeavyLane(0, sys.maxsize, 0)  # the lane of this process: threads, until a service sets its own
 
 
 def use(lane: HeavyLane) -> None:
-    """Make this the lane of the whole process, as its threads are; until then the work is done in threads."""
-    global _lane
-    _lane = lane
+    """Make this the lane of the whole process."""
+    global current
+    current = lane
 
 
 def has_processes() -> bool:
@@ -261,4 +261,4 @@ def has_processes() -> bool:
 
 async def run_beside(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return the function's result, computed by the lane of this process; see `HeavyLane.run`."""
-    return await _lane.run(function, *arguments)
+    return await current.run(function, *arguments)

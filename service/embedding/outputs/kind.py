@@ -216,7 +216,8 @@ class OutputKind:
             lengths = (1,) * len(job.lengths)
         else:
             lengths = tuple(map(len, arrays)) if len(arrays) == len(job.lengths) else job.lengths
-        return Output(self.name, np.ascontiguousarray(cast(rows, self.dtype)), lengths, self.pooled)
+        rows = np.ascontiguousarray(rows if self.dtype == "float32" else cast(rows, self.dtype))
+        return Output(self.name, rows, lengths, self.pooled)
 
     def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the rows of all inputs as the options want them, before they are cast."""

@@ -21,7 +21,7 @@ from service.embedding.tokenize.packing import Rows
 class MultiVector(OutputKind):
     """A vector for each token of a text, except tokens that are left out."""
 
-    prepares = completes = True
+    prepares = completes = reduces_in_thread = True
     held_rows = 4096  # of hidden states that wait for others, so that one run makes the vectors of several texts
 
     def __init__(self, planning: Planning, name: str) -> None:

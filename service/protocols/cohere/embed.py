@@ -39,9 +39,9 @@ from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import EMBED
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
-from service.protocols.inlay.tags import EMBED
 
 PREFIXES = ("/v1/embed", "/v2/embed")
 SOURCES = ("texts", "inputs", "images")

@@ -25,8 +25,8 @@ from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import vllm_fields
+from service.protocols.inlay.openapi_parts import RERANK
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.tags import RERANK
 from service.protocols.inlay.vllm_fields import PairsBody, Usage
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")

@@ -35,11 +35,10 @@ from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA, EMBED
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
-from service.protocols.inlay.tags import EMBED
 from service.request_context import RequestContext
 
 JSON_TYPES = re.compile(r"application/(.+\+)?json")
@@ -56,7 +55,7 @@ class ImagesBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(schema("images"))] = Field(description="an image or a list of images")
+    inputs: Annotated[Any, WithJsonSchema(DATA.parts["images"])] = Field(description="an image or a list of images")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
         None, description="one name or a list of names from the model's outputs; left out: its default output"
     )
@@ -92,7 +91,7 @@ def routes(context: ServiceContext) -> list[Route]:
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
-                other={MULTIPART: schema("images form")} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
+                other={MULTIPART: DATA.parts["images form"]} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
             ),
             answers=VECTOR_ANSWERS,
         )

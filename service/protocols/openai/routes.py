@@ -25,8 +25,8 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
+from service.protocols.inlay.openapi_parts import EMBED, MODELS
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.tags import EMBED, MODELS
 from service.protocols.openai import schemas, scoring
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import Decoded, Decoder, EmbeddingsBody, OpenAIModel, OpenAIModelList, PoolingBody

@@ -22,11 +22,11 @@ from service.errors import ConflictingFields, EmptyInput, EmptyRequest, FieldPat
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
 from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
 
 FORMS = "a text, a list of token ids, or a list of either"
-_FORMS = [schema("text"), schema("ids")]
+_FORMS = [DATA.parts["text"], DATA.parts["ids"]]
 INPUT = {"anyOf": [*_FORMS, {"type": "array", "items": {"anyOf": _FORMS}}], "description": FORMS}
 JOINED_BY = " "  # texts of late_chunking
 TEXT_FIELDS = (

@@ -25,8 +25,8 @@ from service.http.routes import Answer, Handler, Request, RequestBody, Route
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.openapi_parts import RERANK
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.tags import RERANK
 from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody, Usage
 from service.protocols.openai.schemas import INPUT, decode_inputs
 

@@ -23,6 +23,7 @@ from service.http.formats import JSON
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
+from service.protocols.inlay.openapi_parts import POSITIONS
 from service.protocols.inlay.positions.parameters import SIZES, Patches, PositionRange, RopeSource
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
@@ -32,7 +33,6 @@ from service.protocols.inlay.positions.plots import (
     usual_lengths,
 )
 from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
-from service.protocols.inlay.tags import POSITIONS
 
 Description = Mapping[str, Any]
 _OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out

@@ -13,7 +13,7 @@ from service.http.formats import JSON, OCTETS
 from service.http.parameter_types import example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA, POSITIONS
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions import rotation
 from service.protocols.inlay.positions.parameters import (
@@ -49,7 +49,6 @@ from service.protocols.inlay.positions.schemes import (
     find_model,
     need_of,
 )
-from service.protocols.inlay.tags import POSITIONS
 
 Tensors = TypeVar("Tensors", bound=TensorOptions)
 HELD = Answer(description="The client's copy is current.")
@@ -118,14 +117,14 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
 async def _get_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
     make_call = _maker(context, row, request)
     parameters = from_query(row.parameters, request)
-    form = table_form(request, parameters, parameters.dtype)
+    form = table_form(request, parameters)
     return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
 
 
 async def _post_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
     make_call = _maker(context, row, request)
     parameters = await from_body(row.parameters, request)
-    form = table_form(request, parameters, parameters.dtype)
+    form = table_form(request, parameters)
     return await table_response(request, context.tables, make_call(parameters), form)
 
 
@@ -146,7 +145,7 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         make_call = _maker(context, row, request)
         return await figure_response(context, row, extension, request, make_call, _cache_control(row))
 
-    content = {JSON: schema("figure")} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
+    content = {JSON: DATA.parts["figure"]} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
     return Route(
         verb="GET",
         path=f"{row.path}.{extension}",
@@ -224,7 +223,7 @@ async def _tensors(
 ) -> Response:
     parameters = await from_body(model, request)
     call = make_call(parameters)
-    return await table_response(request, context.tables, call, table_form(request, parameters, call.dtype))
+    return await table_response(request, context.tables, call, table_form(request, parameters))
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:
