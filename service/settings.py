@@ -222,8 +222,8 @@ class Settings(BaseSettings):
     max_answering_bytes: Count = _memory_share(4)
     """Bytes of all vectors and texts being computed and sent, above it requests get 429; unset: 1/4 of the memory.
 
-    It bounds what slow readers hold, and the working memory of texts being tokenized, images being decoded, pictures
-    being drawn and large gRPC messages.
+    It bounds what slow readers hold, and the working memory of texts being tokenized, images being decoded and large
+    gRPC messages.
     """
     max_streaming_bytes: Count = _memory_share(16)
     """Bytes of memory for all tables being sent, above it requests for tables get 429; unset: 1/16 of the memory.

@@ -1,7 +1,6 @@
 """Prints what `inlay serve` and `inlay check` announce: the loaded models, and how to call the service."""
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from service.cli.console import say
@@ -18,37 +17,26 @@ log = logging.getLogger(__name__)
 
 
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
-    """Print the loaded models, the device that runs each, and warnings about the default model."""
-    for line in (*_models(settings, registry), *_without_default(registry), *_unnamed_default(settings, registry)):
-        print(f"inlay: {line}")
-
-
-def _models(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
+    """Print the loaded models, the device that runs each, and what follows for requests that name no model."""
     for name, model in registry.models.items():
         card, default = model.card, ", default" if model is registry.default else ""
         size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
-        yield f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}"
-        yield f"{name} runs on {model.engine.device} ({_device_reason(settings, model)}){_engine_reason(model)}"
+        say(settings, f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}")
+        reasons = _device_reason(settings, model), _engine_reason(model)
+        say(settings, f"{name} runs on {model.engine.device} ({reasons[0]}){reasons[1]}")
     if not registry.models:
-        yield f"no model is loaded, {settings.store} holds none; routes that need none, such as /positions, are served"
-        yield (
-            "add one with `inlay serve --model CHECKPOINT_OR_HUB_ID` or "
-            f"`inlay export CHECKPOINT {settings.store / 'NAME'}`"
-        )
-
-
-def _without_default(registry: ModelRegistry) -> Iterator[str]:
-    """Yield a warning if requests must name a model."""
+        held = f"no model is loaded, {settings.store} holds none"
+        say(settings, f"{held}; routes that need none, such as /positions, are served")
+        out = settings.store / "NAME"
+        say(settings, f"add one with `inlay serve --model CHECKPOINT_OR_HUB_ID` or `inlay export CHECKPOINT {out}`")
     if fault := registry.default_fault():
-        yield f"no default model: {fault}; requests must name one, {DEFAULT_VARIABLE} or --default-model sets it"
-
-
-def _unnamed_default(settings: Settings, registry: ModelRegistry) -> Iterator[str]:
-    """Yield how to keep the default model, if it is the default only because no other model is loaded."""
+        names = f"{DEFAULT_VARIABLE} or --default-model sets it"
+        say(settings, f"no default model: {fault}; requests must name one, {names}")
     alone = registry.default if not registry.named_default else None
     if alone is not None and (settings.watch_store or settings.model_control != "none"):
         name = alone.card.name
-        yield f"{name} is the default only while no other model is loaded; {DEFAULT_VARIABLE}={name} keeps it"
+        keeps = f"{DEFAULT_VARIABLE}={name} keeps it"
+        say(settings, f"{name} is the default only while no other model is loaded; {keeps}")
 
 
 def _device_reason(settings: Settings, model: "Model") -> str:
@@ -69,10 +57,7 @@ def _engine_reason(model: "Model") -> str:
 
 def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> None:
     """Print the loaded models, the addresses of the service and an example request."""
-    for line in (*_models(settings, context.registry), *_unnamed_default(settings, context.registry)):
-        say(settings, line)
-    for warning in _without_default(context.registry):
-        log.warning("%s", warning)
+    introduce(settings, context.registry)
     host = "localhost" if settings.host in ANYWHERE else f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http{'s' if settings.tls_cert else ''}://{host}:{settings.port}"
     management = "" if settings.management_port is None else f" · management {host}:{settings.management_port}"

@@ -95,8 +95,8 @@ def check(context: typer.Context, values: Mapping[str, str]) -> None:
 
     _refuse_unknown(context)
     settings = read_settings(values)
-    if settings.verify == "changed":
-        settings = settings.model_copy(update={"verify": "always"})
+    verify = "off" if settings.verify == "off" else "always"
+    settings = settings.model_copy(update={"verify": verify, "log_format": "text"})
     from service.cli.announcement import introduce
     from service.observability.metrics import Metrics
     from service.registry.registry import open_registry

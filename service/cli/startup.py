@@ -46,11 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Listeners(NamedTuple):
-    """The bound sockets of HTTP.
-
-    Args:
-        management: None: the routes of the management port are on that of REST.
-    """
+    """The bound sockets of HTTP; without one for management, its routes are on that of REST."""
 
     rest: socket.socket
     management: socket.socket | None
@@ -67,15 +63,14 @@ def listen(settings: Settings) -> int:
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if files := tls.files(settings):
         tls.context(files)
-    listener = bind(settings.host, settings.port, "REST", "port")
-    management = None
-    if settings.management_port is not None:
-        management = bind(settings.host, settings.management_port, "management", "management_port")
-    with bind(settings.host, settings.grpc_port, "gRPC", "grpc_port") as probe:
-        ports = {"port": listener.getsockname()[1], "grpc_port": probe.getsockname()[1]}
-    if management is not None:
-        ports["management_port"] = management.getsockname()[1]
-    settings, listeners = settings.model_copy(update=ports), Listeners(listener, management)
+    sockets = {
+        setting: bind(settings.host, port, what, setting)
+        for setting, what in (("port", "REST"), ("management_port", "management"), ("grpc_port", "gRPC"))
+        if (port := getattr(settings, setting)) is not None
+    }
+    settings = settings.model_copy(update={name: each.getsockname()[1] for name, each in sockets.items()})
+    sockets["grpc_port"].close()  # it was bound alone to find out whether another service has the port
+    listeners = Listeners(sockets["port"], sockets.get("management_port"))
     with _reserved(settings.host, settings.grpc_port):
         if settings.workers == 1:
             return 0 if _serve(settings, listeners) else 1

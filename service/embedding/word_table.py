@@ -139,6 +139,7 @@ class TableComputations:
     Attributes:
         logits: runs those for the tokens of the largest logits.
         searches: runs those for similar tokens.
+        gradients: runs those of gradients of tables.
         rows: runs those of facts about rows.
         spectra: runs those of singular values.
     """
@@ -146,6 +147,7 @@ class TableComputations:
     def __init__(self) -> None:
         self.logits = SerialExecutor("logits", "requests for the tokens of the largest logits")
         self.searches = SerialExecutor("similar", "searches")
+        self.gradients = SerialExecutor("gradient", "gradients")
         self.rows, self.spectra = SerialExecutor("rows", "analyses"), SerialExecutor("spectrum", "analyses")
         self._results: WeakKeyDictionary[Model, dict[object, Any]] = WeakKeyDictionary()
 

@@ -11,7 +11,6 @@ from service.http import timeouts
 from service.http.formats import FORMATS, JSON
 from service.http.openapi_data import REFERENCE
 from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
-from service.http.openapi_sharing import share_parts
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
@@ -85,7 +84,6 @@ def build_document(
         scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
         document["components"]["securitySchemes"] = {"key": scheme}
         document["security"] = [{"key": []}]
-    share_parts(document)
     return document
 
 

@@ -132,7 +132,7 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
 def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
     from service.runtime import onnx
 
-    size = sum([file.stat().st_size for file in folder.iterdir()])
+    size = sum(file.bytes for files in (card.files, card.linked or {}) for file in files.values())
     twice = size <= available_memory() // settings.workers // TWICE_SHARE
     return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice)
 

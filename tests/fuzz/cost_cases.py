@@ -26,7 +26,7 @@ from tests.fuzz.cost_shapes import JSON_SHAPES, WORDS, Maker, filled, messages, 
 
 BODY_BYTES = Settings.model_fields["max_body_bytes"].default
 SIZES = {"16 MiB": BODY_BYTES - 4096, "512 KiB": 1 << 19}
-FEW = 3  # headers of each route, and bodies of other kinds, unless every case is tried; the next route gets others
+FEW = 3  # headers of each route, and bodies of other kinds; the next route gets others
 LARGEST = "largest: "
 WORD_BYTES = 60_000  # of a request's line or of its headers, which are 64 KiB at most
 JSON = b"application/json"
@@ -59,12 +59,14 @@ class Case(NamedTuple):
         name: what it is filled with.
         make: returns the bytes of an HTTP request, or a gRPC message.
         streaming: of a gRPC method, whether requests and answers are streams.
+        copies: how often it is sent at a time.
     """
 
     road: str
     name: str
     make: Callable[[], bytes]
     streaming: tuple[bool, bool] | None = None
+    copies: int = 1
 
 
 class Roads(NamedTuple):
@@ -85,18 +87,17 @@ def roads() -> Roads:
     return Roads(app.pipeline.router.routes, methods)
 
 
-def cases(part: int = 1, *, every: bool = False) -> list[Case]:
-    """Return the cases of every route and method.
+def cases(part: int = 1) -> list[Case]:
+    """Return the cases of every route and method: each shape once a road, and each place once a shape.
 
     Args:
         part: of each road one in so many, and those of LARGEST.
-        every: each shape in each place; False: each shape once a road and each place once a shape.
     """
     chosen: list[Case] = []
     for turn, route in enumerate(roads().routes):
-        chosen += _part(_route(route, turn, every), turn, part)
+        chosen += _part(_route(route, turn), turn, part)
     for turn, (path, method) in enumerate(roads().methods.items()):
-        chosen += _part(_method(path, method, every), turn, part)
+        chosen += _part(_method(path, method), turn, part)
     return chosen
 
 
@@ -104,25 +105,22 @@ def ordinary() -> Iterator[Case]:
     """Yield what uses the service as its documentation says: bare paths, examples of routes, empty messages."""
     for route in roads().routes:
         if route.verb == "GET":
-            yield Case(f"GET {route.path}", "ordinary", _request("GET", _path(route), None, None))
+            yield Case(f"GET {route.path}", "ordinary", request("GET", path_of(route), None, None))
         for name, example in (route.body.examples if route.body else {}).items():
-            yield Case(f"POST {route.path}", name, post(_path(route), partial(orjson.dumps, value_of(example, None))))
+            yield Case(f"POST {route.path}", name, post(path_of(route), partial(orjson.dumps, value_of(example, None))))
     for path, method in roads().methods.items():
-        yield Case(path, "empty", bytes, _streaming(method))
+        yield Case(path, "empty", bytes, is_streaming(method))
 
 
 def _part(road: Iterator[Case], turn: int, part: int) -> Iterator[Case]:
-    every = list(road)
-    for number, case in enumerate(every):
-        if (number + turn) % min(part, len(every)) == 0 or case.name.startswith(LARGEST):
+    listed = list(road)
+    for number, case in enumerate(listed):
+        if (number + turn) % min(part, len(listed)) == 0 or case.name.startswith(LARGEST):
             yield case
 
 
-def _pairs(first: Sequence[Any], second: Sequence[Any], turn: int, every: bool) -> Iterator[tuple[Any, Any]]:
-    """Yield all pairs, or as few as hold each member; `turn` shifts which are together."""
-    if every:
-        yield from [(one, other) for one in first for other in second]
-        return
+def _pairs(first: Sequence[Any], second: Sequence[Any], turn: int) -> Iterator[tuple[Any, Any]]:
+    """Yield as few pairs as hold each member; `turn` shifts which are together."""
     for number in range(max(len(first), len(second))):
         yield first[number % len(first)], second[(number + turn) % len(second)]
 
@@ -130,29 +128,29 @@ def _pairs(first: Sequence[Any], second: Sequence[Any], turn: int, every: bool) 
 # ---- HTTP
 
 
-def _route(route: Route, turn: int, every: bool) -> Iterator[Case]:
-    road, path = f"{route.verb} {route.path}", _path(route)
+def _route(route: Route, turn: int) -> Iterator[Case]:
+    road, path = f"{route.verb} {route.path}", path_of(route)
     query = _fields(route.query)
     words = list(WORDS.items())
     names = [name for name in query if name] or ["unknown"]
-    for name, (word, make) in _pairs(names, words if query or every else words[:FEW], turn, every):
-        yield Case(road, f"query {name}: {word}", _request(route.verb, f"{path}?{name}=", make, None))
-    yield Case(road, "query: 1000 fields", _request(route.verb, f"{path}?", _query, None))
-    headers = HEADERS if every else [HEADERS[(FEW * turn + number) % len(HEADERS)] for number in range(FEW)]
-    for header, (word, make) in _pairs(headers, words if every else words[turn % len(words) :][:FEW], turn, every):
-        yield Case(road, f"header {header.decode()}: {word}", _request(route.verb, path, None, (header, make)))
-    yield Case(road, "many headers", _request(route.verb, path, None, (b"a: b\r\na", _many_headers)))
+    for name, (word, make) in _pairs(names, words if query else words[:FEW], turn):
+        yield Case(road, f"query {name}: {word}", request(route.verb, f"{path}?{name}=", make, None))
+    yield Case(road, "query: 1000 fields", request(route.verb, f"{path}?", _query, None))
+    headers = [HEADERS[(FEW * turn + number) % len(HEADERS)] for number in range(FEW)]
+    for header, (word, make) in _pairs(headers, words[turn % len(words) :][:FEW], turn):
+        yield Case(road, f"header {header.decode()}: {word}", request(route.verb, path, None, (header, make)))
+    yield Case(road, "many headers", request(route.verb, path, None, (b"a: b\r\na", _many_headers)))
     if route.parameters:
         long = route.path.replace("{" + route.parameters[0], "{long")
         long = long.replace("{long:path}", "{long}").replace("{long}", "a" * WORD_BYTES)
         for name, value in PARTS.items():
             long = long.replace(f"{{{name}}}", value)
-        yield Case(road, "path: long word", _request(route.verb, long, None, None))
+        yield Case(road, "path: long word", request(route.verb, long, None, None))
     if route.verb == "POST":
-        yield from _bodies(road, path, route, turn, every)
+        yield from _bodies(road, path, route, turn)
 
 
-def _path(route: Route) -> str:
+def path_of(route: Route) -> str:
     last = route.path.rpartition("/")[2]
     path = route.path.replace(":path}", "}")
     for name, value in (PARTS | {"name": MODELS.get(last, PARTS["name"])}).items():
@@ -175,7 +173,7 @@ def _fields(model: Any) -> list[str]:
     return list((model or {}).get("properties", ()))
 
 
-def _request(verb: str, target: str, ending: Maker | None, header: tuple[bytes, Maker] | None) -> Callable[[], bytes]:
+def request(verb: str, target: str, ending: Maker | None, header: tuple[bytes, Maker] | None) -> Callable[[], bytes]:
     def make() -> bytes:
         line = target.encode() + (ending(WORD_BYTES) if ending else b"")
         line = line.replace(b" ", b"+").replace(b'"', b"%22")[: len(target) + WORD_BYTES] if ending else line
@@ -202,21 +200,20 @@ def post(path: str, body: Callable[[], bytes], content_type: bytes = JSON, *line
     return make
 
 
-def _bodies(road: str, path: str, route: Route, turn: int, every: bool) -> Iterator[Case]:
+def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
     body = route.body
     examples = [value_of(each, None) for each in body.examples.values()] if body else []
     example: Any = examples[turn % len(examples)] if examples else {}
     names = [name for name in _fields(body.model or body.schema if body else None) if name not in example]
     spots = [*places(example), *[(name,) for name in names], ("unknown",)]
     turns = count(turn)
-    for place, (shape, make) in _pairs(spots, list(JSON_SHAPES.items()), turn, every):
-        for size in SIZES if every else [list(SIZES)[next(turns) % 2]]:
-            where = ".".join(map(str, place)) or "body"
-            yield Case(road, f"{where}: {shape}, {size}", post(path, _json(example, place, make, SIZES[size])))
+    for place, (shape, make) in _pairs(spots, list(JSON_SHAPES.items()), turn):
+        size, where = list(SIZES)[next(turns) % 2], ".".join(map(str, place)) or "body"
+        yield Case(road, f"{where}: {shape}, {size}", post(path, _json(example, place, make, SIZES[size])))
     for name, largest in json_bodies(route.path).items():
         yield Case(road, f"{LARGEST}{name}", post(path, largest))
     others = list(OTHER_BODIES.items())
-    if not every and not (body and body.other):
+    if not (body and body.other):
         others = [others[(FEW * turn + number) % len(others)] for number in range(FEW)]
     for kind, (content_type, lines, other) in others:
         yield Case(road, kind, post(path, other, content_type, *lines))
@@ -237,6 +234,11 @@ def _safetensors(header: Callable[[int], bytes]) -> Callable[[], bytes]:
 def _tensor_names(size: int) -> bytes:
     entry = b'"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
     return b"{" + b",".join([entry % number for number in range(size // 64)]) + b"}"
+
+
+def _dimensions(size: int) -> bytes:
+    shape = b"2147483647," * (size // 11 - 10)
+    return b'{"q":{"dtype":"U8","shape":[' + shape + b'1],"data_offsets":[0,0]}}'
 
 
 def _form(size: int) -> bytes:
@@ -270,6 +272,7 @@ OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = 
     "safetensors: many names": (b"application/vnd.safetensors", (), _safetensors(_tensor_names)),
     "safetensors: lists": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["empty lists"])),
     "safetensors: members": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["many members"])),
+    "safetensors: many dimensions": (b"application/vnd.safetensors", (), _safetensors(_dimensions)),
     "form: many parts": (b"multipart/form-data; boundary=x", (), lambda: _form(FULL)),
     "form: many headers": (b"multipart/form-data; boundary=x", (), lambda: _form_headers(FULL)),
     "form: one long line": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\na: " + b"b" * FULL),
@@ -297,17 +300,17 @@ OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = 
 # ---- gRPC
 
 
-def _method(path: str, method: Method, every: bool) -> Iterator[Case]:
-    streaming = _streaming(method)
+def _method(path: str, method: Method) -> Iterator[Case]:
+    streaming = is_streaming(method)
     for turn, (name, make) in enumerate(messages(method.request.DESCRIPTOR)):
-        for size in SIZES if every else [list(SIZES)[turn % 2]]:
-            yield Case(path, f"{name}, {size}", _message(make, SIZES[size]), streaming)
+        size = list(SIZES)[turn % 2]
+        yield Case(path, f"{name}, {size}", _message(make, SIZES[size]), streaming)
     for name, largest in MESSAGES.get(path, {}).items():
         yield Case(path, f"{LARGEST}{name}", largest, streaming)
     yield Case(path, "empty", bytes, streaming)
 
 
-def _streaming(method: Method) -> tuple[bool, bool]:
+def is_streaming(method: Method) -> tuple[bool, bool]:
     return method.kind in ("client_stream", "bidirectional"), method.kind in ("server_stream", "bidirectional")
 
 

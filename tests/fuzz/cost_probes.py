@@ -1,17 +1,22 @@
-"""Callers beside the one that costs: probes of liveness over HTTP and gRPC, and small requests.
+"""Callers beside the one that costs: probes of liveness over HTTP and gRPC, small requests, and what reads the memory.
 
-`Watch` starts a process for them and asks it for the slowest answer of each kind in a span of time.
+`Watch` starts a process for them and asks it for the slowest answer of each kind in a span of time. It kills a server
+that takes more memory than a small container has, as the container's kernel would.
 """
 
 import http.client
 import json
 import multiprocessing
+import os
+import re
+import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,7 +26,9 @@ from proto import embed_pb2 as pb
 
 LIVENESS_SECONDS, CALLER_SECONDS = 0.01, 0.025  # between one question and the next
 ANSWER_SECONDS = 60.0
-LIVENESS, CALLER = ("live", "health"), ("embed", "Embed")
+MEMORY_SECONDS = 0.02  # between two readings
+CONTAINER_BYTES = 2 << 30
+LIVENESS, CALLER, MEMORY = ("live", "health"), ("embed", "Embed"), "memory"
 BODY = json.dumps({"inputs": "hello world"}).encode()
 Answers = deque[tuple[float, float]]
 
@@ -32,24 +39,27 @@ class Watch:
     Args:
         address: of HTTP.
         rpc_address: of gRPC.
+        pid: of the server.
     """
 
-    def __init__(self, address: tuple[str, int], rpc_address: str) -> None:
+    def __init__(self, address: tuple[str, int], rpc_address: str, pid: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_probe, args=(address, rpc_address, theirs), daemon=True)
+        self._process = context.Process(target=_probe, args=(address, rpc_address, pid, theirs), daemon=True)
         self._process.start()
         self._pipe.recv()
 
-    def slowest(self, since: float) -> dict[str, float]:
-        """Return the longest answer of each kind, in seconds, of those that ended after `since` or are awaited yet.
+    def worst(self, since: float) -> dict[str, float]:
+        """Return the longest answer of each kind in seconds, and the most memory in bytes as MEMORY.
+
+        Answers count that ended after `since` or are awaited yet.
 
         Args:
             since: on `time.monotonic`, which all processes of a machine share.
         """
         self._pipe.send(since)
-        slowest: dict[str, float] = self._pipe.recv()
-        return slowest
+        worst: dict[str, float] = self._pipe.recv()
+        return worst
 
     def pause(self, paused: bool = True) -> None:
         """Ask nothing, or go on asking."""
@@ -63,7 +73,7 @@ class Watch:
         self._process.join()
 
 
-def _probe(address: tuple[str, int], rpc_address: str, pipe: Connection) -> None:
+def _probe(address: tuple[str, int], rpc_address: str, pid: int, pipe: Connection) -> None:
     channel = grpc.insecure_channel(rpc_address, [("grpc.use_local_subchannel_pool", 1)])
     call = channel.unary_unary
     check, embed = call("/grpc.health.v1.Health/Check"), call("/inlay.v1.Embedder/Embed")
@@ -82,6 +92,8 @@ def _probe(address: tuple[str, int], rpc_address: str, pipe: Connection) -> None
     for name, ask in asks.items():
         pause = LIVENESS_SECONDS if name in LIVENESS else CALLER_SECONDS
         threading.Thread(target=_ask, args=(name, ask, pause, answers[name], began, asking), daemon=True).start()
+    read = answers[MEMORY] = deque(maxlen=20_000)
+    threading.Thread(target=_read_memory, args=(pid, read), daemon=True).start()
     pipe.send(None)
     with suppress(EOFError):
         while True:
@@ -90,18 +102,54 @@ def _probe(address: tuple[str, int], rpc_address: str, pipe: Connection) -> None
                 (asking.clear if asked else asking.set)()
                 pipe.send(None)
             else:
-                pipe.send(_slowest(asked, answers, began))
+                pipe.send(_worst(asked, answers, began))
 
 
-def _slowest(since: float, answers: dict[str, Answers], began: dict[str, float]) -> dict[str, float]:
+def _worst(since: float, answers: dict[str, Answers], began: dict[str, float]) -> dict[str, float]:
     now = time.monotonic()
-    slowest = {}
-    for name, own in answers.items():
-        seconds = [end - max(begin, since) for begin, end in tuple(own) if end >= since]
+    worst = {MEMORY: max([size for when, size in tuple(answers[MEMORY]) if when >= since], default=0.0)}
+    for name in (*LIVENESS, *CALLER):
+        seconds = [end - max(begin, since) for begin, end in tuple(answers[name]) if end >= since]
         if (awaited := began.get(name)) is not None:
             seconds.append(now - max(awaited, since))
-        slowest[name] = max(seconds, default=0.0)
-    return slowest
+        worst[name] = max(seconds, default=0.0)
+    return worst
+
+
+def _read_memory(pid: int, read: Answers) -> None:
+    """Read the memory of a server and its children until it ends or takes more than it may."""
+    while size := memory(pid):
+        read.append((time.monotonic(), size))
+        if size > CONTAINER_BYTES:
+            for each in family(pid):
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+        time.sleep(MEMORY_SECONDS)
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its descendants; a process that has ended has none."""
+    try:
+        children = [child for path in Path(f"/proc/{pid}/task").iterdir() for child in _children(path)]
+    except OSError:
+        return []
+    return [pid, *[each for child in children for each in family(child)]]
+
+
+def _children(task: Path) -> list[int]:
+    with suppress(OSError):
+        return [int(child) for child in (task / "children").read_text().split()]
+    return []
+
+
+def memory(pid: int) -> int:
+    """Return the memory that a server and its children have for themselves or share by name, in bytes."""
+    total = 0
+    for each in family(pid):
+        with suppress(OSError):
+            status = Path(f"/proc/{each}/status").read_text()
+            total += 1024 * sum([int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+) kB", status)])
+    return total
 
 
 def _ask(

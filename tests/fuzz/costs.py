@@ -1,23 +1,25 @@
 """A fuzzer of costs: `python -m tests.fuzz.costs`, or `make fuzz ARGS="--only costs"`.
 
-One request after the other goes to a server of its own: within its limits, and as large, deep, long-worded, repeated
-and varied as these allow. Beside it others ask for liveness and for small vectors (cost_probes.py). A case that holds
-them up for longer than a bound is repeated, and counts if it does so each time; memory is measured after each group.
+Requests go to a server of its own, one or two at a time: within its limits, and as large, deep, long-worded, repeated
+and varied as these allow. First those of cost_cases.py, then for `--minutes` those of cost_drawn.py, which draws fields
+and encodings from the schemas. Beside them others ask for liveness and for small vectors, and read the memory of the
+server and its children (cost_probes.py). A case that breaks a bound is repeated, and counts if it does so each time.
 `--save` writes costs.md; the exit status counts the cases that broke a bound.
 """
 
 import argparse
+import math
 import os
 import platform
-import re
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +27,21 @@ import grpc
 
 from tests.faults.processes import Running, running
 from tests.fuzz.cost_cases import Case, cases, ordinary
-from tests.fuzz.cost_probes import CALLER, LIVENESS, Watch
+from tests.fuzz.cost_drawn import drawn
+from tests.fuzz.cost_probes import CALLER, LIVENESS, MEMORY, Watch, memory
 from tests.fuzz.operations import write_store
 
-LIVENESS_SECONDS, CALLER_SECONDS, MEMORY_BYTES = 0.3, 1.0, 60 << 20
-MEMORY_SECONDS = 30.0  # after which memory is measured
+LIVENESS_SECONDS, CALLER_SECONDS, PEAK_BYTES = 0.3, 1.0, 200 << 20
+LEFT_BYTES = 100 << 20  # among it the process for large work, which stays for a minute
+LEFT_SECONDS = 30.0  # after which memory is measured that was left behind
+REST_SECONDS = 5.0  # after the start, after which the memory at rest is measured
+GROUP = 200  # drawn cases after which it is
 ATTEMPTS = 4  # of a case that breaks a bound: other processes hold up probes too
 ANSWER_SECONDS, READ_BYTES = 60.0, 64 << 20  # of an answer; then the client leaves
+CALM_MEMORY_SECONDS = 10.0  # within which a case's memory is given back before the next one begins
 CALM_SECONDS = 0.03  # between an answer and the reading of the probes: what is freed after it counts too
-SHOWN = 20  # of the slowest cases
+SHOWN = 20  # of the cases nearest to a bound
+ENDED = "ended"  # the status of a case whose server ended
 RESULTS = Path(__file__).with_name("costs.md")
 FLAGS = ("--table-cache-bytes", str(1 << 20))  # tables are kept within a setting of their own
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
@@ -47,6 +55,7 @@ class Outcome(NamedTuple):
         liveness: the longest answer to a probe meanwhile, in seconds.
         caller: the longest answer to a small request meanwhile.
         processor: seconds of the processor that the event loop's thread took.
+        grown: the most memory of the server and its children meanwhile, beyond what they had at rest.
     """
 
     case: Case
@@ -54,19 +63,27 @@ class Outcome(NamedTuple):
     liveness: float
     caller: float
     processor: float
+    grown: int
 
     @property
     def words(self) -> str:
         """The outcome as a line."""
         return (
             f"{self.case.road:45} {self.case.name:55} {self.status:4} liveness {self.liveness:.2f} s, "
-            f"callers {self.caller:.2f} s, processor {self.processor:.2f} s"
+            f"callers {self.caller:.2f} s, processor {self.processor:.2f} s, memory {self.grown / 2**20:+.0f} MiB"
         )
 
     @property
     def broken(self) -> bool:
-        """Whether it held up others for longer than a bound."""
-        return self.liveness > LIVENESS_SECONDS or self.caller > CALLER_SECONDS
+        """Whether it broke a bound, or the server ended."""
+        return self.excess > 1
+
+    @property
+    def excess(self) -> float:
+        """The largest of its figures, as a multiple of its bound."""
+        bounds = (LIVENESS_SECONDS, CALLER_SECONDS, PEAK_BYTES)
+        figures = zip((self.liveness, self.caller, self.grown), bounds, strict=True)
+        return math.inf if self.status == ENDED else max([figure / bound for figure, bound in figures])
 
 
 class Memory(NamedTuple):
@@ -83,7 +100,10 @@ class Memory(NamedTuple):
     @property
     def broken(self) -> bool:
         """Whether more was left behind than allowed."""
-        return self.grown > MEMORY_BYTES
+        return self.grown > LEFT_BYTES
+
+
+Group = tuple[str, Iterator[Case]]
 
 
 class Results(NamedTuple):
@@ -96,7 +116,8 @@ class Results(NamedTuple):
     @property
     def broken(self) -> list[Outcome | Memory]:
         """What broke a bound."""
-        return [each for each in (*self.outcomes, *self.memories) if each.broken]
+        every: list[Outcome | Memory] = [*self.outcomes, *self.memories]
+        return [each for each in every if each.broken]
 
 
 class Session:
@@ -104,7 +125,8 @@ class Session:
 
     def __init__(self, server: Running) -> None:
         self._server, self._pid = server, server.process.pid
-        self._watch = Watch(server.address, server.rpc_address)
+        self._watch = Watch(server.address, server.rpc_address, self._pid)
+        self.at_rest = 0
         self._channel = grpc.insecure_channel(server.rpc_address, UNLIMITED)
 
     def close(self) -> None:
@@ -116,37 +138,54 @@ class Session:
         """Return what a case costs: the least of several attempts, if the first breaks a bound."""
         best = self._once(case)
         for _ in range(ATTEMPTS - 1):
-            if not best.broken:
+            if not best.broken or best.status == ENDED or best.grown > PEAK_BYTES:  # memory does not depend on others
                 break
             time.sleep(0.2)
-            again = self._once(case)
-            best = min(best, again, key=lambda outcome: max(outcome.liveness, outcome.caller / 3))
+            best = min(best, self._once(case), key=lambda outcome: outcome.excess)
         return best
 
     def _once(self, case: Case) -> Outcome:
-        data, before, begun = case.make(), self._processor(), time.monotonic()
-        status = self._call(case, data) if case.streaming else self._post(data)
+        data, at_rest = case.make(), self._calm()
+        before, begun = self._processor(), time.monotonic()
+        with ThreadPoolExecutor(case.copies) as threads:
+            statuses = list(threads.map(lambda _: self._sent(case, data), range(case.copies)))
         time.sleep(CALM_SECONDS)
-        slowest = self._watch.slowest(begun)
-        liveness, caller = (max([slowest[name] for name in names]) for names in (LIVENESS, CALLER))
-        return Outcome(case, status, liveness, caller, self._processor() - before)
+        worst = self._watch.worst(begun)
+        liveness, caller = (max([worst[name] for name in names]) for names in (LIVENESS, CALLER))
+        status = ENDED if self._server.process.poll() is not None else statuses[0]
+        processor, grown = self._processor() - before, int(worst[MEMORY]) - at_rest
+        return Outcome(case, status, liveness, caller, processor, grown)
+
+    def _calm(self) -> int:
+        """Wait until an earlier case has left little behind; return the memory that is no part of the next one."""
+        end = time.monotonic() + CALM_MEMORY_SECONDS
+        while (left := memory(self._pid)) > self.at_rest + LEFT_BYTES and self.at_rest and time.monotonic() < end:
+            time.sleep(0.1)
+        return self.at_rest if left <= self.at_rest + LEFT_BYTES else left
+
+    def _sent(self, case: Case, data: bytes) -> str:
+        """Send a request and return what answered it."""
+        return self._call(case, data) if case.streaming else self._post(data)
 
     def _processor(self) -> float:
         """Return the seconds that the event loop's thread has run."""
-        return int(Path(f"/proc/{self._pid}/task/{self._pid}/schedstat").read_text().split()[0]) / 1e9
+        try:
+            return int(Path(f"/proc/{self._pid}/task/{self._pid}/schedstat").read_text().split()[0]) / 1e9
+        except OSError:  # it has ended
+            return 0.0
 
     def _post(self, data: bytes) -> str:
         """Send a request and return its answer's status; the client leaves after READ_BYTES."""
-        with socket.create_connection(self._server.address, timeout=ANSWER_SECONDS) as connection:
-            answer = b""
-            try:
-                with suppress(BrokenPipeError, ConnectionResetError):  # it may be refused before it is read
-                    connection.sendall(data)
-                answer, read = connection.recv(1 << 16), 0
-                while (part := connection.recv(1 << 20)) and read < READ_BYTES:
-                    read += len(part)
-            except (TimeoutError, ConnectionResetError):
-                pass
+        answer = b""
+        with (
+            suppress(OSError),
+            socket.create_connection(self._server.address, timeout=ANSWER_SECONDS) as connection,
+        ):
+            with suppress(BrokenPipeError, ConnectionResetError):  # it may be refused before it is read
+                connection.sendall(data)
+            answer, read = connection.recv(1 << 16), 0
+            while (part := connection.recv(1 << 20)) and read < READ_BYTES:
+                read += len(part)
         return (answer[9:12] or b"none").decode()
 
     def _call(self, case: Case, data: bytes) -> str:
@@ -166,37 +205,44 @@ class Session:
             return str(error.code().name)
         return "OK"
 
-    def memory(self) -> int:
-        """Return the process's anonymous memory, in bytes."""
-        rollup = Path(f"/proc/{self._pid}/smaps_rollup").read_text()
-        return 1024 * int(re.search(r"Anonymous: +(\d+)", rollup)[1])  # type: ignore[index]
-
-    def settled(self, most: int) -> int:
-        """Return the memory MEMORY_SECONDS from now, or as soon as it is at most `most`."""
+    def settled(self, most: int, within: float = LEFT_SECONDS) -> int:
+        """Return the memory some seconds from now, or as soon as it is at most `most`."""
         self._watch.pause()
-        end = time.monotonic() + MEMORY_SECONDS
-        while (memory := self.memory()) > most and time.monotonic() < end:
+        end = time.monotonic() + within
+        while (left := memory(self._pid)) > most and time.monotonic() < end:
             time.sleep(0.5)
         self._watch.pause(False)
-        return memory
+        return left
 
 
-def measured(chosen: Sequence[Case]) -> Iterator[Outcome | Memory]:
-    """Yield what each case costs, and the memory after each group, of a server that serves tiny models."""
+@contextmanager
+def session(folder: Path, store: Path) -> Iterator[Session]:
+    """Start a server that serves tiny models, use all of it once, and measure its memory at rest."""
+    with running(store, folder / "log", *FLAGS) as server, closing(Session(server)) as opened:
+        for case in ordinary():  # imports what is imported once
+            opened.tried(case)
+        opened.at_rest = opened.settled(0, REST_SECONDS)
+        yield opened
+
+
+def measured(groups: Iterable[Group]) -> Iterator[Outcome | Memory]:
+    """Yield what each case costs, and the memory after each group; a server that ended is started again."""
     with tempfile.TemporaryDirectory(prefix="inlay-costs-") as name:
-        folder = Path(name)
-        with running(write_store(folder), folder / "log", *FLAGS) as server:
-            session = Session(server)
-            try:
-                for case in ordinary():  # imports what is imported once
-                    session.tried(case)
-                first = session.settled(0)
-                for group, members in groupby(chosen, group_of):
+        folder, left = Path(name), iter(groups)
+        store = write_store(folder)
+        while (first := next(left, None)) is not None:
+            left = chain([first], left)
+            with session(folder, store) as opened:
+                for group, members in left:
+                    outcome = None
                     for case in members:
-                        yield session.tried(case)
-                    yield Memory(group, session.settled(first + MEMORY_BYTES) - first)
-            finally:
-                session.close()
+                        yield (outcome := opened.tried(case))
+                        if outcome.status == ENDED:
+                            left = chain([(group, members)], left)
+                            break
+                    if outcome and outcome.status == ENDED:
+                        break
+                    yield Memory(group, opened.settled(opened.at_rest + LEFT_BYTES) - opened.at_rest)
 
 
 def group_of(case: Case) -> str:
@@ -204,10 +250,23 @@ def group_of(case: Case) -> str:
     return f"gRPC {case.road.split('/')[1].split('.')[0]}" if case.streaming else "HTTP"
 
 
-def run(chosen: Sequence[Case], say: Callable[[str], None]) -> Results:
+def in_groups(chosen: Sequence[Case]) -> list[Group]:
+    """Return cases by protocol."""
+    return [(group, iter(list(members))) for group, members in groupby(chosen, group_of)]
+
+
+def in_minutes(minutes: float, seed: int) -> Iterator[Group]:
+    """Yield drawn cases in groups until the time is over."""
+    end, seeds = time.monotonic() + 60 * minutes, count(seed)
+    while time.monotonic() < end:
+        members = (drawn(next(seeds)) for _ in range(GROUP) if time.monotonic() < end)
+        yield "drawn", members
+
+
+def run(groups: Iterable[Group], say: Callable[[str], None]) -> Results:
     """Try cases and say which broke a bound."""
     results, begun = Results([], [], 0.0), time.monotonic()
-    for found in measured(chosen):
+    for found in measured(groups):
         if isinstance(found, Memory):
             results.memories.append(found)
         else:
@@ -219,7 +278,7 @@ def run(chosen: Sequence[Case], say: Callable[[str], None]) -> Results:
 
 def row(part: int) -> dict[str, Any]:
     """Return what the results of all fuzzers show of this one."""
-    results = run(cases(part), print)
+    results = run(in_groups(cases(part)), print)
     return {
         "engine": "sizes and shapes",
         "inputs": len(results.outcomes),
@@ -235,34 +294,47 @@ def main() -> int:
     parser.add_argument("--only", default="", help="roads whose names hold this")
     parser.add_argument("--case", default="", help="cases whose names hold this")
     parser.add_argument("--part", type=int, default=1, help="one in so many cases of each road [1]")
-    parser.add_argument("--every", action="store_true", help="every shape in every place; hours")
+    parser.add_argument("--minutes", type=float, default=0, help="of drawn cases, in place of the listed ones")
+    parser.add_argument("--seed", type=int, default=1, help="of the first drawn case [1]")
+    parser.add_argument("--count", type=int, default=0, help="drawn cases, in place of the listed ones")
+    parser.add_argument("--seeds", type=int, nargs="*", default=[], help="drawn cases by number")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args()
-    every = cases(options.part, every=options.every)
-    chosen = [case for case in every if options.only in case.road and options.case in case.name]
-    results = run(chosen, lambda words: print(words, flush=True))
-    for memory in results.memories:
-        print(memory.words)
-    print(f"{len(results.outcomes)} requests in {results.seconds:.0f} s; {len(results.broken)} bounds broken. Slowest:")
-    for outcome in sorted(results.outcomes, key=lambda outcome: -outcome.liveness)[:SHOWN]:
+    results = run(groups(options), lambda words: print(words, flush=True))
+    for left in results.memories:
+        print(left.words)
+    print(f"{len(results.outcomes)} requests in {results.seconds:.0f} s; {len(results.broken)} bounds broken. Nearest:")
+    for outcome in sorted(results.outcomes, key=lambda outcome: -outcome.excess)[:SHOWN]:
         print(outcome.words)
     if options.save:
         RESULTS.write_text(table(results))
     return len(results.broken)
 
 
+def groups(options: argparse.Namespace) -> Iterable[Group]:
+    """Return the cases that the command line names."""
+    if options.minutes:
+        return in_minutes(options.minutes, options.seed)
+    if seeds := options.seeds or range(options.seed, options.seed + options.count):
+        return [("drawn", map(drawn, seeds))]
+    every = cases(options.part)
+    return in_groups([case for case in every if options.only in case.road and options.case in case.name])
+
+
 def table(results: Results) -> str:
     """Return the results as a Markdown document."""
     lines = [*_heading(results), "", "| group | memory left |", "| --- | ---: |"]
     lines += [f"| {each.group} | {each.grown / 2**20:+.0f} MiB |" for each in results.memories]
-    lines += ["", "| road | cases | liveness | small requests | processor | slowest case |"]
-    lines.append("| --- | ---: | ---: | ---: | ---: | --- |")
-    for road, members in groupby(results.outcomes, lambda outcome: outcome.case.road):
-        own = list(members)
-        slowest = max(own, key=lambda outcome: outcome.liveness)
-        costs = zip(*[(each.liveness, each.caller, each.processor) for each in own], strict=True)
+    lines += ["", "| road | cases | liveness | small requests | processor | memory | the case nearest to a bound |"]
+    lines.append("| --- | ---: | ---: | ---: | ---: | ---: | --- |")
+    by_road = sorted(results.outcomes, key=lambda outcome: outcome.case.road)
+    for road, grouped in groupby(by_road, lambda outcome: outcome.case.road):
+        members = list(grouped)
+        nearest = max(members, key=lambda outcome: outcome.excess)
+        costs = zip(*[(each.liveness, each.caller, each.processor) for each in members], strict=True)
         figures = " | ".join([f"{max(each):.2f} s" for each in costs])
-        lines.append(f"| `{road}` | {len(own)} | {figures} | {slowest.case.name} |")
+        grown = max([each.grown for each in members]) / 2**20
+        lines.append(f"| `{road}` | {len(members)} | {figures} | {grown:+.0f} MiB | {nearest.case.name} |")
     return "\n".join(lines) + "\n"
 
 
@@ -276,8 +348,9 @@ def _heading(results: Results) -> list[str]:
         f"{len(results.outcomes)} requests in {results.seconds:.0f} s, {len(results.broken)} bounds broken.",
         "",
         f"Bounds, while one request is served: {LIVENESS_SECONDS:g} s for an answer to a liveness probe over HTTP or",
-        f"gRPC, {CALLER_SECONDS:g} s for one to a small request; {MEMORY_BYTES >> 20} MiB more than at first",
-        f"{MEMORY_SECONDS:g} s after the last case of a group, read as soon as it is within that. At first means after",
+        f"gRPC, {CALLER_SECONDS:g} s for one to a small request, {PEAK_BYTES >> 20} MiB of the server and its children",
+        f"beyond what they had at rest; {LEFT_BYTES >> 20} MiB more than at rest",
+        f"{LEFT_SECONDS:g} s after the last case of a group, read as soon as it is within that. At rest means after",
         "one ordinary request of each road: the libraries that draw pictures and write ONNX files are imported then,",
         "and stay. A row has the longest answers beside all cases of a road, and the most time of the processor that",
         "the event loop's thread took for one, small requests included.",

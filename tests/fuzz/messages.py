@@ -4,9 +4,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from proto import embed_pb2 as pb
-from service.protocols.inlay import rpc_positions as positions
 from service.protocols.inlay import rpc_requests as requests
-from service.protocols.inlay.rpc_fields import fields_of
+from service.protocols.inlay.rpc_fields import fields_of, parameters_of
 from tests.fuzz.judging import Target
 
 
@@ -38,7 +37,7 @@ def _embed_seeds() -> list[bytes]:
 def _parameters(data: bytes) -> None:
     """1 byte of kind, then the message."""
     kind = (pb.PositionsRequest, pb.RotateRequest)[(data[:1] or b"\0")[0] % 2]
-    positions.parameters_of(kind.FromString(data[1:]))
+    parameters_of(kind.FromString(data[1:]))
 
 
 def _parameter_seeds() -> list[bytes]:

@@ -4,7 +4,7 @@ spectrum=false leaves out the singular values, which take the longest. Results a
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from math import prod
 from typing import Any
@@ -14,15 +14,9 @@ from models.tables import analysis
 from models.tables.analysis import RowFacts, Spectrum
 from service.context import ServiceContext
 from service.embedding.model import Model
-from service.embedding.word_table import WordTable, word_table
-from service.http.formats import JSON
+from service.embedding.word_table import WordTable
 from service.http.parameter_types import Parameters, switch
-from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, Route
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import schema
-from service.protocols.inlay.parsing import from_query
-from service.protocols.inlay.tags import MODELS
+from service.request_context import RequestContext
 
 
 class AnalysisQuery(Parameters):
@@ -31,11 +25,13 @@ class AnalysisQuery(Parameters):
     spectrum: bool = switch("false: without the singular values, which take the longest", True)
 
 
-async def analysed(context: ServiceContext, table: WordTable, spectrum: bool) -> dict[str, Any]:
+async def analysed(
+    context: ServiceContext, table: WordTable, query: AnalysisQuery, call: RequestContext
+) -> dict[str, Any]:
     """Return the analysis of a word table, with or without its singular values."""
     computations, of_table = context.computations, context.computations.of_table
     document = _document(table, await computations.rows.run(partial(of_table, analysis.row_facts, table)))
-    if spectrum:
+    if query.spectrum:
         values = await computations.spectra.run(partial(of_table, analysis.spectrum, table))
         document["spectrum"] = _spectrum(values)
     return document
@@ -113,15 +109,3 @@ def _head(head: OutputHead, counted: set[str], shapes: Mapping[str, tuple[int, .
 def _sum(name: str, parts: tuple[analysis.Component, ...]) -> dict[str, Any]:
     numbers = ("parameters", "bytes", "flops_per_token")
     return {"step": name, "steps": len(parts)} | {key: sum(getattr(part, key) for part in parts) for key in numbers}
-
-
-def routes(context: ServiceContext) -> list[Route]:
-    """Return GET /models/{name}/analysis."""
-
-    async def analyse(request: Request) -> Response:
-        table = word_table(context.registry.get(request.parameters["name"]))
-        return json_response(await analysed(context, table, from_query(AnalysisQuery, request).spectrum))
-
-    path, about = "/models/{name}/analysis", "What the word table looks like, and what each step costs"
-    row = Route("GET", path, analyse, "model_analysis", about, MODELS, query=AnalysisQuery, need=needs.TABLE)
-    return [replace(row, answers={200: Answer(description="The analysis.", content={JSON: schema("analysis")})})]

@@ -14,6 +14,7 @@ from service.http.routes import Handler, Head, Request
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
 from service.protocols.inlay.embed_body import AnswerForm, read
+from service.protocols.inlay.openapi_parts import DATA
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:
@@ -24,17 +25,7 @@ PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS
 POOLED_BYTES_FORMATS = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
 UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
-_TOTAL = "whole milliseconds from the request's arrival to its response"
-TIMING_HEADERS = {
-    "x-compute-type": "what the model ran on: cpu+optimized, gpu+optimized, or cpu of a model that is gone by now",
-    "x-compute-time": _TOTAL,
-    "x-compute-characters": "characters of the texts, prompts not counted",
-    "x-compute-tokens": "tokens that were read, special ones included",
-    "x-total-time": _TOTAL,
-    "x-tokenization-time": "whole milliseconds that tokenising all texts took",
-    "x-queue-time": "whole milliseconds that an input waited, the mean over the inputs",
-    "x-inference-time": "whole milliseconds that the run of an input took, the mean over the inputs",
-}
+TIMING_HEADERS = DATA.descriptions["timing headers"]
 """What a response took, as text-embeddings-inference sends it: descriptions by name, in the order of the lines."""
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(TIMING_HEADERS)[1:]])
 

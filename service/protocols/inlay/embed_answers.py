@@ -4,16 +4,17 @@ from service.embedding import truncation
 from service.http.formats import JSON, NPY, OCTETS, TENSOR_HEADERS
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.routes import Answer, binary
-from service.protocols.inlay.embed import TIMING_HEADERS
-from service.protocols.inlay.openapi_parts import DESCRIPTIONS, EXAMPLES, schema
+from service.protocols.inlay.openapi_parts import DATA
 
-BINARY = {media_type: binary(about) for media_type, about in DESCRIPTIONS["vectors by media type"].items()}
-ERRORS = {int(status): about for status, about in DESCRIPTIONS["errors of /embed by status"].items()}
+BINARY = {media_type: binary(about) for media_type, about in DATA.descriptions["vectors by media type"].items()}
+ERRORS = {int(status): about for status, about in DATA.descriptions["errors of /embed by status"].items()}
 VECTORS_ANSWER = Answer(
     description="The vectors, in the order of the inputs.",
-    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}") | TIMING_HEADERS | truncation.HEADERS,
-    content={JSON: schema("embed"), **BINARY},
-    examples=EXAMPLES["embed answer"],
+    headers=dict.fromkeys(TENSOR_HEADERS, f"with {OCTETS} and {NPY}")
+    | DATA.descriptions["timing headers"]
+    | truncation.HEADERS,
+    content={JSON: DATA.parts["embed"], **BINARY},
+    examples=DATA.examples["embed answer"],
 )
 VECTOR_ANSWERS = {
     200: VECTORS_ANSWER,

@@ -14,7 +14,7 @@ from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
 from service.protocols.inlay.late_chunking import read_spans
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA
 
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
 OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
@@ -39,7 +39,7 @@ class EmbedBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    inputs: Annotated[Any, WithJsonSchema(schema("inputs"))]
+    inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: str | None = Field(None, description="a model's name; left out: the server's default")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
         None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
@@ -61,7 +61,7 @@ class EmbedBody(BaseModel):
     max_active_dims: int | None = Field(
         None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
     )
-    spans: Annotated[Any, WithJsonSchema(schema("spans"))] = Field(
+    spans: Annotated[Any, WithJsonSchema(DATA.parts["spans"])] = Field(
         None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
     )
     span_unit: Literal["characters", "tokens"] = Field(

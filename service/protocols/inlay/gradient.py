@@ -37,14 +37,8 @@ from service.http.parameter_types import (
     one_of,
     switch,
 )
-from service.http.response import Response
-from service.http.routes import Example, Request, Route
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import schema
-from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
-from service.protocols.inlay.tags import MODELS
-from service.scheduling.serial_executor import SerialExecutor
+from service.http.routes import Example
+from service.request_context import RequestContext
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
 COPIES, VALUE_BYTES = 4, 8  # of what was sent, in float64, until the answer has left
@@ -98,34 +92,16 @@ class GradientParameters(TypedArrayOptions):
     padding: bool = switch("the padding row has no gradient of the input side, where the family has padding_idx", True)
 
 
-def routes(context: ServiceContext) -> list[Route]:
-    """Return POST /models/{name}/gradient."""
-    turns = SerialExecutor("gradient", "gradients")
-
-    async def handler(request: Request) -> Response:
-        table = word_table(context.registry.get(request.parameters["name"]))
-        parameters = await from_body(GradientParameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
-        context.budget.reserve(COPIES * VALUE_BYTES * sent, request.context)
-        result = await turns.run(partial(gradients, table, _gradient_request(table, parameters)))
-        names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
-        decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}
-        return await table_response(request, context.tables, TableCall(lambda **_: result, decisive), form)
-
-    return [
-        tensor_route(
-            "/models/{name}/gradient",
-            handler,
-            "model_gradient",
-            "Gradients of the tables, from that of the input layer's output",
-            GradientParameters,
-            tag=MODELS,
-            examples=EXAMPLES,
-            need=needs.TABLE,
-            answer=table_answer(schema("gradient")),
-        )
-    ]
+async def gradient_call(
+    context: ServiceContext, table: WordTable, parameters: GradientParameters, call: RequestContext
+) -> TableCall:
+    """Return the call that makes the table of gradients, which are computed already."""
+    sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
+    context.budget.reserve(COPIES * VALUE_BYTES * sent, call)
+    result = await context.computations.gradients.run(partial(gradients, table, _gradient_request(table, parameters)))
+    names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
+    decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}
+    return TableCall(lambda **_: result, decisive)
 
 
 def _example(model: Model | None, rows: int, *, of_table: bool = False) -> Any:

@@ -10,7 +10,7 @@ from service.http.formats import JSON
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Answer, Handler, Request, Route
 from service.observability.metrics import CONTENT_TYPE
-from service.protocols.inlay.tags import OPERATION
+from service.protocols.inlay.openapi_parts import OPERATION
 from service.scheduling.batcher import abandoned_runs
 
 EMPTY = Answer(description="Ready; no body.")

@@ -10,14 +10,8 @@ from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
-from service.http.response import Response
-from service.http.routes import Example, Request, Route
+from service.http.routes import Example
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import schema
-from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import table_answer, table_form, table_response, tensor_route
-from service.protocols.inlay.tags import MODELS
 from service.request_context import RequestContext
 
 LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
@@ -38,36 +32,16 @@ class LogitsParameters(TypedArrayOptions):
     )
 
 
-def routes(context: ServiceContext) -> list[Route]:
-    """Return POST /models/{name}/logits."""
-
-    async def handler(request: Request) -> Response:
-        model = context.registry.get(request.parameters["name"])
-        logits.head_of(model)
-        parameters = await from_body(LogitsParameters, request)
-        form = table_form(request, parameters, parameters.dtype)
-        call = await logits_call(context, model, parameters, request.context)
-        return await table_response(request, context.tables, call, form)
-
-    return [
-        tensor_route(
-            "/models/{name}/logits",
-            handler,
-            "model_logits",
-            "Logits of hidden states, or the tokens of the largest ones",
-            LogitsParameters,
-            tag=MODELS,
-            examples=EXAMPLES,
-            need=needs.HEAD,
-            answer=table_answer(schema("logits")),
-        )
-    ]
-
-
 def _states(model: Model | None) -> Any:
     """Return a hidden state for an example, as wide as the model's head takes; three values wide without a model."""
     head = model.card.head if model else None
     return example_tensor(1, head.width) if head else [[0.1, -0.2, 0.3]]
+
+
+def with_head(model: Model) -> Model:
+    """Return the model; raise NotFound if it has no output head."""
+    logits.head_of(model)
+    return model
 
 
 async def logits_call(

@@ -3,22 +3,21 @@
 from service.context import ServiceContext
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import RequestBody, Route, RouteGroup
-from service.protocols.inlay import analysis, gradient, health, images, logits, models, similar, similarity
+from service.protocols.inlay import health, images, models, reports
 from service.protocols.inlay.embed import EmbedHandler
 from service.protocols.inlay.embed_answers import EMBED_ANSWERS
 from service.protocols.inlay.embed_body import EmbedBody
-from service.protocols.inlay.openapi_parts import EXAMPLES, TAGS
+from service.protocols.inlay.openapi_parts import DATA, EMBED
 from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
-from service.protocols.inlay.tags import EMBED
 
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return the routes of /embed, /models, /positions, the probes and the metrics; and the tags of all protocols."""
     rows = [_embed_route(context)]
-    for module in (health, models, descriptions, positions, images, similarity, similar, gradient, analysis, logits):
+    for module in (health, models, descriptions, positions, images, reports):
         rows += module.routes(context)
-    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=TAGS)
+    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), tags=DATA.tags, schemas=DATA.schemas)
 
 
 def _embed_route(context: ServiceContext) -> Route:
@@ -32,7 +31,7 @@ def _embed_route(context: ServiceContext) -> Route:
         summary="Embed texts or token ids",
         tag=EMBED,
         description="A strict superset of text-embeddings-inference's route. `Accept` chooses the format of vectors.",
-        body=RequestBody(model=EmbedBody, examples=EXAMPLES["embed"]),
+        body=RequestBody(model=EmbedBody, examples=DATA.examples["embed"]),
         answers=EMBED_ANSWERS,
         vectors=True,
     )

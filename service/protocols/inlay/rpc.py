@@ -7,6 +7,8 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
+import orjson
+
 from proto import embed_pb2 as pb
 from service import machine
 from service.context import ServiceContext
@@ -19,9 +21,8 @@ from service.protocols.inlay import images, prompt_embeds
 from service.protocols.inlay.models import default_flops_per_token, summary
 from service.protocols.inlay.prompt_embeds import PROMPT_EMBEDS, PromptEmbeds
 from service.protocols.inlay.rpc_messages import embed_response, stream_response
-from service.protocols.inlay.rpc_positions import Positions
 from service.protocols.inlay.rpc_requests import decode
-from service.protocols.inlay.rpc_vocabulary import Vocabulary
+from service.protocols.inlay.rpc_tables import TableMethods
 from service.request_context import RequestContext
 from service.scheduling.batcher import GATHERING_TURNS
 
@@ -33,8 +34,8 @@ DESCRIBED = {field.name for field in pb.Model.DESCRIPTOR.fields} - {"flops_per_t
 
 def service(context: ServiceContext) -> Service:
     """Return inlay.v1.Embedder; tables are sent in chunks under 1 MiB."""
-    embed, positions, models = EmbedHandler(context), Positions(context), Models(context)
-    vocabulary, embed_images = Vocabulary(context, positions.chunks), partial(images.embed_message, context)
+    embed, tables, models = EmbedHandler(context), TableMethods(context), Models(context)
+    embed_images = partial(images.embed_message, context)
 
     admitted: Any = partial(Method, admitted=True)
     return Service(
@@ -50,16 +51,15 @@ def service(context: ServiceContext) -> Service:
                 admitted=True,
                 error_answer=_stream_error,
             ),
-            admitted(name="Rope", request=pb.RopeRequest, handler=positions.rope, kind="server_stream"),
-            admitted(name="Positions", request=pb.PositionsRequest, handler=positions.table, kind="server_stream"),
-            admitted(name="Rotate", request=pb.RotateRequest, handler=positions.rotate),
-            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=positions.presets),
+            admitted(name="Positions", request=pb.PositionsRequest, handler=tables.table, kind="server_stream"),
+            admitted(name="Rotate", request=pb.RotateRequest, handler=tables.rotate),
+            Method(name="ListPresets", request=pb.ListPresetsRequest, handler=tables.presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),
             admitted(name="Images", request=pb.ImagesRequest, handler=embed_images, serialize=embed_response),
-            admitted(name="Logits", request=pb.LogitsRequest, handler=vocabulary.logits, kind="server_stream"),
-            admitted(name="Similar", request=pb.SimilarRequest, handler=vocabulary.similar),
-            admitted(name="Analysis", request=pb.AnalysisRequest, handler=vocabulary.analysis),
+            admitted(name="Logits", request=pb.LogitsRequest, handler=tables.logits, kind="server_stream"),
+            admitted(name="Similar", request=pb.SimilarRequest, handler=tables.similar),
+            admitted(name="Analysis", request=pb.AnalysisRequest, handler=tables.analysis),
         ),
     )
 
@@ -156,6 +156,6 @@ class Models:
     def _model(self, name: str | None, mappings: machine.Mappings) -> pb.Model:
         model = self._registry.get(name)
         description = summary(model, self._registry, mappings)
-        fields = description.model_dump(include=DESCRIBED, exclude_none=True)
-        flops, document = default_flops_per_token(model.card), description.model_dump_json()
+        fields = {name: description[name] for name in DESCRIBED if description[name] is not None}
+        flops, document = default_flops_per_token(model.card), orjson.dumps(description).decode()
         return pb.Model(**fields, flops_per_token=flops, card_json=document)

@@ -15,18 +15,11 @@ from models.tables.row_blocks import Check, floats
 from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
 from service.context import ServiceContext
 from service.embedding.limits import check_inputs
-from service.embedding.word_table import TableComputations, WordTable, word_table
+from service.embedding.word_table import TableComputations, WordTable
 from service.errors import BadRequest, ConflictingFields, MissingField, TooManyCharacters
-from service.http.formats import JSON
 from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
-from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, Route
 from service.http.validation_errors import quoted
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import EXAMPLES, schema
-from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import tensor_route
-from service.protocols.inlay.tags import MODELS
+from service.request_context import RequestContext
 
 MAX_TOP = 1000
 MAX_ITEMS, MAX_CHARACTERS = 1024, 65536  # of positive and negative; of all texts together
@@ -67,7 +60,9 @@ class SimilarParameters(Parameters):
     exclude_inputs: bool = switch("leave out the tokens that were sent", True)
 
 
-async def search(context: ServiceContext, table: WordTable, parameters: SimilarParameters) -> dict[str, Any]:
+async def search(
+    context: ServiceContext, table: WordTable, parameters: SimilarParameters, call: RequestContext
+) -> dict[str, Any]:
     """Return the nearest tokens, best first, and what they were compared with.
 
     Raises:
@@ -152,25 +147,3 @@ def _mean(table: WordTable, ids: list[int]) -> Vector:
         rows = table.rows[np.array(ids[start : start + MEAN_ROWS], np.int64)]
         total += floats(rows, np.float64).sum(axis=0)
     return total / len(ids)
-
-
-def routes(context: ServiceContext) -> list[Route]:
-    """Return POST /models/{name}/similar."""
-
-    async def handler(request: Request) -> Response:
-        table = word_table(context.registry.get(request.parameters["name"]))
-        return json_response(await search(context, table, await from_body(SimilarParameters, request)))
-
-    return [
-        tensor_route(
-            "/models/{name}/similar",
-            handler,
-            "model_similar",
-            "The tokens nearest to a token, a text, a vector or an analogy",
-            SimilarParameters,
-            tag=MODELS,
-            examples=EXAMPLES["similar"],
-            need=needs.TABLE,
-            answer=Answer(description="The tokens.", content={JSON: schema("similar")}),
-        )
-    ]

@@ -2,22 +2,16 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from models.positions.table import Output, Table
 from models.vision.similarity import Similarity, compared
 from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import NotFound, TooLarge, WrongShape
 from service.http.parameter_types import Tensor, TypedArrayOptions, described
-from service.http.response import Response
-from service.http.routes import Request, Route
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import EXAMPLES
-from service.protocols.inlay.parsing import from_body
-from service.protocols.inlay.positions.responses import table_form, table_response, tensor_route
-from service.protocols.inlay.tags import EMBED
+from service.request_context import RequestContext
 
 MAX_PAIRS = 1 << 24
 
@@ -29,25 +23,19 @@ class SimilarityParameters(TypedArrayOptions):
     image_embeds: Tensor = described("vectors of images [images, d], of any length")
 
 
-def routes(context: ServiceContext) -> list[Route]:
-    """Return POST /models/{name}/similarity."""
+def comparing(model: Model) -> Similarity:
+    """Return how a model compares texts with images; raise NotFound if it does not."""
+    if model.card.similarity is None:
+        card = model.card
+        raise NotFound(f"{card.name} is a {card.family} without a logit_scale", allowed="it compares no images")
+    return model.card.similarity
 
-    async def handler(request: Request) -> Response:
-        card = context.registry.get(request.parameters["name"]).card
-        if card.similarity is None:
-            raise NotFound(f"{card.name} is a {card.family} without a logit_scale", allowed="it compares no images")
-        parameters = await from_body(SimilarityParameters, request)
-        values = {"how": card.similarity, "texts": parameters.text_embeds, "images": parameters.image_embeds}
-        form = table_form(request, parameters, parameters.dtype)
-        return await table_response(request, context.tables, TableCall(_table, values), form)
 
-    path, summary = "/models/{name}/similarity", "Compare texts with images"
-    parameters, name = SimilarityParameters, "model_similarity"
-    return [
-        tensor_route(
-            path, handler, name, summary, parameters, tag=EMBED, examples=EXAMPLES["similarity"], need=needs.TWO_TOWERS
-        )
-    ]
+async def similarity_call(
+    context: ServiceContext, how: Similarity, parameters: SimilarityParameters, call: RequestContext
+) -> TableCall:
+    """Return the call that makes the table of logits and probabilities."""
+    return TableCall(_table, {"how": how, "texts": parameters.text_embeds, "images": parameters.image_embeds})
 
 
 def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:
@@ -62,9 +50,4 @@ def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:
         raise TooLarge(f"{len(texts)} x {len(images)} pairs", allowed=f"at most {MAX_PAIRS} at a time")
     arrays = compared(how, texts, images)
     facts = {"kind": how.kind, "scale": how.scale, "bias": how.bias, "formula": "scale * text . image + bias"}
-    return Table("similarity", "exact", {name: _output(array) for name, array in arrays.items()}, facts)
-
-
-def _output(array: NDArray[np.float64]) -> Output:
-    rows = np.ascontiguousarray(array)
-    return Output(rows.shape, lambda start, stop: rows[start:stop])
+    return Table("similarity", "exact", {name: Output.of(array) for name, array in arrays.items()}, facts)

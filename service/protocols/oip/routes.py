@@ -12,7 +12,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, RouteGroup, binary
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay.tags import OIP, OIP_REPOSITORY
+from service.protocols.inlay.openapi_parts import OIP, OIP_REPOSITORY
 from service.protocols.oip import bodies
 from service.protocols.oip.bodies import InferRequest
 from service.protocols.oip.data_plane import DataPlane, Verb

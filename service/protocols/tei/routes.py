@@ -18,7 +18,7 @@ from service.http.routes import Answer, Example, Handler, RequestBody, Route, Ro
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTORS_ANSWER
-from service.protocols.inlay.tags import TEI
+from service.protocols.inlay.openapi_parts import TEI
 from service.protocols.tei import schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 

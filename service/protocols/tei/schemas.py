@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
-from service.protocols.inlay.openapi_parts import schema
+from service.protocols.inlay.openapi_parts import DATA
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
@@ -35,7 +35,7 @@ class StrictBody(BaseModel):
 class TokenVectorsBody(StrictBody):
     """What to embed token by token."""
 
-    inputs: Annotated[Any, WithJsonSchema(schema("inputs"))]
+    inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: ModelName = None
     truncate: Truncate = None
     truncation_direction: Side = "Right"

@@ -75,7 +75,7 @@ def test_model_summary_states_the_comparison(tmp_path: Path) -> None:
     place = with_float32(tmp_path / "x", model(), model(scale="dynamic"))
     got = comparison(adopt(place, tmp_path / "store/a", file=QUANTIZED))
     registry = Service(tmp_path / "store").registry
-    summarised = summary(registry.get("a"), registry).model_dump(mode="json")
+    summarised = summary(registry.get("a"), registry)
     assert summarised["adopted"] == {"path": QUANTIZED, "comparison": asdict(got), "uncompared": None}
     assert summarised["graphs"]["encoder"]["one_by_one"]
 

@@ -126,10 +126,15 @@ async def test_segment_ids_are_left_out_where_the_files_leave_them_out(tmp_path:
 
 def test_a_models_summary_names_its_labels(tmp_path: Path) -> None:
     service = served(tmp_path, "bert", 2)
-    own = summary(service.registry.get(None), service.registry)
-    assert own.classifier is not None
-    assert own.classifier.labels == ["LABEL_0", "LABEL_1"]
-    assert (own.classifier.ranks, own.classifier.activation, own.no_classifier_reason) == (False, "identity", None)
+    described = summary(service.registry.get(None), service.registry)
+    assert described["classifier"] == {
+        "labels": ["LABEL_0", "LABEL_1"],
+        "pooling": "cls",
+        "activation": "identity",
+        "problem_type": None,
+        "ranks": False,
+    }
+    assert described["no_classifier_reason"] is None
 
 
 async def test_the_reference_engine_gives_the_same_logits(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from service.http.routes import Example, Need, Route
-from service.protocols.inlay.openapi_parts import TAGS
+from service.protocols.inlay.openapi_parts import DATA
 from tests.openapi_requests import (
     JSON,
     Sent,
@@ -77,7 +77,7 @@ def test_operation_without_an_example_is_found(document: dict[str, Any]) -> None
     ]
 
 
-@pytest.mark.parametrize("tag", TAGS)
+@pytest.mark.parametrize("tag", DATA.tags)
 def test_examples_are_answered_as_documented(demo: Served, document: dict[str, Any], tag: str) -> None:
     sent = list(requests(document, tag))
     assert sent
@@ -105,7 +105,10 @@ def test_demo_model_lacks_what_the_document_says(document: dict[str, Any], name:
 def test_examples_name_a_loaded_model_that_can_answer(served: Served) -> None:
     raw = expanded(served.http.get("/openapi.json").json())
     names = {
-        sent.path: sent.url.split("/")[2] for tag in TAGS for sent in requests(raw, tag) if "/models/{" in sent.path
+        sent.path: sent.url.split("/")[2]
+        for tag in DATA.tags
+        for sent in requests(raw, tag)
+        if "/models/{" in sent.path
     }
     assert names["/models/{name}/rope"] == names["/models/{name}/rope/rotate"] == "llama"
     assert names["/models/{name}"] == names["/models/{name}/learned"] == "bert"
@@ -154,10 +157,10 @@ def test_document_is_sent_once_to_a_client_that_keeps_it(demo: Served) -> None:
 
 
 def test_tags_are_described_in_order_and_none_is_long(document: dict[str, Any]) -> None:
-    assert {tag["name"]: tag["description"] for tag in document["tags"]} == TAGS
-    assert [tag["name"] for tag in document["tags"]] == list(TAGS)
+    assert {tag["name"]: tag["description"] for tag in document["tags"]} == DATA.tags
+    assert [tag["name"] for tag in document["tags"]] == list(DATA.tags)
     used = [operation["tags"] for _, _, operation in operations(document)]
-    for tag in TAGS:
+    for tag in DATA.tags:
         assert 0 < used.count([tag]) <= MOST_OF_A_TAG, tag
 
 

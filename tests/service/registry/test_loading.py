@@ -64,6 +64,16 @@ def test_files_are_read_again_when_they_changed_alone(weights: Path, monkeypatch
     assert len(read) > 2
 
 
+def test_list_of_checked_files_appears_whole(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, seen = set(weights.parent.iterdir()), []
+    replace = Path.replace
+    monkeypatch.setattr(Path, "replace", lambda *paths: seen.append(set(weights.parent.iterdir())) or replace(*paths))
+    os.utime(weights)
+    Service(weights.parents[1])
+    assert seen == [kept]
+    assert {path.name for path in weights.parents[1].iterdir()} == {"a"}
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"\0", b'{"weights.safetensors": 3}'])
 def test_damaged_list_of_checked_files_is_written_again(content: bytes, weights: Path) -> None:
     checked = weights.with_name(".checked.json")

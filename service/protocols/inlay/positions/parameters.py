@@ -4,12 +4,11 @@ Those of RoPE scalings come from `models.positions.rope.scaling_parameters.PARAM
 here.
 """
 
-from functools import cache
-from typing import Annotated, Any, get_args
+from functools import partial
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, WithJsonSchema, create_model, model_validator
+from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from models.positions import alibi, learned, masks, sinusoidal
 from models.positions.arithmetic import Arithmetic
@@ -19,7 +18,6 @@ from models.positions.rope.axial import AXIAL
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.rope.rotation import LAYOUTS, WIDTHS
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
-from models.positions.rope.scaling_parameters import ScalingParameter
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
@@ -47,7 +45,7 @@ from service.http.parameter_types import (
     text,
     whole,
 )
-from service.http.validation_errors import quoted, unknown_field
+from service.http.validation_errors import quoted
 
 MAX_LAYER = 100_000
 
@@ -135,82 +133,10 @@ class LayerRange(Layer, PositionRange):
     """The positions that a layer rotates."""
 
 
-class Scaling(BaseModel):
-    """A RoPE scaling; its parameters are extra fields, named as in config.json.
-
-    Args:
-        model_extra: parameters of scalings, by name.
-    """
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Annotated[Any, WithJsonSchema({})]]
-    rope_type: str | None = one_of(SCALINGS, "how the frequencies are scaled; left out: default", None)
-
-    @property
-    def scaling_parameters(self) -> dict[str, Any]:
-        """The parameters that were sent."""
-        return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_extra(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        read = dict(values)
-        for name, value in values.items():
-            if name in cls.model_fields:
-                continue
-            if name not in SCALING_PARAMETERS:
-                raise unknown_field(str(name), parameter_names(cls))
-            read[name] = _scaling_value(name, value)
-        return read
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema with the parameters of every scaling."""
-        document = handler.resolve_ref_schema(handler(schema))
-        document["properties"] = document["properties"] | {
-            name: _scaling_schema(name) for name in SCALING_PARAMETERS if name not in cls.model_fields
-        }
-        document["additionalProperties"] = False
-        return document
-
-
-def _scaling_value(name: str, value: Any) -> Any:
-    try:
-        return read_scaling_value(value, SCALING_PARAMETERS[name].kind)
-    except ValueError:
-        allowed = f"allowed: {_scaling_schema(name)['description']}"
-        raise WrongType(f"is {quoted(value)}", field=(name,), allowed=allowed, verbatim=True) from None
-
-
-def _scaling_schema(name: str) -> JsonSchemaValue:
-    row = SCALING_PARAMETERS[name]
-    types = [
-        rope_type + (" (required)" if name in row.required else "")
-        for rope_type, row in SCALINGS.items()
-        if name in (*row.required, *row.optional)
-    ]
-    return {
-        "anyOf": [_scaling_type(row), {"type": "null"}],
-        "default": None,
-        "title": name.replace("_", " ").title(),
-        "description": f"a {row.kind.replace('numbers', 'list of numbers')} ({row.description}); of {', '.join(types)}",
-    }
-
-
-def _scaling_type(row: ScalingParameter) -> JsonSchemaValue:
-    if row.kind == "boolean":
-        return {"type": "boolean"}
-    least, above, most = row.bounds
-    bounds = {"minimum": least, "exclusiveMinimum": above, "maximum": most}
-    number = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
-    return number if row.kind == "number" else {"type": "array", "items": number}
-
-
-class RopeSource(Layer, Scaling, extra="allow"):
+class RopeSource(Layer):
     """A RoPE, given by its parameters, the name of a preset, or a config.json."""
 
+    rope_type: str | None = one_of(SCALINGS, "how the frequencies are scaled; left out: default", None)
     theta: float | None = number(
         f"the base of the frequencies, above 1; left out: {rope_choice.THETA:g}", None, above=1
     )
@@ -230,6 +156,55 @@ class RopeSource(Layer, Scaling, extra="allow"):
     config: JsonObject | None = described("a config.json or its rope part, a JSON object", None)
     model_type: str | None = text("whose conventions a config follows that does not say", None)
 
+    @property
+    def scaling_parameters(self) -> dict[str, Any]:
+        """The parameters of scalings that were sent."""
+        sent = {name: getattr(self, name, None) for name in SCALING_PARAMETERS if name not in RopeSource.model_fields}
+        return {name: value for name, value in sent.items() if value is not None}
+
+
+Source = TypeVar("Source", bound=RopeSource)
+
+
+def with_scalings(parameters: type[Source]) -> type[Source]:
+    """Return the parameters with those of every RoPE scaling, named as in config.json."""
+    fields: dict[str, Any] = {
+        name: (_scaling_type(name), Field(None, description=_scaling_description(name)))
+        for name in SCALING_PARAMETERS
+        if name not in parameters.model_fields
+    }
+    return create_model(parameters.__name__, __base__=parameters, __doc__=parameters.__doc__, **fields)
+
+
+def _scaling_value(name: str, value: Any) -> Any:
+    try:
+        return read_scaling_value(value, SCALING_PARAMETERS[name].kind)
+    except ValueError:
+        allowed = f"allowed: {_scaling_description(name)}"
+        raise WrongType(f"is {quoted(value)}", field=(name,), allowed=allowed, verbatim=True) from None
+
+
+def _scaling_description(name: str) -> str:
+    row = SCALING_PARAMETERS[name]
+    types = [
+        rope_type + (" (required)" if name in scaling.required else "")
+        for rope_type, scaling in SCALINGS.items()
+        if name in (*scaling.required, *scaling.optional)
+    ]
+    return f"a {row.kind.replace('numbers', 'list of numbers')} ({row.description}); of {', '.join(types)}"
+
+
+def _scaling_type(name: str) -> Any:
+    """Return the type of a parameter of scalings, which a query string may hold as text."""
+    row = SCALING_PARAMETERS[name]
+    least, above, most = row.bounds
+    bounds = {"minimum": least, "exclusiveMinimum": above, "maximum": most}
+    schema: JsonSchemaValue = {"type": "number"} | {name: bound for name, bound in bounds.items() if bound is not None}
+    if row.kind != "number":
+        schema = {"type": "boolean"} if row.kind == "boolean" else {"type": "array", "items": schema}
+    nullable = WithJsonSchema({"anyOf": [schema, {"type": "null"}]})
+    return Annotated[Any, PlainValidator(partial(_scaling_value, name)), nullable]
+
 
 SIZES = ("theta", "head_dim", "rotary_dim", "max_position_embeddings", "rope_type", "partial_rotary_factor")
 """Fields of RopeSource that make up a rope, besides the parameters of scalings."""
@@ -246,11 +221,13 @@ class RotaryLayout(Parameters):
 # ---- one class a scheme
 
 
-class RopeParameters(TableOptions, TableWidth, RotaryLayout, PositionRange, RopeSource, extra="allow"):
+@with_scalings
+class RopeParameters(TableOptions, TableWidth, RotaryLayout, PositionRange, RopeSource):
     """A RoPE and the rows of its table to return."""
 
 
-class MropeParameters(TableOptions, TableWidth, RopeSource, extra="allow"):
+@with_scalings
+class MropeParameters(TableOptions, TableWidth, RopeSource):
     """An M-RoPE and the positions on its three axes."""
 
     positions: IntegerRows = described("three lists of one length: time, height, width, such as 0,1,2;0,0,1;0,1,0")
@@ -338,12 +315,22 @@ class MaskParameters(TableOptions, MaskForm):
     chunk: int | None = whole(1, MAX_POSITION, "tokens of a chunk that sees itself alone", None)
 
 
-def of_model(name: str, *parts: type[Parameters]) -> type[ModelTableOptions]:
+def _of_model(name: str, *parts: type[Parameters]) -> type[ModelTableOptions]:
     """Return the parameters of a model's encoding: those of `parts`, since its card decides the others."""
     bases: Any = (ModelTableOptions, *parts)
     about = "What to return of a model's encoding; its card has the other parameters."
-    made: type[ModelTableOptions] = create_model(f"Model{name}Parameters", __base__=bases, __doc__=about)
+    made: type[ModelTableOptions] = create_model(name, __base__=bases, __doc__=about)
     return made
+
+
+ModelRopeParameters = _of_model("ModelRopeParameters", TableWidth, LayerRange)
+ModelAlibiParameters = _of_model("ModelAlibiParameters", Padding)
+ModelT5Parameters = _of_model("ModelT5Parameters", Past)
+ModelDebertaParameters = _of_model("ModelDebertaParameters", Lengths)
+ModelMaskParameters = _of_model("ModelMaskParameters", LayerType, MaskForm)
+ModelLearnedParameters = _of_model("ModelLearnedParameters", BeyondTable, PositionRange)
+ModelSinusoidalParameters = _of_model("ModelSinusoidalParameters", PositionRange)
+ModelAxialParameters = _of_model("ModelAxialParameters", TableWidth, Patches)
 
 
 # ---- tensors in, tensors out
@@ -367,7 +354,8 @@ class Rotation(TensorOptions, PositionRange):
     widen: bool = switch("in parity: half precision rotates in float32, as in Llama 4 and Cohere", False)
 
 
-class RotateParameters(Rotation, RotaryLayout, RopeSource, extra="allow"):
+@with_scalings
+class RotateParameters(Rotation, RotaryLayout, RopeSource):
     """Tensors, and the RoPE that rotates them."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
@@ -377,9 +365,3 @@ class ModelRotateParameters(Rotation, LayerRange):
     """Tensors for a model's RoPE to rotate."""
 
     arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")
-
-
-@cache
-def parameter_names(model: type[BaseModel]) -> tuple[str, ...]:
-    """Return the names of a model's parameters, those of scalings included."""
-    return tuple(model.model_json_schema()["properties"])

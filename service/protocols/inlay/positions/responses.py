@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -27,12 +27,13 @@ from service.embedding.position_tables import (
 from service.errors import NotAcceptable, UnknownValue
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
 from service.http.negotiation import negotiate
-from service.http.parameter_types import ArrayOptions
+from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.openapi_parts import DESCRIPTIONS, schema
+from service.protocols.inlay.openapi_parts import DATA
+from service.protocols.inlay.positions.parameters import TensorOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -48,7 +49,7 @@ class TableForm:
     """The form of a response.
 
     Args:
-        dtype: dtype of floats.
+        dtype: dtype of floats; empty: that of the call.
         output: one of the table's; None: all.
         base64: whether arrays in JSON are base64.
     """
@@ -59,11 +60,11 @@ class TableForm:
     base64: bool = False
 
 
-def table_form(request: Request, options: ArrayOptions, dtype: str) -> TableForm:
+def table_form(request: Request, options: TypedArrayOptions | TensorOptions) -> TableForm:
     """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
     accept = request.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
-    return TableForm(media_type, dtype, options.output, options.encoding_format == "base64")
+    return TableForm(media_type, options.dtype or "", options.output, options.encoding_format == "base64")
 
 
 async def table_response(
@@ -77,6 +78,7 @@ async def table_response(
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
+    form = replace(form, dtype=form.dtype or call.dtype)
     etag = await tables.run(call.etag, form.media_type, form.dtype, form.output or "", str(form.base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:
@@ -89,7 +91,7 @@ async def table_response(
     if call.held_bytes:
         tables.streaming.reserve(call.held_bytes, request.context)
     if form.media_type == JSON:
-        return await _json_response(request, tables, JsonTable(table, outputs, form), headers)
+        return await _json_response(request, tables, table, outputs, form, headers)
     headers = (*headers, *_table_headers(table, outputs, form))
     return _file_response(request, tables, etag, _file(table, outputs, form), headers)
 
@@ -171,50 +173,48 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
     }
 
 
-async def _json_response(request: Request, tables: Tables, document: "JsonTable", headers: Headers) -> Response:
+async def _json_response(
+    request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
+) -> Response:
     """Return a small document whole; send a large one while it is computed."""
     if request.verb == "HEAD":
         return Response((), headers)
-    if sum(prod(typed.output.shape) for typed in document.outputs) > BLOCK_VALUES:
-        tables.streaming.reserve(block_bytes(document.outputs), request.context)
-        return Response((), headers, 200, document.parts(tables))
-    async with aclosing(document.parts(tables)) as parts:
+    parts = _json_parts(tables, table, outputs, form)
+    if sum(prod(typed.output.shape) for typed in outputs) > BLOCK_VALUES:
+        tables.streaming.reserve(block_bytes(outputs), request.context)
+        return Response((), headers, 200, parts)
+    async with aclosing(parts):
         return Response([part async for part in parts], headers)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class JsonTable:
-    """A table as a JSON document: its facts first, then its arrays, block after block."""
+async def _json_parts(
+    tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm
+) -> AsyncGenerator[bytes, None]:
+    """Yield a table as a JSON document: its facts first, then its arrays, a block of rows at a time."""
+    yield orjson.dumps(json_facts(table, outputs, form))[:-1]
+    for output in outputs:
+        yield b',"%s":' % output.name.encode()
+        async for part in (_base64 if form.base64 else _lists)(tables, output):
+            yield part
+    yield b"}"
 
-    table: Table
-    outputs: tuple[TypedOutput, ...]
-    form: TableForm
 
-    async def parts(self, tables: Tables) -> AsyncGenerator[bytes, None]:
-        """Yield the document's bytes, a block of rows at a time."""
-        yield orjson.dumps(json_facts(self.table, self.outputs, self.form))[:-1]
-        for output in self.outputs:
-            yield b',"%s":' % output.name.encode()
-            array = self._base64 if self.form.base64 else self._lists
-            async for part in array(tables, output):
-                yield part
-        yield b"}"
+async def _lists(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+    shape = output.output.shape
+    async for first, rows in tables.blocks(output):
+        yield b"".join(_nested_lists(shape, first, rows))
+    yield b"]" * (len(shape) - 1)
 
-    async def _lists(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
-        shape = output.output.shape
-        async for first, rows in tables.blocks(output):
-            yield b"".join(_nested_lists(shape, first, rows))
-        yield b"]" * (len(shape) - 1)
 
-    async def _base64(self, tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
-        yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
-        rest = b""
-        async for _, rows in tables.blocks(output):
-            data = rest + little_endian(rows)
-            end = len(data) - len(data) % BASE64_UNIT
-            rest = data[end:]
-            yield pybase64.b64encode(data[:end])
-        yield pybase64.b64encode(rest) + b'"}'
+async def _base64(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+    yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
+    rest = b""
+    async for _, rows in tables.blocks(output):
+        data = rest + little_endian(rows)
+        end = len(data) - len(data) % BASE64_UNIT
+        rest = data[end:]
+        yield pybase64.b64encode(data[:end])
+    yield pybase64.b64encode(rest) + b'"}'
 
 
 def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Iterator[bytes]:
@@ -245,7 +245,7 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
 
 # ---- descriptions for the OpenAPI document
 
-BINARY_TABLES = {media_type: binary(about) for media_type, about in DESCRIPTIONS["tables by media type"].items()}
+BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
 _TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
 _TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
@@ -254,8 +254,8 @@ def table_answer(document: Schema | None = None) -> Answer:
     """Return the description of a table's response."""
     return Answer(
         description="The table.",
-        headers=DESCRIPTIONS["table headers"],
-        content={JSON: document or schema("table"), **BINARY_TABLES},
+        headers=DATA.descriptions["table headers"],
+        content={JSON: document or DATA.parts["table"], **BINARY_TABLES},
     )
 
 

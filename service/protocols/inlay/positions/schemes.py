@@ -31,7 +31,7 @@ from service.http.parameter_types import MAX_ROWS, TableOptions
 from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions import parameters as schemas
-from service.protocols.inlay.positions.parameters import SIZES, Layer, LayerType, PositionRange, RopeSource, of_model
+from service.protocols.inlay.positions.parameters import SIZES, Layer, LayerType, PositionRange, RopeSource
 
 PRESET_LIST = "GET /positions/presets (gRPC: ListPresets)"
 Arguments = dict[str, Any]
@@ -327,42 +327,42 @@ def _step_of(kind: type[Any]) -> Callable[[Card], Any]:
 
 _MODEL_ROWS = (
     Scheme(
-        "rope", "Its rotary cos and sin", of_model("Rope", schemas.TableWidth, schemas.LayerRange),
+        "rope", "Its rotary cos and sin", schemas.ModelRopeParameters,
         rope_table.tabulate, {"length": 8}, _model_rope,
         part=lambda card: card.encodings.ropes, has="rotary positions, such as a Llama, a Qwen or a ModernBERT",
     ),
     Scheme(
-        "alibi", "Its ALiBi slopes and bias", of_model("Alibi", schemas.Padding),
+        "alibi", "Its ALiBi slopes and bias", schemas.ModelAlibiParameters,
         alibi.tabulate, _SQUARE, _as_the_card_says,
         part=lambda card: card.encodings.alibi, has="ALiBi, such as a BLOOM",
     ),
     Scheme(
-        "t5", "Its relative buckets and their bias", of_model("T5", schemas.Past),
+        "t5", "Its relative buckets and their bias", schemas.ModelT5Parameters,
         buckets.tabulate_t5, _SQUARE, _model_t5,
         part=_buckets_of("t5"), has="T5's relative buckets, such as a T5",
     ),
     Scheme(
-        "deberta", "Its relative buckets and their vectors", of_model("Deberta", schemas.Lengths),
+        "deberta", "Its relative buckets and their vectors", schemas.ModelDebertaParameters,
         buckets.tabulate_deberta, _SQUARE, _model_deberta,
         part=_buckets_of("deberta"), has="DeBERTa-v2's relative buckets",
     ),
     Scheme(
-        "mask", "Its attention mask", of_model("Mask", LayerType, schemas.MaskForm),
+        "mask", "Its attention mask", schemas.ModelMaskParameters,
         masks.tabulate, _SQUARE, _model_mask, part=lambda card: card.encodings.masks, has="attention masks",
     ),
     Scheme(
-        "learned", "Its learned positions", of_model("Learned", schemas.BeyondTable, PositionRange),
+        "learned", "Its learned positions", schemas.ModelLearnedParameters,
         learned.tabulate, {"length": 8}, _model_learned,
         part=lambda card: card.weights and _step_of(AddPosition)(card),
         has="learned positions, such as a BERT or a GPT-2",
     ),
     Scheme(
-        "sinusoidal", "Its sinusoidal positions", of_model("Sinusoidal", PositionRange),
+        "sinusoidal", "Its sinusoidal positions", schemas.ModelSinusoidalParameters,
         sinusoidal.tabulate, {"length": 8}, _model_sinusoidal,
         part=_step_of(AddSinusoid), has="sinusoidal positions, such as a Marian or an M2M100",
     ),
     Scheme(
-        "axial", "Rotary cos and sin of its patches", of_model("Axial", schemas.TableWidth, schemas.Patches),
+        "axial", "Rotary cos and sin of its patches", schemas.ModelAxialParameters,
         axial.tabulate_axial, {"grid": "4x4"}, _as_the_card_says,
         part=lambda card: card.axial, has="rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
     ),

@@ -14,7 +14,7 @@ from service.protocols.inlay.embed_body import (
     EmbedBody,
     read,
 )
-from service.protocols.inlay.openapi_parts import EXAMPLES
+from service.protocols.inlay.openapi_parts import DATA
 from tests.embed_requests import embed_request
 
 INVALID: list[tuple[bytes, str]] = [
@@ -67,9 +67,9 @@ def test_rejects_deeply_nested_body(member: str, depth: int) -> None:
         read(body)
 
 
-@pytest.mark.parametrize("name", EXAMPLES["embed"])
+@pytest.mark.parametrize("name", DATA.examples["embed"])
 def test_accepts_every_documented_example(name: str) -> None:
-    assert read(orjson.dumps(EXAMPLES["embed"][name]))[0].inputs
+    assert read(orjson.dumps(DATA.examples["embed"][name]))[0].inputs
 
 
 def test_missing_fields_keep_the_defaults() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from proto import embed_pb2 as pb
-from service.protocols.inlay import rpc_positions, similar
+from service.protocols.inlay import rpc_tables, similar
 from service.scheduling import serial_executor
 from tests.golden_cases import case, write_checkpoint, write_tokenizer
 from tests.served import Served, serving
@@ -86,7 +86,7 @@ def test_logits_are_those_of_http(heads: Served, fields: dict[str, Any]) -> None
 def test_long_facts_go_on_in_the_next_chunk(heads: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     request = pb.LogitsRequest(model="bert", hidden=tensor(HIDDEN), top_k=5)
     facts, data = table_of(list(heads.stub.Logits(request)))
-    monkeypatch.setattr(rpc_positions, "FACTS_CHARACTERS", 100)
+    monkeypatch.setattr(rpc_tables, "FACTS_CHARACTERS", 100)
     chunks = list(heads.stub.Logits(request))
     assert sum(bool(chunk.facts_json) for chunk in chunks) > 3
     assert table_of(chunks) == (facts, data)

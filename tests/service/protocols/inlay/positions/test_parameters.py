@@ -1,6 +1,7 @@
 """Parameters of schemes: presets, configs, layers, unknown names, and what random ones give."""
 
 import json
+import pickle
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAM
 from service.errors import WrongType
 from service.http.validation_errors import validated
 from service.protocols.inlay.positions.parameters import RopeParameters
+from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, Scheme
 from service.protocols.inlay.positions.schemes import SCHEMES as ROWS
 from tests.served import Served
 
@@ -188,7 +190,7 @@ BODIES: list[tuple[str, int, str]] = [
     ('{"config": {}, "length": 2}', 422, ""),
     ('{"config": {"rope_scaling": 5}, "length": 2}', 422, ""),
     ('{"config": {"head_dim": "x", "rope_theta": []}, "length": 2}', 422, ""),
-    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: rope_type"),
+    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: layer_type"),
     ("{", 400, "the body is not JSON"),
     ("", 400, "the body is not JSON"),
     ("\x00", 400, "the body is not JSON"),
@@ -282,6 +284,12 @@ def test_random_parameters_never_cause_a_500(served: Served, scheme: str, parame
     query |= {"format": "raw"}
     with served.http.stream("GET", f"/positions/{scheme}", params=query) as answer:
         assert answer.status_code in (200, 405, 406, 422), query
+
+
+@pytest.mark.parametrize("row", [*ROWS.values(), *MODEL_SCHEMES.values()], ids=lambda row: row.path)
+def test_large_bodies_can_be_read_by_another_process(row: Scheme) -> None:
+    """The heavy process finds the model of a body by its name."""
+    assert pickle.loads(pickle.dumps(row.parameters)) is row.parameters
 
 
 # ---- presets and configs

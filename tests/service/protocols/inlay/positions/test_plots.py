@@ -1,19 +1,16 @@
-"""Pictures over HTTP: valid files of what was requested, cached, and not drawn for clients that left."""
+"""Pictures over HTTP: valid files of what was requested, and cached."""
 
-import asyncio
-import socket
 import struct
-import threading
 import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from models.errors import NoWritableFolder
+from service.heavy import lane
 from service.protocols.inlay.positions import plots
-from tests.served import Served, serving_here
+from tests.served import Served
 
 SIZES: dict[str, dict[str, Any]] = {
     "rope": {"head_dim": 64},
@@ -109,7 +106,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rope", {"compare": "thetta=3"}, "thetta is not known here"),
     ("rope", {"compare": "scheme=pie&x=1"}, "compare names the scheme 'pie'"),
     ("rope", {"compare": "scheme=alibi&heads=2"}, "alibi"),
-    ("rope", {"compare": ["theta=2"] * 40}, "up to"),
+    ("rope", {"compare": ["theta=2"] * 32}, "up to"),
     ("alibi", {"compare": "llama-2-7b"}, "preset is not known here"),
     ("rope", {"format": "png"}, "format is not known here"),
 ]
@@ -122,37 +119,17 @@ def test_rejects_impossible_pictures(served: Served, scheme: str, query: dict[st
     assert said in answer.json()["detail"]
 
 
+def test_compares_a_bounded_number_of_tables(served: Served) -> None:
+    answer = draw(served, "rope", "json", compare=["theta=2", ",".join(["llama-2-7b"] * 32)])
+    assert answer.status_code == 422
+    assert "33 tables to compare; this server takes 32" in answer.json()["detail"]
+
+
 def test_server_that_cannot_write_its_fonts_says_so(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> bytes:
         raise NoWritableFolder("pictures need a folder")
 
+    monkeypatch.setattr(lane, "current", lane.HeavyLane(0, 1, 1))
     monkeypatch.setattr(plots, "draw", fails)
     answer = draw(served, "alibi", width=777)
     assert (answer.status_code, answer.json()["detail"]) == (501, "pictures need a folder")
-
-
-async def test_client_that_leaves_frees_its_place_in_the_queue(tiny_store: Path) -> None:
-    async with (
-        serving_here(tiny_store, default_model="bert") as here,
-        httpx.AsyncClient(base_url="http://{}:{}".format(*here.address), trust_env=False, timeout=60) as client,
-    ):
-        gate = threading.Event()
-        busy = [asyncio.create_task(asyncio.to_thread(gate.wait, 60)) for _ in range(64)]  # no picture can be drawn
-        try:
-            for number in range(3):
-                _, writer = await asyncio.open_connection(*here.address)
-                writer.write(b"GET /positions/alibi.png?heads=%d HTTP/1.1\r\nhost: x\r\n\r\n" % (number + 1))
-                async with asyncio.timeout(30):
-                    while not here.context.admission.active:
-                        await asyncio.sleep(0)
-                connection = writer.get_extra_info("socket")
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                writer.transport.abort()
-                async with asyncio.timeout(30):
-                    while here.context.admission.active:
-                        await asyncio.sleep(0)
-        finally:
-            gate.set()
-            await asyncio.gather(*busy)
-        assert 'method="/positions/alibi.png",protocol="http",status="499"} 3' in (await client.get("/metrics")).text
-        assert (await client.get("/positions/alibi.png", params={"heads": 1})).status_code == 200

@@ -1,34 +1,32 @@
-"""The positional methods of inlay.v1.Embedder, with the parameters of the HTTP routes."""
+"""The methods of inlay.v1.Embedder that answer with tables, with the parameters of the HTTP routes."""
 
 from collections.abc import AsyncGenerator
-from typing import Any, TypeVar
 
+import numpy as np
 import orjson
-from pydantic import BaseModel
 
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
-from service.errors import ConflictingFields
-from service.heavy.lane import run_beside
-from service.http.validation_errors import validated
-from service.http.worker_threads import INLINE_BYTES
+from service.embedding.position_tables import TableCall, TableFile, typed_outputs
+from service.embedding.word_table import word_table
+from service.protocols.inlay.analysis import AnalysisQuery, analysed
+from service.protocols.inlay.logits import LogitsParameters, logits_call, with_head
 from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
 from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
-from service.protocols.inlay.rpc_fields import array_of, float_dtype, tensor_of
+from service.protocols.inlay.rpc_fields import read_message, tensor_of
+from service.protocols.inlay.similar import SimilarParameters, search
 from service.request_context import RequestContext
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
 FACTS_CHARACTERS = CHUNK_BYTES // 4  # UTF-8 takes four bytes for one at most
-Model = TypeVar("Model", bound=BaseModel)
 ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and grpc's own
 
 
-class Positions:
-    """Serves the methods Positions, Rotate, ListPresets and Rope."""
+class TableMethods:
+    """Serves Positions, Rotate and ListPresets, and Logits, Similar and Analysis, which read a model's tables."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -39,12 +37,12 @@ class Positions:
         """Yield the facts and shapes of a table, then its bytes; raise InlayError if it cannot be made."""
         scheme = find_scheme(request.scheme, of_model=bool(request.model))
         make_call = call_maker(self._context, scheme, request.model)
-        parameters = await _read(scheme.parameters, request)
+        parameters = await read_message(scheme.parameters, request)
         call = make_call(parameters)
-        async for chunk in self.chunks(call, parameters.dtype, parameters.output, call_context):
+        async for chunk in self._chunks(call, parameters.dtype, parameters.output, call_context):
             yield chunk
 
-    async def chunks(
+    async def _chunks(
         self, call: TableCall, dtype: str, output: str | None, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
         """Yield the facts and shapes of a table, then its bytes, in chunks of about CHUNK_BYTES.
@@ -77,10 +75,10 @@ class Positions:
     async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
         """Return the rotated tensors; raise InlayError if they cannot be rotated."""
         if request.model:
-            by_model = await _read(ModelRotateParameters, request)
+            by_model = await read_message(ModelRotateParameters, request)
             call = rotate_by_model(find_model(self._context, request.model), by_model)
         else:
-            call = rotate(await _read(RotateParameters, request))
+            call = rotate(await read_message(RotateParameters, request))
         table = await self._context.tables.run(call.table)
         outputs = typed_outputs(table, call.dtype)
         self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
@@ -88,24 +86,6 @@ class Positions:
         arrays = [each.rows(0, each.output.count).reshape(each.output.shape) for each in outputs]
         tensors = {each.name: tensor_of(array, each.dtype) for each, array in zip(outputs, arrays, strict=True)}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
-
-    async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
-        """Yield cos and sin of one model side by side; raise InlayError if it has none."""
-        values = {"start": request.start, "dtype": float_dtype(request.dtype)}
-        values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
-        scheme = find_scheme("rope", of_model=True)
-        make_call = call_maker(self._context, scheme, request.model)
-        parameters = validated(scheme.parameters, values, strict=True)
-        table = await self._context.tables.run(make_call(parameters).table)
-        cos, sin = self._context.tables.outputs(table, parameters.dtype)
-        self._context.tables.streaming.reserve(block_bytes((cos, sin)), call_context)
-        step = CHUNK_BYTES // (2 * cos.row_bytes)
-        async for first, rows in self._context.tables.blocks(cos):
-            for start in range(0, len(rows), step):
-                part = rows[start : start + step]
-                sines = await self._context.tables.run(sin.rows, first + start, first + start + len(part))
-                tensors = {name: tensor_of(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
-                yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
     async def presets(self, request: pb.ListPresetsRequest, call: RequestContext) -> pb.ListPresetsResponse:
         """Return every preset."""
@@ -116,38 +96,30 @@ class Positions:
             ]
         )
 
+    async def logits(
+        self, request: pb.LogitsRequest, call_context: RequestContext
+    ) -> AsyncGenerator[pb.PositionsChunk, None]:
+        """Yield logits, or the tokens of the largest, in the messages of a table."""
+        model = with_head(self._context.registry.get(request.model or None))
+        parameters = await read_message(LogitsParameters, request)
+        call = await logits_call(self._context, model, parameters, call_context)
+        async for chunk in self._chunks(call, parameters.dtype, parameters.output, call_context):
+            yield chunk
 
-async def _read(model: type[Model], request: Any) -> Model:
-    """Return the parameters of a request; those of a large one are read by the heavy process."""
-    if request.ByteSize() > INLINE_BYTES:
-        return await run_beside(_parameters, model, request)
-    return _parameters(model, request)
+    async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
+        """Return the most similar tokens, best first."""
+        table = word_table(self._context.registry.get(request.model or None))
+        answer = await search(self._context, table, await read_message(SimilarParameters, request), call_context)
+        about = answer.pop("table")
+        return pb.SimilarResponse(table=about["name"], table_shape=about["shape"], table_dtype=about["dtype"], **answer)
 
-
-def _parameters(model: type[Model], request: Any) -> Model:
-    return validated(model, parameters_of(request), strict=True)
-
-
-def parameters_of(request: Any) -> dict[str, Any]:
-    """Return the struct, the tensors and the dtype as one dict of parameters."""
-    values = {name: _value(value) for name, value in request.parameters.fields.items()}
-    tensors = {name: array_of(tensor, (name,)) for name, tensor in request.tensors.items()}
-    beside = tensors | ({"dtype": float_dtype(request.dtype)} if request.dtype else {})
-    for name in beside.keys() & values.keys():
-        raise ConflictingFields(
-            "came in parameters and beside them", field=(name,), remedy="send it once", verbatim=True
+    async def analysis(self, request: pb.AnalysisRequest, call_context: RequestContext) -> pb.AnalysisResponse:
+        """Return the facts about a word table."""
+        table = word_table(self._context.registry.get(request.model or None))
+        query = await read_message(AnalysisQuery, request)
+        document = await analysed(self._context, table, query, call_context)
+        values = document["spectrum"].pop("singular_values") if query.spectrum else None
+        return pb.AnalysisResponse(
+            analysis_json=orjson.dumps(document).decode(),
+            singular_values=None if values is None else tensor_of(np.array(values, np.float64), "float64"),
         )
-    return values | beside
-
-
-def _value(value: Any) -> Any:
-    """Return a google.protobuf.Value as a JSON value; all its numbers are floats, so whole ones become integers."""
-    kind = value.WhichOneof("kind")
-    if kind == "struct_value":
-        return {name: _value(member) for name, member in value.struct_value.fields.items()}
-    if kind == "list_value":
-        return [_value(member) for member in value.list_value.values]
-    if kind == "number_value":
-        number = value.number_value
-        return int(number) if number.is_integer() and abs(number) <= 2**53 else number
-    return None if kind in (None, "null_value") else getattr(value, kind)
