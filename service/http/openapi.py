@@ -22,7 +22,7 @@ FIXED = orjson.loads((files("service.http") / "openapi.json").read_bytes())
 
 
 class OperationContext(NamedTuple):
-    """What operations are context with.
+    """What operations are described with.
 
     Args:
         references: schemas by pydantic model.
