@@ -42,12 +42,15 @@ STREAMS: list[tuple[str, Any, Any, str]] = [
 ]
 
 
+UNSERVED = ("TraceSetting", "LogSettings")  # of Triton, as those of shared memory
+
+
 def of_one_request() -> Iterator[tuple[str, str, str]]:
     """Path, message and name in the metrics of every method that takes one request."""
     for package, module in PACKAGES.items():
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
-                if not method.client_streaming:
+                if not (method.client_streaming or "SharedMemory" in method.name or method.name in UNSERVED):
                     counted = f"tei.{method.name}" if package == "tei.v1" else method.name
                     yield f"/{service.full_name}/{method.name}", method.input_type.full_name, counted
 
