@@ -86,7 +86,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
     "pyarrow": ("service.bulk", "loadtest.bulk"),
     "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
-    "rich": ("service.cli",),
     "typer": ("service.cli",),
     "gguf": ("models.checkpoints.gguf_blocks" + IN_FUNCTIONS,),
     "huggingface_hub": ("models.checkpoints.hub" + IN_FUNCTIONS,),

@@ -81,7 +81,6 @@ PARAMETERS: tuple[type[BaseModel], ...] = (
 PARAMETER_SEEDS: tuple[dict[str, Any], ...] = (
     {"rotary_dim": 8, "theta": 1e4, "positions": "0,5,100-110", "dtype": "bfloat16"},
     {"q": [[[1.0, 2.0]]], "k": TENSOR, "rotary_dim": 2, "length": 1, "skip": 0},
-    {"weight": [[1.0], [2.0]], "head_dim": 2, "source": "half", "target": "interleaved"},
     {"input_ids": [[1, 2], [3, 4]], "gradient": TENSOR, "bbox": [[0, 0, 1, 1]], "rows": "all"},
     {"positive": ["king", 3, TENSOR], "negative": [[0.5]], "normalize": True, "top_k": 5},
     {"positions": [[0, 1], [0, 1], [0, 2]], "sections": [1, 1, 2], "grid": "14x14", "heads": 8},
@@ -160,21 +159,12 @@ def _query(text: bytes, kind: type[BaseModel]) -> None:
 
 def _safetensors_seeds() -> list[bytes]:
     half, three = np.ones((2, 2), np.float16), np.zeros((3, 4, 4), np.float32)
-    files = (
-        save({"q": half, "k": half}, {"rotary_dim": "2"}),
-        save({"pixel_values": three}, {"outputs": "a,b", "grid": "[2, 2]", "dtype": "float16"}),
-        save({"0": three, "1": three}),
-    )
-    return [bytes([len(PARAMETERS) - 5]) + each for each in files]
+    files = (save({"q": half, "k": half}, {"rotary_dim": "2"}), save({"0": three, "1": three}))
+    return [bytes([len(PARAMETERS) - 4]) + each for each in files]
 
 
 def _images(data: bytes) -> None:
-    read, rest = (images.read_safetensors, data[1:]) if data[:1] == b"\1" else (_images_json, data[1:])
-    read(rest)
-
-
-def _images_json(text: bytes) -> None:
-    fields = parsing.parse_json_fields(text, images.ImagesBody)
+    fields = parsing.parse_json_fields(data, images.ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     for index, value in enumerate(inputs):
         images.read_input(value, index)
@@ -183,10 +173,7 @@ def _images_json(text: bytes) -> None:
 def _image_seeds() -> list[bytes]:
     values = ({"inputs": ["iVBORw0KGgo="]}, {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo="}]})
     tensors = ({"inputs": [{"pixel_values": [[[0.5]]], "grid": [1, 1]}]}, {"inputs": {"input_features": TENSOR}})
-    return [
-        *[b"\0" + each for each in _written((*values, *tensors))],
-        *[b"\1" + each[1:] for each in _safetensors_seeds()],
-    ]
+    return _written((*values, *tensors))
 
 
 TARGETS = {
