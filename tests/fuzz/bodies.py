@@ -58,7 +58,7 @@ TEI: tuple[type[BaseModel], ...] = (
 SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: rerank.read(parse_json(data), 64),
     lambda data: scoring.read_pairs(data, 64),
-    scoring.read_classify,
+    partial(scoring.read_classify, decode=embeddings.decode_inputs),
 )
 SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
 

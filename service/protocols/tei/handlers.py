@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
+import orjson
 
 from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
@@ -25,7 +26,7 @@ from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Token
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
 from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
-from service.http.response import Response, bytes_response
+from service.http.response import JSON_HEADERS, Response, bytes_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
@@ -248,7 +249,8 @@ class Handlers(Operations):
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return array_response(best, 0)._replace(lines=timing_lines(ranks.result, self.registry, request.arrived))
+        lines = timing_lines(ranks.result, self.registry, request.arrived)
+        return Response((orjson.dumps(best),), JSON_HEADERS, lines=lines)
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
