@@ -100,7 +100,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "grpc": ("service.grpc",),
     "grpc_health": ("service.grpc",),
     "grpc_reflection": ("service.grpc",),
-    "google": ("service.grpc",),
+    "google": ("service.grpc", "service.protocols"),
     "opentelemetry": ("service.observability.tracing" + IN_FUNCTIONS,),
     "pydantic": ("service.web", "service.settings", "service.http", "service.protocols", "service.cli"),
     "pydantic_core": ("service.http", "service.protocols"),
