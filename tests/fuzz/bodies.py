@@ -9,6 +9,7 @@ import orjson
 from pydantic import BaseModel
 from safetensors.numpy import save
 
+from service.http import openapi_data
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.cohere import embed as cohere
@@ -17,13 +18,11 @@ from service.protocols.inlay import embed_body as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
-from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
-from service.protocols.openai import scoring
-from service.protocols.openai.schemas import EXAMPLES as OPENAI
-from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
+from service.protocols.openai import embeddings, scoring
+from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
 
@@ -42,7 +41,10 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
-READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
+INLAY, OPENAI, COHERE = [
+    openapi_data.read(f"service.protocols.{name}").examples for name in ("inlay", "openai", "cohere")
+]
+EMBED, EMBEDDINGS = list(INLAY["embed"].values()), list(OPENAI["embeddings"].values())
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
     tei.AllVectorsBody,
@@ -58,8 +60,7 @@ SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: scoring.read_pairs(data, 64),
     scoring.read_classify,
 )
-EMBED = DATA.examples["embed"]
-SCORE_SEEDS = (rerank.EXAMPLES, scoring.SCORE_EXAMPLES, scoring.CLASSIFY_EXAMPLES)
+SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
 
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
@@ -119,7 +120,7 @@ def _indexed(examples: Sequence[Any], kinds: int) -> list[bytes]:
 
 
 def _openai(data: bytes) -> None:
-    READERS[(data[:1] or b"\0")[0] % 2](data[1:])
+    embeddings.read(data[1:], (EmbeddingsBody, PoolingBody)[(data[:1] or b"\0")[0] % 2])
 
 
 def _cohere(data: bytes) -> None:
@@ -176,12 +177,14 @@ def _image_seeds() -> list[bytes]:
 
 
 TARGETS = {
-    "/embed body": Target(body.read, partial(_written, list(EMBED.values())), words=_members(list(EMBED.values()))),
+    "/embed body": Target(body.read, partial(_written, EMBED), words=_members(EMBED)),
     "OpenAI bodies": Target(
-        _openai, partial(_indexed, list(OPENAI.values()), 2), words=_members(list(OPENAI.values()))
+        _openai,
+        partial(_indexed, list(OPENAI["embeddings"].values()), 2),
+        words=_members(list(OPENAI["embeddings"].values())),
     ),
     "Cohere bodies": Target(
-        _cohere, partial(_indexed, list(cohere.EXAMPLES.values()), 2), words=_members(list(cohere.EXAMPLES.values()))
+        _cohere, partial(_indexed, list(COHERE["embed"].values()), 2), words=_members(list(COHERE["embed"].values()))
     ),
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
     "score bodies": Target(_scores, _score_seeds, words=_members(*[list(each.values()) for each in SCORE_SEEDS])),

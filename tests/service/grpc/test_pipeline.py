@@ -42,12 +42,16 @@ STREAMS: list[tuple[str, Any, Any, str]] = [
 ]
 
 
+NOT_SERVED = ("MemoryStatus", "MemoryRegister", "MemoryUnregister", "TraceSetting", "LogSettings")
+"""Ends of the names of OIP's methods that this server does not have."""
+
+
 def of_one_request() -> Iterator[tuple[str, str, str]]:
-    """Path, message and name in the metrics of every method that takes one request."""
+    """Path, message and name in the metrics of every method that is served and takes one request."""
     for package, module in PACKAGES.items():
         for service in module.DESCRIPTOR.services_by_name.values():
             for method in service.methods:
-                if not method.client_streaming:
+                if not method.client_streaming and not method.name.endswith(NOT_SERVED):
                     counted = f"tei.{method.name}" if package == "tei.v1" else method.name
                     yield f"/{service.full_name}/{method.name}", method.input_type.full_name, counted
 
