@@ -97,7 +97,6 @@ def ways(data: bytes) -> dict[str, dict[str, Any]]:
         "a data URL alone": {"json": {"inputs": url(data)}},
         "bare base64": {"json": {"inputs": [text]}},
         "base64 in lines": {"json": {"inputs": {"image": broken}}},
-        "a form's field": {"files": {"image": (None, data)}},
         "a file": {"content": data, "headers": {"content-type": "image/png"}},
     }
 
