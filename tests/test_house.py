@@ -107,7 +107,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),
-    "python_multipart": ("service.http.multipart",),
     "backports": ("service.http.content_coding",),
     "compression": ("service.http.content_coding",),  # the same from Python 3.14 on
     "matplotlib": ("models.plots" + IN_FUNCTIONS,),

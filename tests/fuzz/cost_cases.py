@@ -223,33 +223,6 @@ def _json(example: Any, place: tuple[str | int, ...], make: Maker, size: int) ->
     return lambda: filled(example, place, make(size - 4096))
 
 
-def _safetensors(header: Callable[[int], bytes]) -> Callable[[], bytes]:
-    def make() -> bytes:
-        text = header(SIZES["16 MiB"])
-        return len(text).to_bytes(8, "little") + text
-
-    return make
-
-
-def _tensor_names(size: int) -> bytes:
-    entry = b'"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
-    return b"{" + b",".join([entry % number for number in range(size // 64)]) + b"}"
-
-
-def _dimensions(size: int) -> bytes:
-    shape = b"2147483647," * (size // 11 - 10)
-    return b'{"q":{"dtype":"U8","shape":[' + shape + b'1],"data_offsets":[0,0]}}'
-
-
-def _form(size: int) -> bytes:
-    part = b'--x\r\ncontent-disposition: form-data; name="image"; filename="a"\r\n\r\na\r\n'
-    return part * (size // len(part)) + b"--x--\r\n"
-
-
-def _form_headers(size: int) -> bytes:
-    return b"--x\r\n" + b"a: b\r\n" * (size // 6) + b"\r\n\r\na\r\n--x--\r\n"
-
-
 def _infer(tensor: dict[str, Any], raw: bytes) -> bytes:
     size = {"parameters": {"binary_data_size": len(raw)}}
     head = json.dumps({"inputs": [tensor | size]}).encode().ljust(256)
@@ -269,14 +242,6 @@ OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = 
         (b"content-encoding: gzip",),
         lambda: gzip.compress(b" ") * (FULL // len(gzip.compress(b" "))),
     ),
-    "safetensors: many names": (b"application/vnd.safetensors", (), _safetensors(_tensor_names)),
-    "safetensors: lists": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["empty lists"])),
-    "safetensors: members": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["many members"])),
-    "safetensors: many dimensions": (b"application/vnd.safetensors", (), _safetensors(_dimensions)),
-    "form: many parts": (b"multipart/form-data; boundary=x", (), lambda: _form(FULL)),
-    "form: many headers": (b"multipart/form-data; boundary=x", (), lambda: _form_headers(FULL)),
-    "form: one long line": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\na: " + b"b" * FULL),
-    "form: dashes": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\n\r\n" + b"\r\n--" * (FULL // 4)),
     "whole body as one input": (
         b"application/octet-stream",
         (b"inference-header-content-length: 0",),
