@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from service.embedding.limits import least
-from service.embedding.tokenize.parts import Part
+from service.embedding.tokenize.text_tokens import TextTokens
 from service.errors import TooLong
 
 
@@ -45,7 +45,7 @@ def most_tokens(parts: Parts, longest: int | None) -> int:
 
 
 def split(
-    pairs: Sequence[tuple[str, str]], tokens: Mapping[str, Part], added: int, longest: int | None, parts: Parts
+    pairs: Sequence[tuple[str, str]], tokens: Mapping[str, TextTokens], added: int, longest: int | None, parts: Parts
 ) -> Chunks:
     """Return pairs with their queries and documents cut, and long documents in chunks.
 
@@ -80,7 +80,7 @@ def split(
     return Chunks(made, owners, cut)
 
 
-def _room(query: Part, query_tokens: int, added: int, longest: int) -> int:
+def _room(query: TextTokens, query_tokens: int, added: int, longest: int) -> int:
     """Return how many tokens of a document fit beside a query; raise TooLong if none does."""
     room = longest - added - query_tokens
     if room < 1:
@@ -94,9 +94,9 @@ def _room(query: Part, query_tokens: int, added: int, longest: int) -> int:
     return room
 
 
-def _sliced(text: str, places: Part, start: int, stop: int) -> str:
+def _sliced(text: str, tokens: TextTokens, start: int, stop: int) -> str:
     """Return the part of a text that holds its tokens from `start` to `stop`; the text itself if that is all."""
-    if start == 0 and stop == places.total:
+    if start == 0 and stop == tokens.total:
         return text
-    assert places.spans is not None
-    return text[places.spans[start, 0] : places.spans[stop - 1, 1]]
+    assert tokens.places is not None
+    return text[tokens.places[start, 0] : tokens.places[stop - 1, 1]]

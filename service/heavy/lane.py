@@ -161,7 +161,6 @@ class HeavyLane:
         seconds: how long a task may run.
 
     Attributes:
-        processes: these processes.
         waiting: tasks that wait.
         tasks: tasks done.
         seconds: seconds of these together.
@@ -169,17 +168,22 @@ class HeavyLane:
 
     def __init__(self, processes: int, memory_bytes: int, seconds: float) -> None:
         self._threads = ThreadPoolExecutor(processes or available_cpus(), "heavy")
-        self.processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
-        self._free = list(self.processes)
+        self._processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
+        self._free = list(self._processes)
         self._lock = threading.Lock()
         self._callers: dict[str, deque[Task]] = {}  # waiting tasks; first those of the caller whose turn it is
         self.waiting = self.tasks = 0
         self.seconds = 0.0
 
     @property
+    def is_limited(self) -> bool:
+        """Whether processes do the work, within their memory, and not threads of this one."""
+        return bool(self._processes)
+
+    @property
     def ended(self) -> int:
         """How many processes a limit ended, or died."""
-        return sum(process.ended for process in self.processes)
+        return sum(process.ended for process in self._processes)
 
     async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Return the function's result.
@@ -201,7 +205,7 @@ class HeavyLane:
 
     def close(self) -> None:
         """End the processes; a later task starts one again."""
-        for process in self.processes:
+        for process in self._processes:
             process.close()
 
     def _add(self, caller: str, task: Task) -> None:
@@ -228,7 +232,7 @@ class HeavyLane:
         task = self._next()
         if not task.future.set_running_or_notify_cancel():
             return  # its caller has left
-        process = self._free.pop() if self.processes else None
+        process = self._free.pop() if self._processes else None
         began = perf_counter()
         try:
             answer = process.run(task) if process else task.function(*task.arguments)
@@ -252,11 +256,6 @@ def use(lane: HeavyLane) -> None:
     """Make this the lane of the whole process."""
     global current
     current = lane
-
-
-def has_processes() -> bool:
-    """Return whether the work is done in processes, within their memory."""
-    return bool(_lane.processes)
 
 
 async def run_beside(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

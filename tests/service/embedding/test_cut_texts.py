@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.embedding.requests import Cut, Direction, Text
-from service.embedding.tokenize import parts
+from service.embedding.tokenize import text_tokens
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import TooLong
 from tests.minilm_golden import checkpoint
@@ -125,7 +125,7 @@ def test_pairs_are_cut_as_the_library_cuts_them(
 # ---- cost
 
 
-def read(kind: str, text: str, most: int) -> tuple[parts.Part, int]:
+def read(kind: str, text: str, most: int) -> tuple[text_tokens.TextTokens, int]:
     """What is read of a text, and the characters that were tokenized for it."""
     sizes: list[int] = []
 
@@ -133,7 +133,7 @@ def read(kind: str, text: str, most: int) -> tuple[parts.Part, int]:
         sizes.extend(map(len, pieces))
         return library_tokenizer(kind).encode_batch_fast(pieces, **options)
 
-    return parts.read(encode, text, most), sum(sizes)
+    return text_tokens.read_tokens(encode, text, most), sum(sizes)
 
 
 @kinds
@@ -142,7 +142,7 @@ def test_characters_that_the_model_cannot_read_cost_nothing(kind: str, piece: st
     part, characters = read(kind, piece * (200_000 // len(piece)), 256)
     assert len(part.ids) == 256
     assert part.total is None
-    assert characters <= parts.whole_characters(256, 0) + parts.ENDS
+    assert characters <= text_tokens.whole_characters(256, 0) + text_tokens.ENDS
 
 
 def test_no_piece_ends_where_the_rest_could_change_it() -> None:
