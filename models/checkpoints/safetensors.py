@@ -26,6 +26,7 @@ from models.errors import BadCheckpoint
 
 LENGTH_BYTES = 8
 HEADER_LIMIT = 100_000_000  # the official readers' own limit
+MAX_DIMENSIONS = 32  # of numpy; the product of a million large ones takes minutes
 ALIGNMENT = 64  # a cache line: ONNX Runtime copies aligned rows faster
 CHUNK_BYTES = 1 << 24
 
@@ -174,7 +175,7 @@ def _entry(name: str, entry: Any) -> Entry:
         dtype, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"the header entry of {name!r} is not dtype, shape, data_offsets") from error
-    is_text, is_list = isinstance(dtype, str), isinstance(shape, list)
+    is_text, is_list = isinstance(dtype, str), isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS
     if not is_text or not is_list or not all(_is_count(number) for number in (*shape, begin, end)):
         what = "shape or data_offsets" if is_text else "dtype"
         raise ValueError(f"the {what} of {name!r} is not what the format allows: {str(entry)[:200]}")

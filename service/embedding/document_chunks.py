@@ -9,7 +9,7 @@ from service.errors import TooLong
 
 
 class Parts(NamedTuple):
-    """The limits for pairs of a query and a document.
+    """The limits for pairs of a query and a document. None and 0 set no limit.
 
     Args:
         max_query_tokens: tokens read of a query; the rest is ignored.
@@ -17,9 +17,9 @@ class Parts(NamedTuple):
         max_chunks: most chunks of a document that does not fit beside its query; None: the document is cut.
     """
 
-    max_query_tokens: int | None
-    max_document_tokens: int | None
-    max_chunks: int | None
+    max_query_tokens: int | None = None
+    max_document_tokens: int | None = None
+    max_chunks: int | None = None
 
 
 class Chunks(NamedTuple):

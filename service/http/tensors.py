@@ -7,7 +7,7 @@ import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
-from models.checkpoints.safetensors import LENGTH_BYTES, Entry, header_length, parse_header
+from models.checkpoints.safetensors import LENGTH_BYTES, MAX_DIMENSIONS, Entry, header_length, parse_header
 from models.positions.table import DTYPES
 from service.errors import Malformed
 
@@ -59,6 +59,8 @@ def tensor_of_bytes(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray
         raise ValueError(f"dtype is {str(dtype)[:40]}; it is one of {', '.join(DTYPES)}")
     if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**32 for size in shape):
         raise ValueError("shape is a list of integers, 0 or more")
+    if len(shape) > MAX_DIMENSIONS:
+        raise ValueError(f"shape has {len(shape)} dimensions; allowed: up to {MAX_DIMENSIONS}")
     needed = prod(shape) * np.dtype(DTYPES[dtype]).itemsize
     if needed != len(data):
         raise ValueError(f"data has {len(data)} bytes; {dtype} of shape {shape} takes {needed}")

@@ -236,6 +236,11 @@ def _tensor_names(size: int) -> bytes:
     return b"{" + b",".join([entry % number for number in range(size // 64)]) + b"}"
 
 
+def _dimensions(size: int) -> bytes:
+    shape = b"2147483647," * (size // 11 - 10)
+    return b'{"q":{"dtype":"U8","shape":[' + shape + b'1],"data_offsets":[0,0]}}'
+
+
 def _form(size: int) -> bytes:
     part = b'--x\r\ncontent-disposition: form-data; name="image"; filename="a"\r\n\r\na\r\n'
     return part * (size // len(part)) + b"--x--\r\n"
@@ -267,6 +272,7 @@ OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = 
     "safetensors: many names": (b"application/vnd.safetensors", (), _safetensors(_tensor_names)),
     "safetensors: lists": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["empty lists"])),
     "safetensors: members": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["many members"])),
+    "safetensors: many dimensions": (b"application/vnd.safetensors", (), _safetensors(_dimensions)),
     "form: many parts": (b"multipart/form-data; boundary=x", (), lambda: _form(FULL)),
     "form: many headers": (b"multipart/form-data; boundary=x", (), lambda: _form_headers(FULL)),
     "form: one long line": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\na: " + b"b" * FULL),

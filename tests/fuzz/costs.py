@@ -32,7 +32,7 @@ from tests.fuzz.cost_probes import CALLER, LIVENESS, MEMORY, Watch, memory
 from tests.fuzz.operations import write_store
 
 LIVENESS_SECONDS, CALLER_SECONDS, PEAK_BYTES = 0.3, 1.0, 200 << 20
-LEFT_BYTES = 60 << 20
+LEFT_BYTES = 100 << 20  # among it the process for large work, which stays for a minute
 LEFT_SECONDS = 30.0  # after which memory is measured that was left behind
 REST_SECONDS = 5.0  # after the start, after which the memory at rest is measured
 GROUP = 200  # drawn cases after which it is

@@ -177,7 +177,7 @@ class Handlers(Operations):
             result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
         response = await inline_or_in_thread(count_values(result), encode, bare, False)
-        return self._timed(request, response, result)
+        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
     async def embed_sparse(self, request: Request) -> Response:
         """Return the non-zero values of each input's sparse vector."""
@@ -186,7 +186,7 @@ class Handlers(Operations):
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         result = await self.vectors(self.registry.get(body.model), inputs, options, sparse_output, request.context)
         response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
-        return self._timed(request, response, result)
+        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
@@ -201,7 +201,8 @@ class Handlers(Operations):
             result = await self.vectors(model, list(inputs), options, pooled_output, call)
             source, *_ = rows = result.outputs[0].rows.astype(np.float64)
             scores = rows[1:] @ source
-        return self._timed(request, array_response(scores.astype(np.float32), 0), result)
+        lines = timing_lines(result, self.registry, request.arrived)
+        return array_response(scores.astype(np.float32), 0)._replace(lines=lines)
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
@@ -230,7 +231,8 @@ class Handlers(Operations):
             labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
         )
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
-        return self._timed(request, array_response(predictions if nested else predictions[0], 0), labelled.result)
+        lines = timing_lines(labelled.result, self.registry, request.arrived)
+        return array_response(predictions if nested else predictions[0], 0)._replace(lines=lines)
 
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
@@ -239,20 +241,18 @@ class Handlers(Operations):
         if body is None:
             return await self._rerank_documents(request, data)
         self.check_batch(len(body.texts), "texts")
-        pairs, reading = [(body.query, text) for text in body.texts], reading_of(options_of(body), body.raw_scores)
+        pairs = [(body.query, text) for text in body.texts]
+        reading = ranking.Reading(options_of(body), "identity" if body.raw_scores else "sigmoid")
         ranks = await self.scorer.score(self.registry.get(body.model), pairs, request.context, reading)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return self._timed(request, array_response(best, 0), ranks.result)
+        return array_response(best, 0)._replace(lines=timing_lines(ranks.result, self.registry, request.arrived))
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
         return array_response(self.describe(self.registry.get(query.model)), 0)
-
-    def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
-        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
 
 # ---- bodies
@@ -291,11 +291,6 @@ def options_of(
         truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
         prompt_name=getattr(body, "prompt_name", None),
     )
-
-
-def reading_of(options: EmbedOptions, raw: bool) -> ranking.Reading:
-    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
-    return ranking.Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
 
 
 def _normalized(result: EmbedResult) -> EmbedResult:

@@ -121,6 +121,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
         "header claims 4611686018427387904",
     ),
     "a negative dimension": (words(shape=[-61, -32]), "the shape or data_offsets"),
+    "dimensions without end": (words(shape=[2**31 - 1] * 100_000), "the shape or data_offsets"),
     "another rank": (words(shape=[61, 2, 16]), "has shape"),
     "rows and columns exchanged": (words(shape=[32, 61]), "has shape"),
     "an unknown dtype": (words(dtype="F4_E9M9"), "is F4_E9M9; weights are read as F32, F16, BF16"),

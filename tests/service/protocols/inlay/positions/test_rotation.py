@@ -127,6 +127,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"q": {"dtype": "float32", "shape": [-1], "data": "AAAA"}},
         "q cannot be read: shape is a list of integers, 0 or more",
     ),
+    (
+        {"q": {"dtype": "float32", "shape": [2**31 - 1] * 8000, "data": "AAAA"}},
+        "q cannot be read: shape has 8000 dimensions; allowed: up to 32",
+    ),
     ({"q": {"dtype": "float32", "shape": [1, 1], "data": "!"}}, "q cannot be read: data is not base64"),
     ({"q": {"dtype": "float32", "shape": [1, 1], "data": "AADAfw=="}}, "q cannot be read: every number must be finite"),
     ({"q": ONE, "length": 2}, "q has 1 tokens to rotate and there are 2 positions"),
