@@ -24,7 +24,7 @@ from service.embedding.tokenize.text_tokens import (
     whole_characters,
 )
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
-from service.heavy import lane
+from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
@@ -332,8 +332,8 @@ async def beside(
     try:
         return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
     except LongText:
-        with budget.held_for(0 if lane.current.is_limited else CHARACTER_BYTES * characters):
-            return await lane.run_beside(work, *arguments, None)
+        with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
+            return await run_beside(work, *arguments, None)
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ from service.embedding.requests import Cut, Direction, Text
 from service.embedding.tokenize import text_tokens
 from service.embedding.tokenize.tokenizer import Tokenizer, beside
 from service.errors import TooLarge, TooLong, Unavailable
-from service.heavy import lane
-from service.heavy.lane import HeavyLane
+from service.heavy.lane import HeavyLane, serving
 from service.scheduling.memory_budget import MemoryBudget
 from tests.minilm_golden import checkpoint
 from tests.service.embedding.tokenizers_of_each_kind import KINDS, library_tokenizer, write
@@ -183,26 +182,18 @@ def test_the_longest_texts_and_pairs_need_little_memory() -> None:
     assert int(done.stdout) < 100 << 10  # KiB: the texts themselves have 8 MB
 
 
-@pytest.fixture
-def heavy_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeavyLane]:
-    opened = HeavyLane(1, 256 << 20, 60.0)
-    monkeypatch.setattr(lane, "current", opened)
-    yield opened
-    opened.close()
-
-
-async def test_a_long_text_is_tokenized_by_the_heavy_process(heavy_lane: HeavyLane, tmp_path: Path) -> None:
+async def test_a_long_text_is_tokenized_by_the_heavy_process(tmp_path: Path) -> None:
     path = write("wordpiece", tmp_path)
     tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 3000)}
-    read = await beside(36_000, MemoryBudget(0), tokenizer.encode, texts, Cut())
-    assert heavy_lane.tasks == 1
-    assert read[3].ids.tolist() == tokenizer.encode(texts, Cut())[3].ids.tolist()
-    await beside(36_000, MemoryBudget(0), tokenizer.encode, texts, Cut(most=256))
-    assert heavy_lane.tasks == 1
-    heavy_lane.close()
+    work = 36_000, MemoryBudget(0), tokenizer.encode, texts
+    with serving(HeavyLane(1, 256 << 20, 60.0)):
+        read = await beside(*work, Cut())
+        assert read[3].ids.tolist() == tokenizer.encode(texts, Cut())[3].ids.tolist()
     write("unigram", tmp_path).rename(path)
-    with pytest.raises(Unavailable, match="exchanged meanwhile"):
-        await beside(36_000, MemoryBudget(0), tokenizer.encode, texts, Cut())
+    with serving(HeavyLane(1, 256 << 20, 60.0)):
+        await beside(*work, Cut(most=256))  # which this process reads
+        with pytest.raises(Unavailable, match="exchanged meanwhile"):
+            await beside(*work, Cut())
 
 
 async def test_memory_for_a_long_text_is_reserved_without_it(tmp_path: Path) -> None:
