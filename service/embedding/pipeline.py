@@ -12,11 +12,11 @@ from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Kept, Plan
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
-from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, beside
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, beside
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.observability.metrics import Metrics
@@ -151,7 +151,8 @@ class EmbeddingPipeline:
         inputs, cut = job.request.inputs, job.plan.cuts[self._settings.auto_truncate]
         texts = {index: item for index in job.texts if isinstance(item := inputs[index], Text)}
         if prompt:
-            texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
+            prompted = {item.text: prompt + item.text for item in texts.values()}  # many pairs may share a long query
+            texts = {index: Text(prompted[item.text], item.pair) for index, item in texts.items()}
         sizes = {index: len(item.text) + len(item.pair or "") for index, item in texts.items()}
         queues, cost = self._admit(model, job, context, sizes.values())
         characters = sum(sizes.values())
@@ -159,11 +160,7 @@ class EmbeddingPipeline:
             encoded = tokenizer.encode(texts, cut)  # no other request joins the queues meanwhile
         else:
             with reserved(queues, cost, context.caller):
-                if job.plan.locates:
-                    encode = tokenizer.encode_located
-                    encoded, job.located = await beside(characters, self._budget, encode, texts, cut, prompt)
-                else:
-                    encoded = await beside(characters, self._budget, tokenizer.encode, texts, cut)
+                encoded = await self._tokenize_beside(tokenizer, job, texts, cut, characters)
         for index, sequence in encoded.items():
             job.ids[index] = sequence
         if prompt and card.pooling and not card.pooling.include_prompt:
@@ -173,6 +170,16 @@ class EmbeddingPipeline:
         self._estimator.learn(card.name, sum([sizes[index] for index in uncut]), sum(uncut.values()))
         job.tokenizing = perf_counter() - started
         return cost
+
+    async def _tokenize_beside(
+        self, tokenizer: Tokenizer, job: Job, texts: dict[int, Text], cut: Cut, characters: int
+    ) -> dict[int, Ids]:
+        """Return the ids of texts, and keep in the job where their tokens lie if its plan locates them."""
+        if not job.plan.locates:
+            return await beside(characters, self._budget, tokenizer.encode, texts, cut)
+        prompt = job.plan.prompt or ""
+        encoded, job.located = await beside(characters, self._budget, tokenizer.encode_located, texts, cut, prompt)
+        return encoded
 
     def _admit(
         self, model: Model, job: Job, context: RequestContext, sizes: Iterable[int]
