@@ -61,13 +61,15 @@ def split(
     owners: list[int] = []
     cut: list[int] = []
     for index, (query, document) in enumerate(pairs):
-        kept, query_tokens = query, least(len(tokens[query].ids), parts.max_query_tokens) or 0
+        read_query = tokens[query]
+        query_tokens = len(read_query.ids) if read_query.total is None else read_query.total
+        kept, query_tokens = query, least(query_tokens, parts.max_query_tokens) or 0
         if parts.max_query_tokens is not None:
-            kept = _sliced(query, tokens[query], 0, query_tokens)
+            kept = _sliced(query, read_query, 0, query_tokens)
         places, read = tokens[document], least(len(tokens[document].ids), parts.max_document_tokens) or 0
         pieces, whole = [document], True
         if parts.max_chunks and longest is not None:
-            room = _room(tokens[query], query_tokens, added, longest)
+            room = _room(read_query, query_tokens, added, longest)
             starts = range(0, read, room)[: parts.max_chunks] or range(1)
             pieces = [_sliced(document, places, start, min(start + room, read)) for start in starts]
             whole = min(starts[-1] + room, read) == places.total
