@@ -89,8 +89,7 @@ class Operations:
         check_characters([Text(text) for text in texts], self.settings)
         prompt, most = prompt_of(model.card, prompt_name), self.settings.max_request_tokens
         texts, budget = [prompt + text for text in texts], self.context.budget
-        how = special_tokens, most, written
-        return await beside(sum(map(len, texts)), budget, _written, tokenizer, texts, *how)
+        return await beside(sum(map(len, texts)), budget, tokenizer.tokens, texts, special_tokens, most, written)
 
     async def texts(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
@@ -303,17 +302,6 @@ def _normalized(result: EmbedResult) -> EmbedResult:
 
 
 # ---- what a model gives
-
-
-def _written(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    special_tokens: bool,
-    most: int,
-    written: Callable[[list[list[Token]]], Written],
-    limit: int | None,
-) -> Written:
-    return written(tokenizer.tokens(texts, special_tokens, most, limit))
 
 
 def tokenizer_of(model: Model) -> Tokenizer:
