@@ -247,30 +247,6 @@ class EmbedStreamResponse(_message.Message):
     error: Error
     def __init__(self, response: _Optional[_Union[EmbedResponse, _Mapping]] = ..., error: _Optional[_Union[Error, _Mapping]] = ...) -> None: ...
 
-class RopeRequest(_message.Message):
-    __slots__ = ("model", "start", "length", "dtype", "layer_type")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    LENGTH_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    LAYER_TYPE_FIELD_NUMBER: _ClassVar[int]
-    model: str
-    start: int
-    length: int
-    dtype: DType
-    layer_type: str
-    def __init__(self, model: _Optional[str] = ..., start: _Optional[int] = ..., length: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., layer_type: _Optional[str] = ...) -> None: ...
-
-class RopeChunk(_message.Message):
-    __slots__ = ("start", "cos", "sin")
-    START_FIELD_NUMBER: _ClassVar[int]
-    COS_FIELD_NUMBER: _ClassVar[int]
-    SIN_FIELD_NUMBER: _ClassVar[int]
-    start: int
-    cos: Tensor
-    sin: Tensor
-    def __init__(self, start: _Optional[int] = ..., cos: _Optional[_Union[Tensor, _Mapping]] = ..., sin: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
-
 class PositionsRequest(_message.Message):
     __slots__ = ("scheme", "model", "parameters", "tensors", "dtype")
     class TensorsEntry(_message.Message):

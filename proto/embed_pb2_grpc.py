@@ -44,11 +44,6 @@ class EmbedderStub:
                 request_serializer=proto_dot_embed__pb2.EmbedRequest.SerializeToString,
                 response_deserializer=proto_dot_embed__pb2.EmbedStreamResponse.FromString,
                 _registered_method=True)
-        self.Rope = channel.unary_stream(
-                '/inlay.v1.Embedder/Rope',
-                request_serializer=proto_dot_embed__pb2.RopeRequest.SerializeToString,
-                response_deserializer=proto_dot_embed__pb2.RopeChunk.FromString,
-                _registered_method=True)
         self.Positions = channel.unary_stream(
                 '/inlay.v1.Embedder/Positions',
                 request_serializer=proto_dot_embed__pb2.PositionsRequest.SerializeToString,
@@ -109,13 +104,6 @@ class EmbedderServicer:
     def EmbedStream(self, request_iterator, context):
         """Many requests on one stream; answers come in the order of the requests. A bad request gets an `error` in its turn
         and the stream goes on.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Rope(self, request, context):
-        """Precomputed RoPE cos and sin of consecutive positions, in chunks small enough for default message limits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -195,11 +183,6 @@ def add_EmbedderServicer_to_server(servicer, server):
                     servicer.EmbedStream,
                     request_deserializer=proto_dot_embed__pb2.EmbedRequest.FromString,
                     response_serializer=proto_dot_embed__pb2.EmbedStreamResponse.SerializeToString,
-            ),
-            'Rope': grpc.unary_stream_rpc_method_handler(
-                    servicer.Rope,
-                    request_deserializer=proto_dot_embed__pb2.RopeRequest.FromString,
-                    response_serializer=proto_dot_embed__pb2.RopeChunk.SerializeToString,
             ),
             'Positions': grpc.unary_stream_rpc_method_handler(
                     servicer.Positions,
@@ -301,33 +284,6 @@ class Embedder:
             '/inlay.v1.Embedder/EmbedStream',
             proto_dot_embed__pb2.EmbedRequest.SerializeToString,
             proto_dot_embed__pb2.EmbedStreamResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Rope(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/inlay.v1.Embedder/Rope',
-            proto_dot_embed__pb2.RopeRequest.SerializeToString,
-            proto_dot_embed__pb2.RopeChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -12,7 +12,6 @@ from typing import Any
 from models import VERSION
 from service.context import ServiceContext
 from service.embedding.images import Images
-from service.embedding.model import Models
 from service.embedding.outputs.rows import RowLookup
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
@@ -137,10 +136,8 @@ def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:
     """Return the lane for large work, which is this process's from now on."""
     lane = heavy.HeavyLane(settings.heavy_processes, settings.heavy_memory_bytes, settings.heavy_seconds)
     heavy.use(lane)
-    metrics.watch("inlay_heavy_tasks", {}, lambda: lane.tasks)
-    metrics.watch("inlay_heavy_seconds", {}, lambda: lane.seconds)
-    metrics.watch("inlay_heavy_ended", {}, lambda: lane.ended)
-    metrics.watch("inlay_heavy_waiting", {}, lambda: lane.waiting)
+    for name in ("tasks", "seconds", "ended", "waiting"):
+        metrics.watch(f"inlay_heavy_{name}", {}, partial(getattr, lane, name))
     return lane
 
 
@@ -159,7 +156,7 @@ def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Key
         loaded if names_models else LoadedModels,
     )
     router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(document)]), *groups[1:]])
-    return router
+    return router  # named, because the document describes it
 
 
 def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:
@@ -209,7 +206,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings=settings,
         registry=registry,
         embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache),
-        images=_images(registry, settings, budget),
+        images=Images(registry, settings, budget, threads=max(1, available_cpus() // settings.workers)),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
@@ -225,15 +222,6 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     metrics.watch("inlay_vector_cache_bytes", {}, lambda: cache.held_bytes)
     metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
     return context
-
-
-def _images(registry: Models, settings: Settings, budget: MemoryBudget) -> Images:
-    return Images(
-        registry,
-        settings,
-        budget,
-        threads=max(1, available_cpus() // settings.workers),
-    )
 
 
 def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]:

@@ -151,5 +151,8 @@ def test_the_table_over_http_is_the_golden_one(served: Served, case: Case) -> No
 @each_rotating_case
 def test_the_table_over_grpc_is_the_golden_one(served: Served, case: Case) -> None:
     length = len(case.arrays["rope_cos"][0])
-    chunks = list(served.stub.Rope(pb.RopeRequest(model=case.name, length=length, layer_type=layers_of(case)[0])))
-    check_rope(case, [np.concatenate([array_of(getattr(chunk, name)) for chunk in chunks]) for name in ("cos", "sin")])
+    request = pb.PositionsRequest(scheme="rope", model=case.name)
+    request.parameters.update({"length": length, "layer_type": layers_of(case)[0] or None})
+    chunks = list(served.stub.Positions(request))
+    data = {name: b"".join(chunk.data for chunk in chunks if chunk.output == name) for name in ("cos", "sin")}
+    check_rope(case, [np.frombuffer(each, np.float32).reshape(length, -1) for each in data.values()])

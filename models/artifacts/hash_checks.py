@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from models.artifacts.card import CHECKED_FILES, Card, File
-from models.checkpoints.hub import Progress, no_progress
+from models.checkpoints.hub import Progress, counter, no_progress
 from models.errors import BadCard
 
 CHUNK_BYTES = 1 << 22
@@ -19,20 +19,8 @@ CHUNK_BYTES = 1 << 22
 def hashes(folder: Path, names: Iterable[str], progress: Progress = no_progress) -> dict[str, File]:
     """Return size and sha256 of each named file."""
     sizes = {name: (folder / name).stat().st_size for name in names}
-    count = _counter("hashing", sum(sizes.values()), progress)
+    count = counter(progress, "hashing", sum(sizes.values()))
     return {name: File(size, _sha256(folder / name, 0, size, count)) for name, size in sizes.items()}
-
-
-def _counter(what: str, total: int, progress: Progress) -> Callable[[int], None]:
-    """Return a function that reports the sum of the bytes that it is called with."""
-    done = 0
-
-    def count(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(what, done, total)
-
-    return count
 
 
 def _sha256(path: Path, offset: int, size: int, count: Callable[[int], None]) -> str:
@@ -54,7 +42,7 @@ def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> 
                 f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
             )
     places = [(name, file, *held) for name, file in (card.linked or {}).items() for held in file.tensors.items()]
-    count = _counter("hashing linked tables", sum(place.bytes for *_, place in places), progress)
+    count = counter(progress, "hashing linked tables", sum(place.bytes for *_, place in places))
     for name, file, tensor, place in places:
         if _sha256(folder / name, place.offset, place.bytes, count) != place.sha256:
             raise BadCard(

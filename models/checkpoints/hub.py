@@ -34,6 +34,17 @@ def no_progress(stage: str, done: int, total: int) -> None:
     """Ignore the report."""
 
 
+def counter(progress: Progress, stage: str, total: int, done: int = 0) -> Callable[[int], None]:
+    """Return a function that adds to `done` what it is called with, and reports the sum."""
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        progress(stage, done, total)
+
+    return count
+
+
 @dataclass(slots=True)
 class Repository:
     """One model's files at one commit. Every response is checked against the request and earlier responses.

@@ -6,7 +6,7 @@ A table is a pure function of its parameters. It also records how its values wer
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import ml_dtypes
 import numpy as np
@@ -27,7 +27,6 @@ DTYPES: dict[str, Any] = {
 }
 MAX_POSITION = 2**53  # above it float64 cannot represent every position
 MAX_WIDTH = 2**20
-BLOCK_VALUES = 2**18  # values computed at a time, so that the intermediate arrays stay in a core's own cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +44,12 @@ class Output:
     rows: Rows
     kind: Kind = "float"
 
+    @classmethod
+    def of(cls, array: NDArray[Any], kind: Kind = "float") -> Self:
+        """Return an array that is computed already."""
+        rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
+        return cls(array.shape, lambda start, stop: rows[start:stop], kind)
+
     @property
     def count(self) -> int:
         """The number of rows."""
@@ -58,19 +63,6 @@ class Output:
     def whole(self) -> NDArray[Any]:
         """Return the array in its full shape, in the dtype that `rows` gives, computed at once; for small arrays."""
         return self.rows(0, self.count).reshape(self.shape)
-
-    def to_array(self, dtype: str) -> NDArray[Any]:
-        """Return the array in its full shape, computed a block at a time.
-
-        Args:
-            dtype: one of DTYPES, to which floats are rounded once.
-        """
-        whole = np.empty((self.count, self.width), DTYPES[dtype] if self.kind == "float" else self.kind)
-        step = max(1, BLOCK_VALUES // self.width)
-        for start in range(0, self.count, step):
-            values = self.rows(start, min(start + step, self.count))
-            whole[start : start + step] = rounded(values, dtype) if dtype == "bfloat16" else values
-        return whole.reshape(self.shape)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,22 +116,19 @@ class PartComputer:
         self.target.write(window.part, window.first, window.table, window.present, vectors._replace(rows=stored))
 
 
-def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else `calibrated`."""
-    try:
+def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> tuple[tuple[float, ...], ...]:
+    """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else those of some texts.
+
+    The texts are the first CALIBRATION_ROWS.
+    """
+    with suppress(InlayError):
         (kind,) = embedder.model.plan(options.embed._replace(dtype=options.dtype), "").kinds
-    except InlayError:
-        return calibrated(options, files, embedder)
-    ranges = kind.ranges[options.dtype] if isinstance(kind, SentenceVector) else None
-    return calibrated(options, files, embedder) if ranges is None else ranges
-
-
-def calibrated(options: Options, files: Sequence[Path], embedder: Embedder) -> NDArray[np.float32]:
-    """Return the ranges of the vectors of the first CALIBRATION_ROWS texts."""
+        if isinstance(kind, SentenceVector) and (known := kind.ranges[options.dtype]) is not None:
+            return tuple(map(tuple, known.tolist()))
     texts = list(islice(chain.from_iterable(inputs.texts(files, options.columns)), CALIBRATION_ROWS))
     if not texts:
         raise StartError(f"no row has a text, so that there is nothing to find the ranges of {options.dtype} in")
-    return quantization.ranges(embedder.collect(embedder.submit(texts)).rows)
+    return tuple(map(tuple, quantization.ranges(embedder.collect(embedder.submit(texts)).rows).tolist()))
 
 
 def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:

@@ -40,7 +40,7 @@ class Options:
     def values(self) -> dict[str, Any]:
         """Every value of the options by name, as JSON holds it."""
         alone = {"model": self.model, "version": self.version, "dtype": self.dtype, "part_rows": self.part_rows}
-        values = asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
+        values = alone | asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

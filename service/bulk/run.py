@@ -1,13 +1,13 @@
 """Runs `inlay embed`: finds the files, continues an interrupted run, computes here or on a Ray cluster."""
 
 import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from models.checkpoints.hub import Progress
-from service.bulk import inputs, job, outputs, plan
+from models.checkpoints.hub import Progress, counter
+from service.bulk import inputs, job, outputs, plan, ray_data
 from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Options
 from service.embedding.quantization import PRECISIONS, RANGED
@@ -73,35 +73,20 @@ def _run(
     if whole is None:
         whole = plan.planned(options, files)
         if options.dtype in RANGED:
-            ranges = job.ranges_of(options, files, embedder).tolist()
-            whole = replace(whole, ranges=tuple(map(tuple, ranges)))
+            whole = replace(whole, ranges=job.ranges_of(options, files, embedder))
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
     missing = [part for part in parts if not computer.target.finished(part)]
     found = whole.rows - sum(part.rows for part in missing)
-    count = _counting(progress, found, whole.rows)
+    count = counter(progress, "embedding", whole.rows, found)
     if ray is None:
         computer.run(missing, count)
     else:
-        from service.bulk import ray_data
-
         ray_data.run(whole, missing, output, folder, settings, *ray, count)
     if outputs.is_file(output):
         computer.target.merge(parts)
     return whole.rows, found
-
-
-def _counting(progress: Progress, done: int, total: int) -> Callable[[int], None]:
-    """Return a function that adds rows to `done` and shows the progress; shows it once now."""
-
-    def count(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress("embedding", done, total)
-
-    count(0)
-    return count
 
 
 def _check(output: Path, options: Options) -> None:

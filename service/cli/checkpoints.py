@@ -55,12 +55,16 @@ def exported(settings: Settings, checkpoints: list[str], model_name: str | None 
                 f"--model {named[name]} and --model {checkpoint} would both be called {name}: export one of them "
                 f"under another name with `inlay export CHECKPOINT {settings.store}/NAME`"
             )
-        if model_name and (Path(checkpoint) / cards.FILE_NAME).is_file():
-            _link(settings.store / model_name, Path(checkpoint).resolve())
-            continue
-        if _lies_in(settings.store, checkpoint):
-            continue
-        _export(settings, checkpoint, settings.store / name)
+        folder = Path(checkpoint).resolve()
+        if not (folder / cards.FILE_NAME).is_file():
+            _export(settings, checkpoint, settings.store / name)
+        elif model_name:
+            _link(settings.store / model_name, folder)
+        elif folder.parent != settings.store.resolve():
+            raise StartError(
+                f"--model {checkpoint} is an exported model already: `inlay serve --store {folder.parent} --models "
+                f"{folder.name}` serves it; so does --model-name NAME"
+            )
     return settings.model_copy(update={"models": tuple(dict.fromkeys((*named, *settings.models)))})
 
 
@@ -98,20 +102,6 @@ def name_of(checkpoint: str) -> str:
     if not name or name.startswith("."):
         raise StartError(f"{checkpoint}: {name!r} names no model; `inlay export` takes another name")
     return name
-
-
-def _lies_in(store: Path, checkpoint: str) -> bool:
-    """Return whether this is an exported model of the store; raise StartError if it is one of another store."""
-    path = Path(checkpoint)
-    if not (path / cards.FILE_NAME).is_file():
-        return False
-    folder = path.resolve()
-    if folder.parent != store.resolve():
-        raise StartError(
-            f"--model {checkpoint} is an exported model already: "
-            f"`inlay serve --store {folder.parent} --models {folder.name}` serves it; so does --model-name NAME"
-        )
-    return True
 
 
 def _export(settings: Settings, checkpoint: str, out: Path) -> None:

@@ -104,7 +104,7 @@ def interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def progress_bars(shown: bool = True) -> Iterator["Progress"]:
-    """Show a progress bar on stderr for each kind of work; if stderr is no terminal, a line every REPORT_SECONDS.
+    """Show the progress of work on stderr: a line that changes on a terminal, else one every REPORT_SECONDS.
 
     SIGTERM stops the block as Ctrl-C does, so that it cleans up after itself.
 
@@ -112,54 +112,38 @@ def progress_bars(shown: bool = True) -> Iterator["Progress"]:
         shown: False: none, because every line of stderr has to be JSON.
     """
     previous = signal.signal(signal.SIGTERM, interrupt)
+    line = _ProgressLine(sys.stderr.isatty())
     try:
-        if not shown:
-            yield lambda what, done, total: None
-        elif not sys.stderr.isatty():
-            yield _ProgressLines()
-        else:
-            with _bars() as show:
-                yield show
+        yield line if shown else lambda what, done, total: None
     finally:
+        line.end()
         signal.signal(signal.SIGTERM, previous)
 
 
-@contextmanager
-def _bars() -> Iterator["Progress"]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+class _ProgressLine:
+    """Prints what is being done, how much of it is done, and how long the rest takes.
 
-    text = TextColumn("{task.description:<28}")
-    bars = Progress(
-        text, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(True, True), console=Console(stderr=True)
-    )
-    tasks: dict[str, Any] = {}
+    Args:
+        terminal: a line is printed over the one before.
+    """
 
-    def show(what: str, done: int, total: int) -> None:
-        if what not in tasks:
-            bars.start()
-            tasks[what] = bars.add_task(what)
-        bars.update(tasks[what], completed=done, total=total or None)
-
-    try:
-        yield show
-    finally:
-        if tasks:
-            bars.stop()
-
-
-class _ProgressLines:
-    """Prints the progress of work that takes longer than REPORT_SECONDS."""
-
-    def __init__(self) -> None:
+    def __init__(self, terminal: bool) -> None:
+        self._seconds, self._end = (0.2, "\r") if terminal else (REPORT_SECONDS, "\n")
         self._began: dict[str, tuple[float, int]] = {}
-        self._printed = monotonic()
+        self._printed, self._width = monotonic(), 0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = monotonic()
         began, first = self._began.setdefault(what, (now, done))
-        if now - self._printed >= REPORT_SECONDS:
+        if now - self._printed >= self._seconds:
             self._printed = now
-            whole = f" of {total:,}" if total else ""
+            whole = f": {done:,} of {total:,}" if total else f": {done:,}" if done else ""
             left = f", {(total - done) * (now - began) / (done - first):.0f} s left" if total and done > first else ""
-            print(f"{what}: {done:,}{whole}{left}", file=sys.stderr, flush=True)
+            line = f"{what}{whole}{left}"
+            print(line.ljust(self._width), end=self._end, file=sys.stderr, flush=True)
+            self._width = len(line)
+
+    def end(self) -> None:
+        """Leave the last line on a terminal."""
+        if self._width and self._end == "\r":
+            print(file=sys.stderr)

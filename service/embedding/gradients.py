@@ -85,12 +85,12 @@ def gradients(table: WordTable, request: GradientRequest, check: Check) -> Table
     names = {step.table: kinds[type(step)] for step in card.recipe if isinstance(step, AddPosition | AddType)}
     for name, sparse in tables.items():
         outputs |= _sparse(names.get(name, name), sparse)
-    outputs |= {f"parameter/{name}": _array(value) for name, value in parameters.items()}
+    outputs |= {f"parameter/{name}": Output.of(value) for name, value in parameters.items()}
     facts: dict[str, Any] = {"model": card.name}
     facts["tables"] = {"token": table.name} | {names.get(name, name): name for name in tables}
     notes: tuple[str, ...] = ()
     if output is not None and loss is not None:
-        outputs["hidden_gradient"] = _array(output.hidden_gradient)
+        outputs["hidden_gradient"] = Output.of(output.hidden_gradient)
         facts |= {"loss": output.loss, "reduction": loss.reduction}
         if card.head is None:
             notes = (f"{card.name} was exported without an output head: {table.name} is taken for its matrix",)
@@ -156,13 +156,7 @@ def _both(word: SparseRows | None, output: OutputSide, ids: Int64s) -> Floats:
 
 
 def _sparse(name: str, sparse: SparseRows) -> dict[str, Output]:
-    indices = sparse.indices[None]
     return {
-        f"{name}_indices": Output(sparse.indices.shape, lambda start, stop: indices[start:stop], "int64"),
-        f"{name}_rows": _array(sparse.rows),
+        f"{name}_indices": Output.of(sparse.indices, "int64"),
+        f"{name}_rows": Output.of(sparse.rows),
     }
-
-
-def _array(array: Floats) -> Output:
-    rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
-    return Output(array.shape, lambda start, stop: rows[start:stop])

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
 from service.embedding import limits
-from service.embedding.document_chunks import Chunks, Parts, split
+from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
-from service.embedding.requests import Direction, Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.scores import maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
-from service.embedding.tokenize.tokenizer import sized
+from service.embedding.tokenize.tokenizer import beside
 from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -28,8 +28,6 @@ from service.settings import Settings
 
 MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
-CHARACTER_BYTES = 256  # of memory for a character whose tokens' places are kept
-COUNTED_CHARACTERS = 16384  # fewer are not counted
 MULTI_LABEL = "multi_label_classification"
 Scores = NDArray[np.float64]
 
@@ -66,35 +64,22 @@ class Labelled(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How pairs are read. None and 0 set no limit.
+    """How pairs are read.
 
     Args:
-        truncate: as in EmbedOptions.
-        direction: as in EmbedOptions.
+        options: how both texts are read and cut; `max_tokens` is of a pair, or of a late-interaction model's document.
         activation: activation of the logits; None: the model's own. MaxSim has none.
-        max_tokens: most tokens of a pair, or of a late-interaction model's document.
-        max_query_tokens: tokens read of the first part of a pair; the rest is ignored.
-        max_document_tokens: tokens read of the second part.
-        max_chunks: most chunks of a document that does not fit beside its query; None: the document is cut.
+        parts: how many tokens of each text are read, and in how many chunks.
         instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
-            so `direction` left is refused. Other models ignore the instruction.
+            so a `truncation_direction` of left is refused. Other models ignore the instruction.
         cosine: a model of sentence vectors scores a pair by their cosine; False: it is refused.
     """
 
-    truncate: bool | None = None
-    direction: Direction = "right"
+    options: EmbedOptions = EmbedOptions()
     activation: ScoreActivation | None = None
-    max_tokens: int | None = None
-    max_query_tokens: int | None = None
-    max_document_tokens: int | None = None
-    max_chunks: int | None = None
+    parts: Parts = Parts()
     instruction: str | None = None
     cosine: bool = False
-
-    @property
-    def options(self) -> EmbedOptions:
-        """How the texts are cut."""
-        return EmbedOptions((), self.truncate, self.direction, max_tokens=self.max_tokens or None)
 
 
 # ---- what a model can do
@@ -225,7 +210,7 @@ def _check_template(card: Card, template: PairTemplate, reading: Reading) -> Non
             allowed=f"{card.name} reads a query and a document alone",
             remedy="leave it out",
         )
-    if reading.direction == "left":
+    if reading.options.truncation_direction == "left":
         raise ConflictingFields(
             "is left",
             field=("truncation_direction",),
@@ -288,25 +273,30 @@ class Scorer:
             TooLong: a query leaves no room for a chunk.
             InlayError: as EmbeddingPipeline.embed.
         """
+        card = model.card
+        if any(reading.parts):
+            return await self._score_chunks(model, pairs, context, reading)
+        if reading.cosine and card.default_output == POOLED and not _ranker(card):
+            return await self._cosines(model, pairs, context, reading)
+        if len({query for query, _ in pairs}) == 1:
+            return await self._read(model, pairs, context, reading)
+        return await self.score_each(model, pairs, context, [reading] * len(pairs))
+
+    async def _score_chunks(
+        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        """Return the score of each pair, of which a long document is cut or split into chunks."""
         limits.check_count(pairs, self._settings)
-        if not (reading.max_query_tokens or reading.max_document_tokens or reading.max_chunks):
-            return await self._score_whole(model, pairs, context, reading)
         chunks = await self._chunks(model, pairs, reading)
-        if reading.max_chunks:  # a chunk may have more tokens by itself than in its document
-            reading = reading._replace(truncate=True)
-        ranks = await self._score_whole(model, chunks.pairs, context, reading)
+        options = reading.options
+        if reading.parts.max_chunks:  # a chunk may have more tokens by itself than in its document
+            options = options._replace(truncate=True)
+        whole = reading._replace(options=options, parts=Parts())
+        ranks = await self.score(model, chunks.pairs, context, whole)
         starts = np.flatnonzero(np.diff(chunks.owners, prepend=-1))
         cut = tuple(sorted({*chunks.cut, *(chunks.owners[index] for index in ranks.result.truncated)}))
         context.truncated = cut
         return Ranks(np.maximum.reduceat(ranks.scores, starts), ranks.result._replace(truncated=cut))
-
-    async def _score_whole(
-        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
-    ) -> Ranks:
-        card = model.card
-        if reading.cosine and card.default_output == POOLED and not _ranker(card):
-            return await self._cosines(model, pairs, context, reading)
-        return await self.score_each(model, pairs, context, [reading] * len(pairs))
 
     async def score_each(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, readings: Sequence[Reading]
@@ -324,10 +314,12 @@ class Scorer:
         if len(places) == 1:
             return await self._read(model, pairs, context, readings[0])
         together = asyncio.Semaphore(MOST_TOGETHER if one_query else len(places))  # all at once would fill the queue
-        calls = [
-            asyncio.ensure_future(self._in_turn(model, [pairs[index] for index in group], context, reading, together))
-            for (_, reading), group in places.items()
-        ]
+
+        async def read(reading: Reading, group: list[int]) -> Ranks:
+            async with together:
+                return await self._read(model, [pairs[index] for index in group], context, reading)
+
+        calls = [asyncio.ensure_future(read(reading, group)) for (_, reading), group in places.items()]
         try:
             ranked = await asyncio.gather(*calls)
         except BaseException:
@@ -340,17 +332,6 @@ class Scorer:
         result = _together([ranks.result for ranks in ranked], list(places.values()))
         context.truncated = result.truncated
         return Ranks(scores, result)
-
-    async def _in_turn(
-        self,
-        model: Model,
-        pairs: Sequence[tuple[str, str]],
-        context: RequestContext,
-        reading: Reading,
-        together: asyncio.Semaphore,
-    ) -> Ranks:
-        async with together:
-            return await self._read(model, pairs, context, reading)
 
     async def _read(
         self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
@@ -394,17 +375,16 @@ class Scorer:
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise WrongModelKind(f"{card.name} was exported without a tokenizer", allowed="it reads ids alone")
-        characters = limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
-        lengths = (card.max_tokens, self._settings.max_input_tokens or None, reading.max_tokens or None)
+        limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
+        lengths = (card.max_tokens, self._settings.max_input_tokens or None, reading.options.max_tokens)
         longest = min([length for length in lengths if length is not None], default=None)
-        with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-            distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-            places = await sized(sum(map(len, distinct)), tokenizer.spans, distinct)
-            spans = dict(zip(distinct, places, strict=True))
-            template = card.classifier and card.classifier.template
-            added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
-            parts = Parts(reading.max_query_tokens, reading.max_document_tokens, reading.max_chunks)
-            chunks = await asyncio.to_thread(split, pairs, spans, added, longest, parts)
+        distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
+        characters, most = sum(map(len, distinct)), most_tokens(reading.parts, longest)
+        places = await beside(characters, self._budget, tokenizer.places, distinct, most)
+        tokens = dict(zip(distinct, places, strict=True))
+        template = card.classifier and card.classifier.template
+        added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
+        chunks = await asyncio.to_thread(split, pairs, tokens, added, longest, reading.parts)
         if (count := len(chunks.pairs)) > self._settings.max_inputs:
             raise TooManyInputs(
                 f"make {count} chunks",

@@ -6,7 +6,6 @@ others, so that a full server looks dead.
 """
 
 import asyncio
-from collections import deque
 from time import perf_counter
 from typing import Protocol
 
@@ -51,7 +50,7 @@ class CallLimit:
         self._max_readers = 1 << 62 if max_readers is None else max_readers
         self._at_once: set[LimitedCall] = set()
         self._readers: dict[LimitedCall, float] = {}  # that waited: since when each is read, the longest first
-        self._turns: deque[asyncio.Future[None]] = deque()
+        self._places = asyncio.Semaphore(self._max_readers)
         self._max_calls = max_requests * CALLS_PER_REQUEST
         self._silent_seconds = silent_seconds
         self._slow_seconds = min(SLOW_SECONDS, silent_seconds)
@@ -74,33 +73,19 @@ class CallLimit:
 
     async def turn_to_read(self, call: LimitedCall) -> None:
         """Wait until the message of a call may be read; slow calls give way."""
-        while len(self._readers) >= self._max_readers:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._turns.append(turn)
+        while call not in self._readers:
             try:
                 async with asyncio.timeout(self._slow_seconds):
-                    await turn
+                    await self._places.acquire()
+                self._readers[call] = perf_counter()
             except TimeoutError:
                 self._end_slow()
-            finally:
-                if turn in self._turns:
-                    self._turns.remove(turn)
-                elif len(self._readers) < self._max_readers:
-                    self._wake()  # if this call does not take the place, another does
-        self._readers[call] = perf_counter()
 
     def read(self, call: LimitedCall) -> None:
         """Record that the first message of a call has come, or that the call has ended."""
         self._at_once.discard(call)
         if self._readers.pop(call, None) is not None:
-            self._wake()
-
-    def _wake(self) -> None:
-        while self._turns:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
+            self._places.release()
 
     def _end_slow(self) -> None:
         """End the call whose message has been read for the longest, if it is slow."""

@@ -277,15 +277,13 @@ class WaitingUnaryCall(UnaryCall):
 
 
 class ServerStreamCall(Call):
-    """A call of one request and many answers."""
+    """A call of one request and many answers, declared as a stream of requests: its message is read in its turn."""
 
-    response_streaming = True
+    request_streaming = response_streaming = True
 
-    async def unary_stream(self, request: bytes, grpc_context: GrpcContext) -> None:
+    async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
         """Serve the call."""
-        self.begin(grpc_context)
-        failure = await self.perform(self._write_all, request, self.context())
-        del request
+        failure = await self.perform(self._write_all, await self.first(grpc_context), self.context())
         if isinstance(failure, InlayError):
             await self.abort(failure)
         self.succeed()
@@ -295,16 +293,6 @@ class ServerStreamCall(Call):
         async with aclosing(method.handler(request, context)) as answers:
             async for answer in answers:
                 await self._grpc.write(method.serialize(answer))
-
-
-class WaitingServerStreamCall(ServerStreamCall):
-    """A server stream, declared as a stream of requests so that its message is read only when its turn comes."""
-
-    request_streaming = True
-
-    async def stream_stream(self, requests: AsyncIterator[bytes], grpc_context: GrpcContext) -> None:
-        """Serve the call."""
-        await self.unary_stream(await self.first(grpc_context), grpc_context)
 
 
 class ClientStreamCall(Call):
@@ -432,10 +420,6 @@ def address_of(peer: str) -> str:
     if kind == "ipv6":
         return place.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
     return peer
-
-
-WAITING: dict[type[Call], type[Call]] = {UnaryCall: WaitingUnaryCall, ServerStreamCall: WaitingServerStreamCall}
-"""Calls with one message, and how they are served while others are read."""
 
 
 def retry_milliseconds(error: InlayError) -> int | None:

@@ -13,7 +13,17 @@ import grpc
 
 from service.errors import InlayError, StartError
 from service.grpc.call_limits import CallLimit
-from service.grpc.calls import OTHER, WAITING, Call, Metadata, RefusedCall, ServedMethod, Shared, identity_of
+from service.grpc.calls import (
+    OTHER,
+    Call,
+    Metadata,
+    RefusedCall,
+    ServedMethod,
+    Shared,
+    UnaryCall,
+    WaitingUnaryCall,
+    identity_of,
+)
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
 from service.observability.access_log import AccessLog
@@ -23,7 +33,7 @@ from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
-from service.security.tls import Pem, Renewed, files
+from service.security.tls import Pem, Renewed, contents, files
 from service.settings import Settings
 
 HEALTH_SECONDS = 5.0  # seconds between checks whether the models answer
@@ -97,11 +107,11 @@ class Pipeline(grpc.GenericRpcHandler):
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = asyncio.current_task(self._loop)  # finding the loop each time is a system call (Python 3.11)
-        waits = served.limit.crowded and served.call_class in WAITING
-        call: Call = (WAITING[served.call_class] if waits else served.call_class)(served, metadata, task, identity, key)
+        waits = served.limit.crowded and served.call_class is UnaryCall
+        call: Call = (WaitingUnaryCall if waits else served.call_class)(served, metadata, task, identity, key)
         try:
             served.limit.add(call)
-            if not (waits or call.request_streaming):
+            if not call.request_streaming:
                 served.limit.begin_reading(call)
         except InlayError as error:
             call = refused = RefusedCall(served, metadata, task, identity, key)
@@ -248,7 +258,7 @@ class RpcServer:
         address = f"{host}:{settings.grpc_port}"
         try:
             if chosen:
-                return int(self._server.add_secure_port(address, _credentials(Renewed(chosen))))
+                return int(self._server.add_secure_port(address, _credentials(Renewed(chosen, contents, "gRPC"))))
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise StartError(f"gRPC cannot listen on {address}: set INLAY_GRPC_PORT or --grpc-port") from error
@@ -265,15 +275,14 @@ async def _passes(check: Callable[[], Awaitable[None]]) -> bool:
     return True
 
 
-def _credentials(pair: Renewed) -> Any:
+def _credentials(pair: Renewed[Pem]) -> Any:
     """Return credentials that use the present certificate, and a renewed one from the next handshake on."""
 
     def renewed() -> Any:
-        certificate = pair.next()
-        return _configuration(certificate) if certificate else None
+        return _configuration(pair.current) if pair.renew() else None
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(pair.first), renewed, require_client_authentication=pair.first.client_ca is not None
+        _configuration(pair.current), renewed, require_client_authentication=pair.current.client_ca is not None
     )
 
 

@@ -45,6 +45,9 @@ class Exchange:
         self._pipeline, self._receive, self._send = app.pipeline, receive, send
         self._client_seconds = app.connections.client_seconds
         head, varying = head_of(scope)
+        self._ambiguity = ambiguity(head)
+        if self._ambiguity is None:
+            self._pipeline.prepare(head)
         self._request = Request(head, (str(client[0]), int(client[1])) if client else None, varying)
         self._body = IncomingBody(app.intake)
         self._status = GONE
@@ -75,10 +78,9 @@ class Exchange:
         """Read the body; return the response if the request is refused."""
         request, pipeline = self._request, self._pipeline
         try:
-            if (error := ambiguity(request.head)) is not None:
+            if self._ambiguity is not None:
                 request.context.request_id = request_id(request.varying.get(b"x-request-id"))
-                raise error
-            pipeline.prepare(request.head)
+                raise self._ambiguity
             early = pipeline.accept(request)
             if early is None:
                 await self._read_body()

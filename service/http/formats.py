@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from service.embedding.requests import Chunks, EmbedResult, Output
 from service.embedding.tokenize.packing import split
 from service.errors import BadRequest, NotAcceptable, UnsupportedMedia
-from service.http.json_arrays import INLINE_VALUES, Encoded, JsonPieces, base64_text, plain
+from service.http.json_arrays import INLINE_VALUES, Encoded, base64_text, dumps, json_stream
 from service.http.negotiation import negotiate
 from service.http.response import JSON_HEADERS, Headers, Response
 from service.http.tensors import SAFETENSORS, SAFETENSORS_DTYPES
@@ -183,8 +183,8 @@ def array_response(document: Any, values: int) -> Response:
         values: the numbers in its arrays.
     """
     if values > INLINE_VALUES:
-        return Response((), JSON_HEADERS, stream=JsonPieces(document).stream())
-    return Response((orjson.dumps(document, default=plain, option=orjson.OPT_SERIALIZE_NUMPY),), JSON_HEADERS)
+        return Response((), JSON_HEADERS, stream=json_stream(document))
+    return Response((dumps(document),), JSON_HEADERS)
 
 
 def count_values(result: EmbedResult) -> int:

@@ -5,8 +5,7 @@ JSON is three times as long as its float32 numbers: in pieces, an answer never e
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -19,58 +18,46 @@ PIECE_BYTES = 1 << 18  # of JSON, at least
 BASE64_BYTES = 3 << 16  # encoded at a time: a multiple of three
 
 
-class Encoded:
+class Encoded(NamedTuple):
     """JSON that is made piece by piece while it is written.
 
     Args:
         pieces: yields the JSON of one value.
     """
 
-    __slots__ = ("pieces",)
-
-    def __init__(self, pieces: Callable[[], Iterator[bytes]]) -> None:
-        self.pieces = pieces
+    pieces: Callable[[], Iterator[bytes]]
 
 
-class JsonPieces:
-    """A document with large arrays, whose JSON is made while it is sent.
+def json_pieces(document: Any) -> Iterator[bytes]:
+    """Yield the JSON of a document, whose arrays are C-contiguous, in pieces of a few milliseconds each."""
+    gathered: list[bytes] = []
+    size = 0
+    for token in _tokens(document):
+        gathered.append(token)
+        size += len(token)
+        if size >= PIECE_BYTES:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    yield b"".join(gathered)
 
-    Args:
-        document: the document; its arrays are C-contiguous.
-    """
 
-    def __init__(self, document: Any) -> None:
-        self._document = document
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the JSON in pieces of a few milliseconds each."""
-        gathered: list[bytes] = []
-        size = 0
-        for token in _tokens(self._document):
-            gathered.append(token)
-            size += len(token)
-            if size >= PIECE_BYTES:
-                yield b"".join(gathered)
-                gathered, size = [], 0
-        yield b"".join(gathered)
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Yield the pieces, each made in a thread."""
-        pieces = iter(self)
-        while (piece := await in_thread(next, pieces, None)) is not None:
-            yield piece
+async def json_stream(document: Any) -> AsyncIterator[bytes]:
+    """Yield the JSON of a document in pieces, each made in a thread."""
+    pieces = json_pieces(document)
+    while (piece := await in_thread(next, pieces, None)) is not None:
+        yield piece
 
 
 def base64_text(data: memoryview) -> Encoded:
     """Return bytes as a base64 string."""
-    return Encoded(partial(_base64_pieces, data))
 
+    def pieces() -> Iterator[bytes]:
+        yield b'"'
+        for start in range(0, len(data), BASE64_BYTES):
+            yield pybase64.b64encode(data[start : start + BASE64_BYTES])
+        yield b'"'
 
-def _base64_pieces(data: memoryview) -> Iterator[bytes]:
-    yield b'"'
-    for start in range(0, len(data), BASE64_BYTES):
-        yield pybase64.b64encode(data[start : start + BASE64_BYTES])
-    yield b'"'
+    return Encoded(pieces)
 
 
 def dumps(document: Any) -> bytes:
@@ -102,11 +89,9 @@ def _tokens(node: Any) -> Iterator[bytes]:
 
 def _members(node: Any) -> Iterator[bytes]:
     if isinstance(node, dict):
-        pairs = [(orjson.dumps(name) + b":", member) for name, member in node.items()]
-        opening, closing = b"{", b"}"
+        pairs, opening, closing = [(orjson.dumps(name) + b":", member) for name, member in node.items()], b"{", b"}"
     elif isinstance(node, list | tuple):
-        pairs = [(b"", member) for member in node]
-        opening, closing = b"[", b"]"
+        pairs, opening, closing = [(b"", member) for member in node], b"[", b"]"
     else:
         raise TypeError(f"{type(node).__name__} is not written as JSON")
     for name, member in pairs:

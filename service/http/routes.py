@@ -80,13 +80,16 @@ class Head:
 class Request:
     """A request whose body is complete and decoded. Most attributes keep their class's default.
 
+    Args:
+        head: the request line and the headers that the client repeats, resolved; the request has its route, parameters,
+            verb, path, query and headers.
+
     Attributes:
-        head: the request line and the headers that the client repeats.
         varying: the headers of VARYING, by name.
         body: without its content coding.
         context: the id, the deadline and the caller, for the core.
         arrived: when the head was complete, on `time.perf_counter`.
-        client: the peer's address.
+        client: the peer's address; None: unknown.
         handler: answers it instead of the route's handler, after the batch handler has read its body.
         refused_at_gate: whether its key was refused, which is counted apart.
         key: the API key that counts it among its requests.
@@ -109,6 +112,8 @@ class Request:
         self, head: Head, client: tuple[str, int] | None = None, varying: Mapping[bytes, bytes] = _NOTHING
     ) -> None:
         self.head, self.client, self.varying = head, client, varying
+        self.route, self.parameters = head.route, head.parameters
+        self.verb, self.path, self.query, self.headers = head.verb, head.path, head.query, head.headers
         self.arrived = perf_counter()
         self.context = RequestContext()
         if client is not None:
@@ -119,36 +124,6 @@ class Request:
         """The declared length of the body, 0 without one; None: it comes in chunks."""
         declared = self.varying.get(b"content-length", b"0")
         return None if self.head.chunked or not declared.isdigit() else int(declared)
-
-    @property
-    def route(self) -> "Route | None":
-        """The route that matched; None: no route has this path and verb."""
-        return self.head.route
-
-    @property
-    def verb(self) -> str:
-        """The head's verb, "HEAD" where the route answers GET."""
-        return self.head.verb
-
-    @property
-    def path(self) -> str:
-        """The percent-decoded path."""
-        return self.head.path
-
-    @property
-    def query(self) -> bytes:
-        """The raw query string."""
-        return self.head.query
-
-    @property
-    def headers(self) -> dict[bytes, bytes]:
-        """The headers by lower-case name, without those of VARYING."""
-        return self.head.headers
-
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The values of the route's `{names}`."""
-        return self.head.parameters
 
     def header(self, name: bytes) -> str:
         """Return a header as text, empty if it was not sent."""

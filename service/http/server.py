@@ -219,10 +219,12 @@ class HttpProtocol(asyncio.Protocol):
     def _receive_head(self, head: Head, varying: dict[bytes, bytes], keep_alive: bool) -> None:
         """Route the request, or answer it before its body is read."""
         self._received_requests += 1
+        error = ambiguity(head)
+        if error is None:
+            self._pipeline.prepare(head)
         request = self._incoming = Request(head, self._client, varying)
-        if (error := ambiguity(head)) is not None:
+        if error is not None:
             raise error
-        self._pipeline.prepare(head)
         first_data, self._first_data = self._first_data, None
         # a client of HTTP/1.0 would look for `connection: keep-alive` in the response; uvicorn does not send it either
         self._is_last = not keep_alive or head.version == "1.0"

@@ -23,27 +23,9 @@ CACHED_BYTES = 1000  # options that are longer are not kept: few callers repeat 
 SHOWN_CHARACTERS = 40  # of a caller's value that a message repeats
 LONGEST_COMPARED = 64  # characters of a name that is compared with the known ones
 
-_KINDS: dict[str, type[BadRequest]] = {
-    "literal_error": UnknownValue,
-    "enum": UnknownValue,
-    **dict.fromkeys(
-        (
-            "greater_than",
-            "greater_than_equal",
-            "less_than",
-            "less_than_equal",
-            "multiple_of",
-            "finite_number",
-            "int_parsing_size",
-            "too_short",
-            "too_long",
-            "string_too_short",
-            "string_too_long",
-        ),
-        OutOfRange,
-    ),
-}
-"""The error of a fault by pydantic's name for it; others are WrongType."""
+_UNKNOWN_VALUES = ("literal_error", "enum")
+_OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "finite_number", "int_parsing_size", "too_", "string_too_")
+"""Beginnings of pydantic's names of faults; other faults are a WrongType."""
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -105,7 +87,9 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     if fault["type"] == "value_error":  # raised by a validator of ours
         received = f"cannot be read: {fault['msg'].removeprefix('Value error, ')}"
     allowed = f"allowed: {_description(name, model)}"
-    kind = _KINDS.get(fault["type"], WrongType)
+    kind: type[BadRequest] = WrongType
+    if fault["type"].startswith((*_UNKNOWN_VALUES, *_OUT_OF_RANGE)):
+        kind = UnknownValue if fault["type"] in _UNKNOWN_VALUES else OutOfRange
     return kind(received, first_number(path), field=(*path, name, *steps), allowed=allowed, verbatim=True)
 
 

@@ -172,15 +172,10 @@ class ModelRegistry:
             async with self._locks[name]:
                 await change(name)
 
-        def ended(task: asyncio.Task[None]) -> None:
-            self._changes.discard(task)
-            if not task.cancelled():
-                task.exception()  # retrieved, in case the caller left
-
         task = asyncio.create_task(locked())
         self._changes.add(task)
-        task.add_done_callback(ended)
-        await asyncio.shield(task)
+        task.add_done_callback(self._changes.discard)
+        await asyncio.shield(task)  # it also retrieves an exception that comes after the caller left
 
     async def _exported(self, name: str) -> Path:
         folders = await asyncio.to_thread(store.exports, self._store)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,18 +32,12 @@ async def warm_up_within(model: Model, seconds: float, every_session: bool = Fal
     tasks = _under_way[every_session]
     if model not in tasks:
         tasks[model] = asyncio.create_task(warm_up(model, every_session))
-        tasks[model].add_done_callback(partial(_ended, tasks, model))
+        tasks[model].add_done_callback(lambda task: tasks.pop(model, None))
     try:
         async with asyncio.timeout(seconds):
             await asyncio.shield(tasks[model])
     except TimeoutError as error:
         raise StartError(f"{model.card.name} gave no answer within {seconds:g} s") from error
-
-
-def _ended(tasks: Tasks, model: Model, task: asyncio.Task[None]) -> None:
-    tasks.pop(model, None)
-    if not task.cancelled():
-        task.exception()  # retrieved, in case no caller waits any more
 
 
 async def warm_up(model: Model, every_session: bool = False) -> None:

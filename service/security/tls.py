@@ -9,12 +9,13 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from service.errors import StartError
 from service.security.file_changes import FileChanges
 from service.settings import Settings
 
+Loaded = TypeVar("Loaded")
 log = logging.getLogger(__name__)
 
 
@@ -70,49 +71,49 @@ def context(files: Files) -> ssl.SSLContext:
     return made
 
 
+class Renewed(Generic[Loaded]):
+    """What is loaded from the files; asked for in handshakes, it is loaded again once they have changed.
+
+    Attributes:
+        current: what was loaded last; it stays while the files cannot be used.
+    """
+
+    def __init__(
+        self, files: Files, load: Callable[[Files], Loaded], protocol: str, clock: Callable[[], float] = monotonic
+    ) -> None:
+        """Load the files; raises what `load` does."""
+        self._files, self._load, self._protocol = files, load, protocol
+        self._changes = FileChanges(_paths(files), clock)  # before they are read: a later change is seen
+        self.current = load(files)
+
+    def renew(self) -> bool:
+        """Load the files again if they have changed; return whether `current` is new."""
+        if not self._changes.since_last():
+            return False
+        try:
+            self.current = self._load(self._files)
+        except StartError as error:
+            log.error("%s stays with the certificate it has: %s", self._protocol, error)
+            return False
+        log.info("%s uses the certificate now in %s", self._protocol, self._files.cert)
+        return True
+
+
 def renewing(files: Files, clock: Callable[[], float] = monotonic) -> ssl.SSLContext:
     """Return a context whose handshakes use the present contents of the files; raises as `context` does."""
-    changes = FileChanges(_paths(files), clock)  # before they are read: a change meanwhile is seen at the next look
-    first = current = context(files)
+    renewed = Renewed(files, context, "HTTP", clock)
 
     def choose(connection: Any, name: str | None, initial: ssl.SSLContext) -> None:
-        nonlocal current
-        if changes.since_last():
-            try:
-                current = context(files)
-                log.info("HTTP uses the certificate now in %s", files.cert)
-            except StartError as error:
-                log.error("HTTP stays with the certificate it has: %s", error)
-        if current is not initial:
-            connection.context = current
+        renewed.renew()
+        if renewed.current is not initial:
+            connection.context = renewed.current
 
+    first = renewed.current
     first.sni_callback = choose  # OpenSSL calls it in every handshake, with a server name or without
     return first
 
 
-class Renewed:
-    """The contents of the files for gRPC, whose threads ask for changes in every handshake."""
-
-    def __init__(self, files: Files, clock: Callable[[], float] = monotonic) -> None:
-        """Read the files; raise StartError if they cannot be used."""
-        self._files = files
-        self._changes = FileChanges(_paths(files), clock)
-        self.first = _read(files)
-
-    def next(self) -> Pem | None:
-        """Return the contents if they have changed and can be used, else None."""
-        if not self._changes.since_last():
-            return None
-        try:
-            contents = _read(self._files)
-        except StartError as error:
-            log.error("gRPC stays with the certificate it has: %s", error)
-            return None
-        log.info("gRPC uses the certificate now in %s", self._files.cert)
-        return contents
-
-
-def _read(files: Files) -> Pem:
+def contents(files: Files) -> Pem:
     """Return the contents of all files at one moment, after checking that they belong together."""
     changes = FileChanges(_paths(files))
     before = changes.stamps()

@@ -26,6 +26,8 @@ COUNT = 50
 BODY = json.dumps({"inputs": TEXTS[0]}).encode()
 HEAD = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(BODY)
 BIG = b"GET /models/llama/rope?length=1000000 HTTP/1.1\r\nhost: x\r\naccept: application/octet-stream\r\n\r\n"
+LONG_TABLE = pb.PositionsRequest(scheme="rope", model="llama")
+LONG_TABLE.parameters.update({"length": 1_000_000})
 ROWS = b'{"inputs": [%s], "outputs": "token_embeddings"}'
 LARGE = ROWS % b",".join([b"[" + b",".join([b"5"] * 40) + b"]"] * 1000)  # of 40 000 rows, 5 MB of answer
 
@@ -170,7 +172,7 @@ def test_a_line_that_is_cut(store: Path, log: Path, protocol: str) -> None:
                         httpx.get(url, headers={"accept": "application/octet-stream"}, trust_env=False)
                 else:
                     with grpc.insecure_channel("{}:{}".format(*proxy.address)) as channel:
-                        table = EmbedderStub(channel).Rope(pb.RopeRequest(model="llama", length=1_000_000), timeout=20)
+                        table = EmbedderStub(channel).Positions(LONG_TABLE, timeout=20)
                         with pytest.raises(grpc.RpcError):
                             list(table)
         until(lambda: len(seen.answered) > 50, "traffic")
@@ -206,7 +208,7 @@ def test_lines_that_fall_silent(store: Path, log: Path, notes: Notes) -> None:
                 channel = stack.enter_context(
                     grpc.insecure_channel("{}:{}".format(*rpc_proxy.address), [("grpc.use_local_subchannel_pool", 1)])
                 )
-                stack.callback(EmbedderStub(channel).Rope(pb.RopeRequest(model="llama", length=1_000_000)).cancel)
+                stack.callback(EmbedderStub(channel).Positions(LONG_TABLE).cancel)
             until(lambda: service.open_files() > files + 20, "they are connected")
             began = time.monotonic()
             until(lambda: service.open_files() <= files + 4, "they are let go", 10 * CLIENT_SECONDS)

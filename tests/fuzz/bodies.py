@@ -9,6 +9,7 @@ import orjson
 from pydantic import BaseModel
 from safetensors.numpy import save
 
+from service.http import openapi_data
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.cohere import embed as cohere
@@ -20,9 +21,8 @@ from service.protocols.inlay.logits import LogitsParameters
 from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
-from service.protocols.openai import scoring
-from service.protocols.openai.schemas import EXAMPLES as OPENAI
-from service.protocols.openai.schemas import Decoder, EmbeddingsBody, PoolingBody
+from service.protocols.openai import embeddings, scoring
+from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
 
@@ -41,7 +41,10 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
-READERS = (Decoder(EmbeddingsBody), Decoder(PoolingBody))
+INLAY, OPENAI, COHERE = [
+    openapi_data.read(f"service.protocols.{name}").examples for name in ("inlay", "openai", "cohere")
+]
+EMBED, EMBEDDINGS = list(INLAY["embed"].values()), list(OPENAI["embeddings"].values())
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
     tei.AllVectorsBody,
@@ -57,7 +60,7 @@ SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: scoring.read_pairs(data, 64),
     scoring.read_classify,
 )
-SCORE_SEEDS = (rerank.EXAMPLES, scoring.SCORE_EXAMPLES, scoring.CLASSIFY_EXAMPLES)
+SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
 
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
@@ -78,7 +81,6 @@ PARAMETERS: tuple[type[BaseModel], ...] = (
 PARAMETER_SEEDS: tuple[dict[str, Any], ...] = (
     {"rotary_dim": 8, "theta": 1e4, "positions": "0,5,100-110", "dtype": "bfloat16"},
     {"q": [[[1.0, 2.0]]], "k": TENSOR, "rotary_dim": 2, "length": 1, "skip": 0},
-    {"weight": [[1.0], [2.0]], "head_dim": 2, "source": "half", "target": "interleaved"},
     {"input_ids": [[1, 2], [3, 4]], "gradient": TENSOR, "bbox": [[0, 0, 1, 1]], "rows": "all"},
     {"positive": ["king", 3, TENSOR], "negative": [[0.5]], "normalize": True, "top_k": 5},
     {"positions": [[0, 1], [0, 1], [0, 2]], "sections": [1, 1, 2], "grid": "14x14", "heads": 8},
@@ -118,7 +120,7 @@ def _indexed(examples: Sequence[Any], kinds: int) -> list[bytes]:
 
 
 def _openai(data: bytes) -> None:
-    READERS[(data[:1] or b"\0")[0] % 2](data[1:])
+    embeddings.read(data[1:], (EmbeddingsBody, PoolingBody)[(data[:1] or b"\0")[0] % 2])
 
 
 def _cohere(data: bytes) -> None:
@@ -157,21 +159,12 @@ def _query(text: bytes, kind: type[BaseModel]) -> None:
 
 def _safetensors_seeds() -> list[bytes]:
     half, three = np.ones((2, 2), np.float16), np.zeros((3, 4, 4), np.float32)
-    files = (
-        save({"q": half, "k": half}, {"rotary_dim": "2"}),
-        save({"pixel_values": three}, {"outputs": "a,b", "grid": "[2, 2]", "dtype": "float16"}),
-        save({"0": three, "1": three}),
-    )
-    return [bytes([len(PARAMETERS) - 5]) + each for each in files]
+    files = (save({"q": half, "k": half}, {"rotary_dim": "2"}), save({"0": three, "1": three}))
+    return [bytes([len(PARAMETERS) - 4]) + each for each in files]
 
 
 def _images(data: bytes) -> None:
-    read, rest = (images.read_safetensors, data[1:]) if data[:1] == b"\1" else (_images_json, data[1:])
-    read(rest)
-
-
-def _images_json(text: bytes) -> None:
-    fields = parsing.parse_json_fields(text, images.ImagesBody)
+    fields = parsing.parse_json_fields(data, images.ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     for index, value in enumerate(inputs):
         images.read_input(value, index)
@@ -180,21 +173,18 @@ def _images_json(text: bytes) -> None:
 def _image_seeds() -> list[bytes]:
     values = ({"inputs": ["iVBORw0KGgo="]}, {"inputs": [{"image": "data:image/png;base64,iVBORw0KGgo="}]})
     tensors = ({"inputs": [{"pixel_values": [[[0.5]]], "grid": [1, 1]}]}, {"inputs": {"input_features": TENSOR}})
-    return [
-        *[b"\0" + each for each in _written((*values, *tensors))],
-        *[b"\1" + each[1:] for each in _safetensors_seeds()],
-    ]
+    return _written((*values, *tensors))
 
 
 TARGETS = {
-    "/embed body": Target(
-        body.read, partial(_written, list(body.EXAMPLES.values())), words=_members(list(body.EXAMPLES.values()))
-    ),
+    "/embed body": Target(body.read, partial(_written, EMBED), words=_members(EMBED)),
     "OpenAI bodies": Target(
-        _openai, partial(_indexed, list(OPENAI.values()), 2), words=_members(list(OPENAI.values()))
+        _openai,
+        partial(_indexed, list(OPENAI["embeddings"].values()), 2),
+        words=_members(list(OPENAI["embeddings"].values())),
     ),
     "Cohere bodies": Target(
-        _cohere, partial(_indexed, list(cohere.EXAMPLES.values()), 2), words=_members(list(cohere.EXAMPLES.values()))
+        _cohere, partial(_indexed, list(COHERE["embed"].values()), 2), words=_members(list(COHERE["embed"].values()))
     ),
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
     "score bodies": Target(_scores, _score_seeds, words=_members(*[list(each.values()) for each in SCORE_SEEDS])),

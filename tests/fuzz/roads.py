@@ -291,7 +291,6 @@ def _rpc_seeds() -> list[bytes]:
         "Analysis": [pb.AnalysisRequest(model="bert", spectrum=False)],
         "Images": [pb.ImagesRequest(inputs=[pb.Image(picture=b"\x89PNG"), pb.Image(pixel_values=vector, grid=[1, 2])])],
         "EmbedStream": [pb.EmbedRequest(inputs=[ids], model="llama", encoding=pb.PROMPT_EMBEDS)],
-        "Rope": [pb.RopeRequest(model="llama", length=8)],
         "Positions": [positions],
         "Rotate": [rotate],
         "ModelInfer": [infer, ranked],

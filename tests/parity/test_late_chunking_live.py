@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from models.artifacts.export import export
 from service.embedding.pooling import SPAN_POOLINGS
 from service.embedding.requests import Chunking, EmbedResult, Spans, Text
-from service.protocols.openai.schemas import late_chunked
+from service.protocols.openai.embeddings import late_chunked
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_sentence_files
 from tests.parity.block_configs import CONFIGS

@@ -16,7 +16,8 @@ from service.observability.metrics import Metrics
 from service.protocols.inlay import embed_body
 from service.protocols.inlay.rpc_messages import embed_response
 from service.protocols.inlay.rpc_requests import decode
-from service.protocols.openai.schemas import Decoder, EmbeddingsBody
+from service.protocols.openai import embeddings
+from service.protocols.openai.schemas import EmbeddingsBody
 from service.registry.loading import load_model
 from service.settings import Settings
 from tests.collector import collect
@@ -24,7 +25,6 @@ from tests.sweeps import sampled
 
 TIMES, KEPT_BYTES = 300, 4 << 20
 LENGTHS = (1,) * 1024
-OPENAI = Decoder(EmbeddingsBody)
 
 
 def result(number: int) -> EmbedResult:
@@ -40,7 +40,9 @@ FILLS: dict[str, Callable[[int], object]] = {
     "options of /embed": lambda number: embed_body.read(
         b'{"inputs":"a","outputs":["%d"%s]}' % (number, b',"a"' * 2_000)
     ),
-    "options of /v1/embeddings": lambda number: OPENAI(b'{"input":"a","model":"%d%s"}' % (number, b"a" * 60_000)),
+    "options of /v1/embeddings": lambda number: embeddings.read(
+        b'{"input":"a","model":"%d%s"}' % (number, b"a" * 60_000), EmbeddingsBody
+    ),
     "options of Embed": lambda number: decode(pb.EmbedRequest(model=f"{number}" + "a" * 60_000)),
     "outputs of Embed": lambda number: decode(pb.EmbedRequest(outputs=["a"] * 20_000, dimensions=number)),
     "frames of Embed": lambda number: embed_response(result(number)),

@@ -194,8 +194,7 @@ def _places(index: int, spans: Spans, end: int, located: OwnTokens, cut: bool) -
     """
     bounds = spans.bounds[end - spans.counts[index] : end]
     if spans.unit == "tokens":
-        beyond = bounds[:, 1] > located.total
-        if beyond.any():
+        if located.total is not None and (beyond := bounds[:, 1] > located.total).any():
             number = int(np.argmax(beyond))
             received, allowed = f"is {bounds[number].tolist()}", f"the input has {located.total} tokens"
             raise OutOfRange(received, field=("spans", index, number), allowed=allowed)

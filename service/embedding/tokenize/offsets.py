@@ -1,35 +1,32 @@
 """Where the tokens of an input lie: their places among its ids, and the characters that they cover."""
 
-from typing import Any
-
 import numpy as np
 
-from service.embedding.requests import Ids, Int64s, OwnTokens
+from service.embedding.requests import Ids, OwnTokens
+from service.embedding.tokenize.parts import Part
 
 
-def own_tokens(whole: Any, kept: Any, prompt: int, left: bool) -> OwnTokens:
+def own_tokens(part: Part, kept: slice, first: int, prompt: int) -> OwnTokens:
     """Return the tokens of a text without special tokens and its prompt.
 
     Args:
-        whole: the encoding before it was cut (tokenizers.Encoding, with offsets).
-        kept: the encoding that is read.
-        prompt: code points of the encoded text before the text itself; below 0 where its beginning was cut off.
-        left: whether the end was kept.
+        part: the tokens of prompt and text, with their spans.
+        kept: those that are read.
+        first: the place of the first that is read among the ids.
+        prompt: code points before the text itself; below 0 where its beginning was cut off.
     """
-    rows, starts, stops = _located(kept, prompt)
-    count = len(rows) if kept is whole else len(_located(whole, prompt)[0])
-    return OwnTokens(rows, starts, stops, count - len(rows) if left else 0, count)
-
-
-def _located(encoding: Any, prompt: int) -> tuple[Int64s, Int64s, Int64s]:
-    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2) - prompt
-    inside = np.array(encoding.special_tokens_mask, np.int64) == 0
+    assert part.spans is not None
+    spans = part.spans - prompt
     # a token that begins in the prompt and ends in the text is the text's
-    inside &= (offsets[:, 1] > 0) | (offsets[:, 0] >= 0)
-    starts, stops = offsets[inside].T
+    inside = (spans[:, 1] > 0) | (spans[:, 0] >= 0)
+    starts, stops = spans[kept][inside[kept]].T
     # a tokenizer that turns pieces around would have them fall
     starts = np.minimum.accumulate(starts[::-1])[::-1]
-    return np.flatnonzero(inside), np.maximum(starts, 0), np.maximum.accumulate(stops)
+    known = part.total == len(spans) or inside.any()  # else tokens of the prompt were cut off too
+    total = part.total - int(np.count_nonzero(~inside)) if part.total is not None and known else None
+    skipped = int(np.count_nonzero(inside[: kept.start]))
+    rows = first + np.flatnonzero(inside[kept])
+    return OwnTokens(rows, np.maximum(starts, 0), np.maximum.accumulate(stops), skipped, total)
 
 
 def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:

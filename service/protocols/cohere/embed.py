@@ -30,9 +30,10 @@ from service.errors import (
     WrongModelKind,
     WrongType,
 )
-from service.http import ignored_fields
+from service.http import ignored_fields, openapi_data
 from service.http.formats import JSON, array_response, buffer, count_values
 from service.http.json_arrays import base64_text
+from service.http.openapi_data import reference
 from service.http.response import Response
 from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -44,24 +45,10 @@ from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
 
 PREFIXES = ("/v1/embed", "/v2/embed")
+DATA = openapi_data.read(__package__)
 SOURCES = ("texts", "inputs", "images")
 SIDES: dict[str, tuple[bool, Direction]] = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
 TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "texts": {"model": "all-MiniLM-L6-v2", "texts": ["hello world"], "input_type": "search_document"},
-    "types": {
-        "model": "all-MiniLM-L6-v2",
-        "texts": ["hello world", "how are you"],
-        "input_type": "search_query",
-        "embedding_types": ["float", "ubinary", "base64"],
-    },
-    "inputs": {
-        "model": "all-MiniLM-L6-v2",
-        "inputs": [{"content": [{"type": "text", "text": "hello world"}]}],
-        "input_type": "classification",
-        "truncate": "START",
-    },
-}
 
 
 class CohereEmbedBody(BaseModel):
@@ -107,33 +94,9 @@ class CohereV2EmbedBody(CohereEmbedBody):
     )
 
 
-FloatVectors = list[list[float]]  # in the class below, float is a field
-
-
-class CohereVectors(BaseModel):
-    """Vectors by their type, in the order of the inputs."""
-
-    float: FloatVectors | None = None
-    int8: list[list[int]] | None = None
-    uint8: list[list[int]] | None = None
-    binary: list[list[int]] | None = None
-    ubinary: list[list[int]] | None = None
-    base64: list[str] | None = None
-
-
-class CohereEmbeddings(BaseModel):
-    """The vectors."""
-
-    id: str
-    embeddings: CohereVectors | list[list[float]] = Field(description="by type; of v1 without embedding_types: a list")
-    texts: list[str]
-    meta: dict[str, Any] = Field(description="Cohere's api_version and billed_units")
-    response_type: Literal["embeddings_by_type", "embeddings_floats"]
-
-
 ANSWER = Answer(
     description="The vectors, in the order of the inputs.",
-    content={JSON: CohereEmbeddings},
+    content={JSON: reference("CohereEmbeddings")},
     headers=truncation.HEADERS | ignored_fields.HEADERS,
 )
 
@@ -149,12 +112,12 @@ def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's embed routes."""
     bodies: dict[str, type[CohereEmbedBody]] = {"1": CohereEmbedBody, "2": CohereV2EmbedBody}
     rows = [_route(context, version, body) for version, body in bodies.items()]
-    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON))
+    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON), schemas=DATA.schemas)
 
 
 def _route(context: ServiceContext, version: str, model: type[CohereEmbedBody]) -> Route:
     path, name, about = f"/v{version}/embed", f"cohere_embed_v{version}", f"Embed as Cohere's v{version} does"
-    handler, body = _handler(context, model, version), RequestBody(model=model, examples=EXAMPLES)
+    handler, body = _handler(context, model, version), RequestBody(model=model, examples=DATA.examples["embed"])
     return Route("POST", path, handler, name, about, EMBED, body=body, answers={200: ANSWER}, vectors=True)
 
 

@@ -11,14 +11,15 @@ from itertools import islice
 from time import time
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding import truncation
 from service.embedding.ranking import Ranks, Scorer
 from service.errors import FieldPath, MissingField, WrongType
-from service.http import ignored_fields
+from service.http import ignored_fields, openapi_data
 from service.http.formats import JSON
+from service.http.openapi_data import reference
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
@@ -27,21 +28,11 @@ from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.openapi_parts import RERANK
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.vllm_fields import PairsBody, Usage
+from service.protocols.inlay.vllm_fields import PairsBody
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
+DATA = openapi_data.read(__package__)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
-DOCUMENTS = {"query": "What is a panda?", "documents": ["A bear that eats bamboo.", "A city."], "top_n": 1}
-EXAMPLES: dict[str, dict[str, Any]] = {
-    "texts": DOCUMENTS,
-    "fields": {
-        "query": "panda",
-        "documents": [{"title": "Giant panda", "text": "A bear."}, {"title": "Paris", "text": "A city."}],
-        "rank_fields": ["title", "text"],
-        "return_documents": True,
-    },
-    "chunks": {"query": "panda", "documents": ["A long text about bears."], "max_chunks_per_doc": 4},
-}
 FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
 TEXT_OR_OBJECT = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_OR_OBJECT}], "description": FORMS}
@@ -74,29 +65,9 @@ class CohereRerankBody(PairsBody):
     )
 
 
-class RankedDocument(BaseModel):
-    """One document of a ranking."""
-
-    index: int = Field(description="its number in the request, from 0")
-    relevance_score: float
-    document: Any = Field(None, description='{"text": …}, the object that was sent, or infinity\'s text')
-
-
-class CohereRanking(BaseModel):
-    """The documents, the best first."""
-
-    id: str
-    object: str = "rerank"
-    created: int
-    model: str
-    results: list[RankedDocument]
-    usage: Usage
-    meta: dict[str, Any] = Field(description="Cohere's api_version, billed_units and tokens")
-
-
 ANSWER = Answer(
     description="The documents, the best first.",
-    content={JSON: CohereRanking},
+    content={JSON: reference("CohereRanking")},
     headers=truncation.HEADERS | ignored_fields.HEADERS,
 )
 
@@ -117,7 +88,7 @@ class Ranking(NamedTuple):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's rerank routes."""
-    handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=EXAMPLES)
+    handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=DATA.examples["rerank"])
     rows = [
         Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
         for path, name, about in (

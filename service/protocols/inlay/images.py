@@ -1,7 +1,7 @@
 """POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
-An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, as the bytes of
-one file, or in a safetensors body. An address is never fetched.
+An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, or as the bytes
+of one file. An address is never fetched.
 """
 
 import re
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from proto import embed_pb2 as pb
@@ -22,7 +21,6 @@ from service.errors import (
     EmptyRequest,
     FieldPath,
     MissingField,
-    UnknownField,
     UnsupportedMedia,
     WrongType,
 )
@@ -30,7 +28,7 @@ from service.http.formats import count_values, encoder
 from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
-from service.http.tensors import SAFETENSORS, from_safetensors, tensor
+from service.http.tensors import tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
@@ -91,7 +89,7 @@ def routes(context: ServiceContext) -> list[Route]:
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
-                other={MULTIPART: DATA.parts["images form"]} | dict.fromkeys((SAFETENSORS, *PICTURES), binary()),
+                other={MULTIPART: DATA.parts["images form"]} | dict.fromkeys(PICTURES, binary()),
             ),
             answers=VECTOR_ANSWERS,
         )
@@ -109,8 +107,8 @@ async def _answer(context: ServiceContext, request: Request) -> Response:
 
 
 def _check_type(media_type: str) -> None:
-    if not (JSON_TYPES.fullmatch(media_type) or media_type in (*PICTURES, MULTIPART, SAFETENSORS)):
-        known = ", ".join(("application/json", MULTIPART, SAFETENSORS, *PICTURES))
+    if not (JSON_TYPES.fullmatch(media_type) or media_type in (*PICTURES, MULTIPART)):
+        known = ", ".join(("application/json", MULTIPART, *PICTURES))
         raise UnsupportedMedia(f"content-type is {quoted(media_type)}", allowed=f"this path reads {known}")
 
 
@@ -120,15 +118,13 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
         return [Picture(body)], _options(query_values(request))
     if media_type == MULTIPART:
         return _read_form(request.header(b"content-type"), body)
-    if media_type == SAFETENSORS:
-        return read_safetensors(body)
     fields = parse_json_fields(body, ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     return [image for index, value in enumerate(inputs) for image in read_input(value, index)], fields
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options in a query string, a form or safetensors' metadata, where commas separate list items."""
+    """Return the options in a query string or a form, where commas separate list items."""
     lists = {"outputs": texts["outputs"].split(",")} if "outputs" in texts else {}
     return validated(ImagesBody, {"inputs": None} | texts | lists, strict=False)
 
@@ -172,7 +168,7 @@ def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
     return value[0], value[1]
 
 
-# ---- forms and safetensors
+# ---- forms
 
 
 def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]:
@@ -189,23 +185,6 @@ def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]
     if not pictures:
         raise EmptyRequest("the form holds no file", remedy="send each image as a part called image")
     return pictures, _options(options)
-
-
-def read_safetensors(body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return images from pixel_values, input_features, or tensors 0, 1, ...; options are in __metadata__."""
-    sent = from_safetensors(body)
-    arrays = {name: value for name, value in sent.items() if isinstance(value, np.ndarray)}
-    options = {name: value for name, value in sent.items() if name not in arrays}
-    grid = options.pop("grid", None)
-    if grid is not None:
-        grid = read_grid([int(digits) for digits in re.findall(r"\d{1,9}", str(grid))], ("grid",))
-    inputs: ImageInputs = []
-    for index, (name, array) in enumerate(arrays.items()):
-        if name not in (*TENSORS, str(index)):
-            remedy = "send pixel_values, input_features, or tensors 0, 1, ..."
-            raise UnknownField(f"there is a tensor {quoted(name)}", remedy=remedy)
-        inputs += split_stack(name, array, grid)
-    return inputs, _options(options)
 
 
 def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:

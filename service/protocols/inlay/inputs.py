@@ -99,17 +99,12 @@ def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:
         received = "is null" if "input_ids" in value else "is missing"
         raise MissingField(received, index, field=(*path, "input_ids"), allowed="an object needs them")
     arrays: dict[str, Any] = {
-        LISTS[key]: _integers(items, key, (*path, key), index)
+        key: (_boxes if key == "bbox" else _integers)(items, key, (*path, key), index)
         for key, items in value.items()
-        if items is not None and key in LISTS
+        if items is not None
     }
-    return Ids(**arrays, extras=_extras(value, path, index))
-
-
-def _extras(value: dict[str, Any], path: FieldPath, index: int) -> dict[str, Int64s] | None:
-    lists = {key: value[key] for key in EXTRAS if value.get(key) is not None}
-    readers = {"bbox": _boxes}
-    return {key: readers.get(key, _integers)(items, key, (*path, key), index) for key, items in lists.items()} or None
+    extras = {key: arrays.pop(key) for key in EXTRAS if key in arrays}
+    return Ids(**{LISTS[key]: array for key, array in arrays.items()}, extras=extras or None)
 
 
 def _boxes(values: Any, key: str, path: FieldPath, index: int) -> Int64s:

@@ -51,7 +51,6 @@ def service(context: ServiceContext) -> Service:
                 admitted=True,
                 error_answer=_stream_error,
             ),
-            admitted(name="Rope", request=pb.RopeRequest, handler=tables.rope, kind="server_stream"),
             admitted(name="Positions", request=pb.PositionsRequest, handler=tables.table, kind="server_stream"),
             admitted(name="Rotate", request=pb.RotateRequest, handler=tables.rotate),
             Method(name="ListPresets", request=pb.ListPresetsRequest, handler=tables.presets),

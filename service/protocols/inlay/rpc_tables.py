@@ -8,16 +8,15 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, block_bytes, typed_outputs
+from service.embedding.position_tables import TableCall, TableFile, typed_outputs
 from service.embedding.word_table import word_table
-from service.http.validation_errors import validated
 from service.protocols.inlay.analysis import AnalysisQuery, analysed
 from service.protocols.inlay.logits import LogitsParameters, logits_call, with_head
 from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
 from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
 from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
-from service.protocols.inlay.rpc_fields import float_dtype, read_message, tensor_of
+from service.protocols.inlay.rpc_fields import read_message, tensor_of
 from service.protocols.inlay.similar import SimilarParameters, search
 from service.request_context import RequestContext
 
@@ -27,7 +26,7 @@ ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and g
 
 
 class TableMethods:
-    """Serves Positions, Rotate, Rope and ListPresets, and Logits, Similar and Analysis, which read a model's tables."""
+    """Serves Positions, Rotate and ListPresets, and Logits, Similar and Analysis, which read a model's tables."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -87,24 +86,6 @@ class TableMethods:
         arrays = [each.rows(0, each.output.count).reshape(each.output.shape) for each in outputs]
         tensors = {each.name: tensor_of(array, each.dtype) for each, array in zip(outputs, arrays, strict=True)}
         return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
-
-    async def rope(self, request: pb.RopeRequest, call_context: RequestContext) -> AsyncGenerator[pb.RopeChunk, None]:
-        """Yield cos and sin of one model side by side; raise InlayError if it has none."""
-        values = {"start": request.start, "dtype": float_dtype(request.dtype)}
-        values |= {name: getattr(request, name) for name in ("length", "layer_type") if getattr(request, name)}
-        scheme = find_scheme("rope", of_model=True)
-        make_call = call_maker(self._context, scheme, request.model)
-        parameters = validated(scheme.parameters, values, strict=True)
-        table = await self._context.tables.run(make_call(parameters).table)
-        cos, sin = self._context.tables.outputs(table, parameters.dtype)
-        self._context.tables.streaming.reserve(block_bytes((cos, sin)), call_context)
-        step = CHUNK_BYTES // (2 * cos.row_bytes)
-        async for first, rows in self._context.tables.blocks(cos):
-            for start in range(0, len(rows), step):
-                part = rows[start : start + step]
-                sines = await self._context.tables.run(sin.rows, first + start, first + start + len(part))
-                tensors = {name: tensor_of(rows, cos.dtype) for name, rows in (("cos", part), ("sin", sines))}
-                yield pb.RopeChunk(start=request.start + first + start, **tensors)
 
     async def presets(self, request: pb.ListPresetsRequest, call: RequestContext) -> pb.ListPresetsResponse:
         """Return every preset."""

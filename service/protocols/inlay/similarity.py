@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from models.positions.table import Output, Table
@@ -51,9 +50,4 @@ def _table(how: Similarity, texts: NDArray[Any], images: NDArray[Any]) -> Table:
         raise TooLarge(f"{len(texts)} x {len(images)} pairs", allowed=f"at most {MAX_PAIRS} at a time")
     arrays = compared(how, texts, images)
     facts = {"kind": how.kind, "scale": how.scale, "bias": how.bias, "formula": "scale * text . image + bias"}
-    return Table("similarity", "exact", {name: _output(array) for name, array in arrays.items()}, facts)
-
-
-def _output(array: NDArray[np.float64]) -> Output:
-    rows = np.ascontiguousarray(array)
-    return Output(rows.shape, lambda start, stop: rows[start:stop])
+    return Table("similarity", "exact", {name: Output.of(array) for name, array in arrays.items()}, facts)

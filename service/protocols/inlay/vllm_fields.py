@@ -1,13 +1,14 @@
 """Fields of vLLM's bodies, and parts of answers, that several protocols share: cutting, pairs, raw scores, labels."""
 
 from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from models.recipes.heads import ScoreActivation
+from service.embedding.document_chunks import Parts
 from service.embedding.ranking import Labelled, Reading
-from service.embedding.requests import Direction
+from service.embedding.requests import Direction, EmbedOptions
 from service.errors import EmptyRequest, TooManyInputs
 from service.http import ignored_fields
 from service.http.response import Headers
@@ -56,36 +57,16 @@ class PairsBody(ScoredBody):
             raw: whether another field asks for raw scores.
             max_chunks: of a long document.
         """
-        how = cut(self.truncate_prompt_tokens, self.truncation_side, truncate)
         return Reading(
-            how.truncate,
-            how.direction,
+            cut(self.truncate_prompt_tokens, self.truncation_side, truncate),
             activation(raw, self.use_activation is False),
-            how.max_tokens,
-            max_query_tokens=self.max_tokens_per_query,
-            max_document_tokens=self.max_tokens_per_doc,
-            max_chunks=max_chunks,
-            instruction=self.instruction,
+            Parts(self.max_tokens_per_query, self.max_tokens_per_doc, max_chunks),
+            self.instruction,
             cosine=True,
         )
 
 
-class Usage(BaseModel):
-    """The number of tokens that the model read, special tokens included; of pairs, a query once for each document."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
-class Cut(NamedTuple):
-    """How texts that are too long are cut; the fields are named as in EmbedOptions."""
-
-    truncate: bool | None
-    direction: Direction
-    max_tokens: int | None
-
-
-def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> Cut:
+def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> EmbedOptions:
     """Return how texts are cut.
 
     Args:
@@ -94,7 +75,8 @@ def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> C
         truncate: whether to cut where `tokens` does not say.
     """
     most = tokens if tokens and tokens > 0 else None
-    return Cut(True if tokens else truncate, "left" if side == "left" else "right", most)
+    side_kept: Direction = "left" if side == "left" else "right"
+    return EmbedOptions(truncate=True if tokens else truncate, truncation_direction=side_kept, max_tokens=most)
 
 
 def named(model: str | None) -> str | None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, SkipValidation
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
 from service.http.formats import OCTETS, array_response
-from service.http.json_arrays import INLINE_VALUES, JsonPieces, dumps
+from service.http.json_arrays import INLINE_VALUES, dumps, json_pieces
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
@@ -115,7 +115,7 @@ async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
         return array_response(document, values)
     if values > INLINE_VALUES:
         reserve(JSON_BYTES * values)  # it has to be whole, since its length stands before it
-        head = await in_thread(b"".join, JsonPieces(document))
+        head = await in_thread(b"".join, json_pieces(document))
     else:
         head = dumps(document)
     return Response((head, *raws), (_BINARY_TYPE,), lines=b"%b: %d\r\n" % (JSON_BYTES_HEADER, len(head)))

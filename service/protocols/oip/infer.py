@@ -203,8 +203,7 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
     ids = tensors["input_ids"]
     values = _integers(ids, ids.shape)
     if not len(values):
-        received = f"has shape {list(ids.shape)}"
-        raise EmptyRequest(received, field=("inputs", ids.name), remedy="send one token id at least")
+        raise input_error(EmptyRequest, ids.name, f"has shape {list(ids.shape)}", remedy="send one token id at least")
     if len(values) > settings.max_request_tokens:
         allowed = f"this server takes {settings.max_request_tokens} a request"
         raise input_error(TooLarge, ids.name, f"has {len(values)} elements", allowed)
@@ -217,11 +216,8 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
     places = places_of(ids.shape, _checked_mask(columns.get("mask")))
     if card.mask_from != "pad_count" and not places.holes:
         columns.pop("mask", None)
-    extras = {
-        extra.name: _integers(tensors[extra.name], ids.shape, extra.columns)
-        for extra in card.extras
-        if extra.name in tensors
-    }
+    sent = [extra for extra in card.extras if extra.name in tensors]
+    extras = {extra.name: _integers(tensors[extra.name], ids.shape, extra.columns) for extra in sent}
     if len(columns) == 1 and not (extras or places.padded):
         return [Ids(row) for row in values.reshape(ids.shape)], places  # half the time of slicing
     return [

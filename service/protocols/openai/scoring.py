@@ -6,45 +6,30 @@ Source: vLLM 0.33, entrypoints/pooling/scoring and classify; infinity-client 0.0
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from time import time
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding import truncation
 from service.embedding.ranking import Labelled, Scorer, classify
-from service.embedding.requests import EmbedOptions, EmbedResult, Input, Text
+from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, WrongShape
-from service.http import ignored_fields
-from service.http.formats import JSON
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route
+from service.http.routes import Handler, Request
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, vllm_fields
-from service.protocols.inlay.openapi_parts import RERANK
+from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody, Usage
-from service.protocols.openai.schemas import INPUT, decode_inputs
+from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody
+from service.protocols.openai.embeddings import decode_inputs
+from service.protocols.openai.schemas import INPUT
 
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
 Texts = Annotated[
     str | Annotated[list[str], Field(fail_fast=True)] | None, Field(description="a text or a list of texts")
 ]
-ABOUT_SCORES = (
-    "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
-)
-SCORE_EXAMPLES: dict[str, dict[str, Any]] = {
-    "one_to_many": {"text_1": "What is a panda?", "text_2": ["A bear that eats bamboo.", "A city."]},
-    "pairs": {"queries": ["panda", "Paris"], "documents": ["A bear.", "A city."]},
-}
-CLASSIFY_EXAMPLES: dict[str, dict[str, Any]] = {
-    "texts": {"input": ["I like it", "I do not"]},
-    "infinity": {"input": ["I like it"], "raw_scores": False},
-}
 
 
 class ScoreBody(PairsBody):
@@ -71,77 +56,8 @@ class ClassifyBody(ScoredBody):
     request_id: RequestId = None
 
 
-class ScoreEntry(BaseModel):
-    """The score of one pair."""
-
-    index: int
-    object: str = "score"
-    score: float
-
-
-class ClassifyEntry(BaseModel):
-    """The scores of one input's labels."""
-
-    index: int
-    label: str = Field(description="the best one")
-    probs: list[float] = Field(description="of all labels, in the order of their numbers")
-    num_classes: int
-
-
-class ClassifyLabel(BaseModel):
-    """One label of infinity's answer."""
-
-    score: float
-    label: str
-
-
-class _Scored(BaseModel):
-    id: str
-    object: str
-    created: int
-    model: str
-    usage: Usage
-
-
-class ScoreList(_Scored):
-    """The scores, in the order of the pairs."""
-
-    data: list[ScoreEntry]
-
-
-class ClassifyList(_Scored):
-    """The labels, in the order of the inputs; infinity's answer lists all labels, the best first."""
-
-    data: list[ClassifyEntry] | list[list[ClassifyLabel]]
-
-
-def routes(context: ServiceContext) -> list[Route]:
-    """Return vLLM's routes for scores and labels."""
-    score, labels = _score_handler(context), _classify_handler(context)
-    about, summary = ABOUT_SCORES, "Score pairs of texts as vLLM does"
-    body, answers = RequestBody(model=ScoreBody, examples=SCORE_EXAMPLES), _answers(ScoreList)
-    row = Route("POST", "/score", score, "score", summary, RERANK, description=about, body=body, answers=answers)
-    classify_row = replace(
-        row,
-        path="/classify",
-        handler=labels,
-        name="classify",
-        summary="Classify texts as vLLM or infinity does",
-        description="Probabilities of all labels. A body with `raw_scores` has infinity's answer, lists of scores and "
-        "labels.",
-        body=RequestBody(model=ClassifyBody, examples=CLASSIFY_EXAMPLES),
-        answers=_answers(ClassifyList),
-        need=needs.CLASSIFIER_OF_OPENAI,
-    )
-    return [row, replace(row, path="/v1/score", name="openai_score"), classify_row]
-
-
-def _answers(answer: type[BaseModel]) -> dict[int, Answer]:
-    headers = truncation.HEADERS | ignored_fields.HEADERS
-    return {200: Answer(description="The scores, in the order of the inputs.", content={JSON: answer}, headers=headers)}
-
-
-def _score_handler(context: ServiceContext) -> Handler:
+def score_handler(context: ServiceContext) -> Handler:
+    """Return the handler of /score."""
     scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
@@ -153,12 +69,14 @@ def _score_handler(context: ServiceContext) -> Handler:
     return handler
 
 
-def _classify_handler(context: ServiceContext) -> Handler:
+def classify_handler(context: ServiceContext) -> Handler:
+    """Return the handler of /classify."""
+
     async def handler(request: Request) -> Response:
         data, body, inputs = await read_json(request, read_classify)
         infinity, model = body.raw_scores is not None, context.registry.get(body.named)
-        truncate, side, most = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
-        options = EmbedOptions((), truncate, side, max_tokens=most, special_tokens=body.add_special_tokens)
+        cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
+        options = cut._replace(special_tokens=body.add_special_tokens)
         how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
         labelled = await classify(context.embedder, model, inputs, request.context, options, how)
         encode: Callable[[Labelled], list[Any]] = vllm_fields.best_labels if infinity else _labels

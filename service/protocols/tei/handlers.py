@@ -3,6 +3,7 @@
 Operations raise WrongModelKind where a model does not do what they are for, and the errors of EmbeddingPipeline.embed.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -17,11 +18,10 @@ from service.embedding import ranking
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
-from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS, normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import Token, Tokenizer, sized
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Tokenizer, beside
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
 from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
@@ -46,7 +46,6 @@ MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body fo
 NEITHER = "send texts, as TEI has them, or documents, as Cohere, Jina, vLLM and infinity have them"
 ACTIVATIONS: dict[str | None, ScoreActivation] = {"sigmoid": "sigmoid", "softmax": "softmax", "none": "identity"}
 """What `function_to_apply` makes of logits."""
-CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 render_ranking_problem = partial(render_problem, spelling=Spelling(fields={"inputs": "texts"}))
@@ -82,22 +81,23 @@ class Operations:
         """Return every token of each text after its prompt; offsets count from the prompt's beginning.
 
         Args:
-            written: writes the tokens, off the event loop where they are many: a second for half a million.
+            written: writes the tokens; a function of a module, which runs off the event loop where they are many.
         """
         tokenizer = tokenizer_of(model)
         self.check_batch(len(texts), "inputs")
         check_characters([Text(text) for text in texts], self.settings)
         prompt, most = prompt_of(model.card, prompt_name), self.settings.max_request_tokens
-        characters = sum(map(len, texts))
-        with self.context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-            texts = [prompt + text for text in texts]
-            return await sized(sum(map(len, texts)), lambda: written(tokenizer.tokens(texts, special_tokens, most)))
+        texts, budget = [prompt + text for text in texts], self.context.budget
+        how = special_tokens, most, written
+        return await beside(sum(map(len, texts)), budget, _written, tokenizer, texts, *how)
 
     async def texts(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
         tokenizer = tokenizer_of(model)
         self.check_batch(len(sequences), "ids")
-        return await sized(sum(map(len, sequences)), tokenizer.decode, sequences, skip_special_tokens)
+        if sum(map(len, sequences)) <= INLINE_CHARACTERS:
+            return tokenizer.decode(sequences, skip_special_tokens)
+        return await asyncio.to_thread(tokenizer.decode, sequences, skip_special_tokens)
 
     def describe(self, model: Model) -> dict[str, Any]:
         """Return the document of /info about this server and a model."""
@@ -178,7 +178,7 @@ class Handlers(Operations):
             result = await inline_or_in_thread(count_values(result), _normalized, result)
         bare = result._replace(picked=False)
         response = await inline_or_in_thread(count_values(result), encode, bare, False)
-        return self._timed(request, response, result)
+        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
     async def embed_sparse(self, request: Request) -> Response:
         """Return the non-zero values of each input's sparse vector."""
@@ -187,7 +187,7 @@ class Handlers(Operations):
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
         result = await self.vectors(self.registry.get(body.model), inputs, options, sparse_output, request.context)
         response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
-        return self._timed(request, response, result)
+        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
     async def similarity(self, request: Request) -> Response:
         """Return the similarity of a text to each of the others."""
@@ -202,7 +202,8 @@ class Handlers(Operations):
             result = await self.vectors(model, list(inputs), options, pooled_output, call)
             source, *_ = rows = result.outputs[0].rows.astype(np.float64)
             scores = rows[1:] @ source
-        return self._timed(request, array_response(scores.astype(np.float32), 0), result)
+        lines = timing_lines(result, self.registry, request.arrived)
+        return array_response(scores.astype(np.float32), 0)._replace(lines=lines)
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
@@ -231,7 +232,8 @@ class Handlers(Operations):
             labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
         )
         nested = batch or body.parameters is not None  # the Inference API has a list of lists
-        return self._timed(request, array_response(predictions if nested else predictions[0], 0), labelled.result)
+        lines = timing_lines(labelled.result, self.registry, request.arrived)
+        return array_response(predictions if nested else predictions[0], 0)._replace(lines=lines)
 
     async def rerank(self, request: Request) -> Response:
         """Return the texts' numbers and scores, the best first; a body with `documents` goes to Cohere's handler."""
@@ -240,20 +242,18 @@ class Handlers(Operations):
         if body is None:
             return await self._rerank_documents(request, data)
         self.check_batch(len(body.texts), "texts")
-        pairs, reading = [(body.query, text) for text in body.texts], reading_of(options_of(body), body.raw_scores)
+        pairs = [(body.query, text) for text in body.texts]
+        reading = ranking.Reading(options_of(body), "identity" if body.raw_scores else "sigmoid")
         ranks = await self.scorer.score(self.registry.get(body.model), pairs, request.context, reading)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return self._timed(request, array_response(best, 0), ranks.result)
+        return array_response(best, 0)._replace(lines=timing_lines(ranks.result, self.registry, request.arrived))
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
         query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
         return array_response(self.describe(self.registry.get(query.model)), 0)
-
-    def _timed(self, request: Request, response: Response, result: EmbedResult) -> Response:
-        return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
 
 # ---- bodies
@@ -294,11 +294,6 @@ def options_of(
     )
 
 
-def reading_of(options: EmbedOptions, raw: bool) -> ranking.Reading:
-    """Return how the pairs of a ranking are read; its scores are logits where they are `raw`, else their sigmoids."""
-    return ranking.Reading(options.truncate, options.truncation_direction, "identity" if raw else "sigmoid")
-
-
 def _normalized(result: EmbedResult) -> EmbedResult:
     """Return the rows of a result's first output scaled to unit length."""
     output = result.outputs[0]
@@ -306,6 +301,17 @@ def _normalized(result: EmbedResult) -> EmbedResult:
 
 
 # ---- what a model gives
+
+
+def _written(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    special_tokens: bool,
+    most: int,
+    written: Callable[[list[list[Token]]], Written],
+    limit: int | None,
+) -> Written:
+    return written(tokenizer.tokens(texts, special_tokens, most, limit))
 
 
 def tokenizer_of(model: Model) -> Tokenizer:

@@ -26,7 +26,7 @@ from service.protocols.inlay import needs
 from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
-from service.protocols.tei.handlers import Operations, pooled_output, reading_of, sparse_output, token_output
+from service.protocols.tei.handlers import Operations, pooled_output, sparse_output, token_output
 from service.request_context import RequestContext
 
 DIRECTIONS: dict[int, Direction] = {
@@ -210,7 +210,7 @@ class Handlers(Operations):
         """Return the texts' numbers and scores, the best first."""
         model, texts = self._ranking_model(), list(request.texts)
         self.check_batch(len(texts), "texts")
-        reading = reading_of(_options(request), request.raw_scores)
+        reading = _reading(request, request.raw_scores)
         ranks = await self.scorer.score(model, [(request.query, text) for text in texts], call, reading)
         return _ranked(ranks, texts if request.return_text else None)
 
@@ -228,7 +228,7 @@ class Handlers(Operations):
                 raise limits.too_many_characters(characters, self.settings.max_request_characters)
         self.check_batch(len(read), "texts")
         pairs = [(request.query, request.text) for request in read]
-        readings = [reading_of(_options(request), read[0].raw_scores) for request in read]
+        readings = [_reading(request, read[0].raw_scores) for request in read]
         ranks = await self.scorer.score_each(model, pairs, call, readings)
         return _ranked(ranks, [request.text for request in read] if read[0].return_text else None)
 
@@ -279,6 +279,10 @@ def _direction(number: int) -> Direction:
 def _options(request: VectorsRequest | PredictRequest | pb.RerankRequest | pb.RerankStreamRequest) -> EmbedOptions:
     """Return how the texts of a message are cut."""
     return EmbedOptions(truncate=request.truncate, truncation_direction=_direction(request.truncation_direction))
+
+
+def _reading(request: pb.RerankRequest | pb.RerankStreamRequest, raw: bool) -> ranking.Reading:
+    return ranking.Reading(_options(request), "identity" if raw else "sigmoid")
 
 
 def _prompt_name(request: VectorsRequest | pb.EncodeRequest) -> str | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.errors import BadEncoding
-from models.positions.table import DTYPES, Output, checked_positions, rounded, slice_positions
+from models.positions.table import checked_positions, rounded, slice_positions
 
 
 def neighbours(value: Any) -> list[Fraction]:
@@ -33,14 +33,6 @@ def test_float64_rounds_to_the_nearest_half_precision(value: float, kind: Any) -
 def test_bfloat16_is_rounded_once(rest: float, nearest: float, sign: float) -> None:
     """A value so near a tie between two bfloat16 numbers that float32 rounds it to the tie."""
     assert float(rounded(np.array([sign * (1.0 + 2.0**-8 + rest)]), "bfloat16")[0]) == sign * nearest
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_to_array_rounds_each_block_once(dtype: str) -> None:
-    values = 1.0 + 2.0**-8 + 2.0**-40 * np.arange(1, 7).reshape(3, 2)
-    whole = Output((3, 1, 2), lambda start, stop: values[start:stop]).to_array(dtype)
-    assert whole.shape == (3, 1, 2)
-    np.testing.assert_array_equal(whole.reshape(3, 2), rounded(values, dtype))
 
 
 def test_slice_of_a_range_is_its_integers() -> None:

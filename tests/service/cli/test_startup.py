@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import platform
 import re
@@ -178,19 +179,21 @@ def test_stop_finishes_requests_in_flight_and_exits_0(tiny_store: Path) -> None:
         body = b'{"inputs": [5, 6], "outputs": "token_embeddings"}'
         head = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         half_sent.sendall(head % len(body) + body[:10])
-        table = EmbedderStub(channel).Rope(pb.RopeRequest(model="llama", length=1_000_000))
-        rows = next(table).cos.shape[0]
+        request = pb.PositionsRequest(scheme="rope", model="llama")
+        request.parameters.update({"length": 1_000_000})
+        table = EmbedderStub(channel).Positions(request)
+        rpc_size = sum(4 * math.prod(output.shape) for output in next(table).outputs)
         octets = {"accept": "application/octet-stream"}
         with client.stream("GET", "/models/llama/rope?length=1000000", headers=octets) as answer:
             parts = answer.iter_raw()
             size = len(next(parts))
             process.send_signal(signal.SIGTERM)
-            rows += sum(chunk.cos.shape[0] for chunk in table)
+            rpc_sent = sum(len(chunk.data) for chunk in table)
             half_sent.sendall(body[10:])
             size += sum(map(len, parts))
         answered = b"".join(iter(lambda: half_sent.recv(65536), b""))
         assert process.wait(SECONDS) == 0
-    assert rows == 1_000_000
+    assert rpc_sent == rpc_size
     assert size == int(answer.headers["content-length"])
     assert answered.startswith(b"HTTP/1.1 200 OK\r\n")
     assert json.loads(answered.split(b"\r\n\r\n", 1)[1])["usage"] == {"tokens": 2}

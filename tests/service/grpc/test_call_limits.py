@@ -212,11 +212,13 @@ async def test_tables_are_admitted_once_and_released(tiny_store: Path) -> None:
             stub = EmbedderStub(channel)
             positions = pb.PositionsRequest(scheme="sinusoidal")
             positions.parameters.update({"length": 4, "dim": 8})
+            rope = pb.PositionsRequest(scheme="rope", model="llama")
+            rope.parameters.update({"length": 4})
             rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[1, 2], data=bytes(8))})
             rotate.parameters.update({"head_dim": 2, "theta": 10000.0})
             requests = [
                 lambda: stub.Positions(positions).read(),
-                lambda: stub.Rope(pb.RopeRequest(model="llama", length=4)).read(),
+                lambda: stub.Positions(rope).read(),
                 lambda: stub.Rotate(rotate),
             ]
 

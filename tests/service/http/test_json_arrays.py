@@ -32,7 +32,7 @@ LARGE = numbers.INLINE_VALUES + 1
 )
 def test_large_documents_equal_those_of_orjson(rows: Any) -> None:
     document = {"model": "a", "outputs": {"x": rows, "y": [rows[:1], rows[:2]]}, "usage": {"tokens": 3}}
-    assert b"".join(numbers.JsonPieces(document)) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert b"".join(numbers.json_pieces(document)) == orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_slices_are_no_longer_than_the_inline_limit(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(orjson, "dumps", watched)
     rows = RNG.normal(size=(1000, 384))
-    longest = max(map(len, numbers.JsonPieces({"rows": rows})))
+    longest = max(map(len, numbers.json_pieces({"rows": rows})))
     assert longest <= 24 * numbers.INLINE_VALUES
     assert sum(seen) == rows.size
     assert max(seen) <= numbers.INLINE_VALUES
@@ -62,10 +62,10 @@ def test_rejects_other_objects_as_orjson_does() -> None:
     with pytest.raises(TypeError, match="set"):
         numbers.dumps({"x": {1}})
     with pytest.raises(TypeError, match="set"):
-        list(numbers.JsonPieces({"x": {1}}))
+        list(numbers.json_pieces({"x": {1}}))
 
 
-@pytest.mark.parametrize("write", [numbers.dumps, lambda document: b"".join(numbers.JsonPieces(document))])
+@pytest.mark.parametrize("write", [numbers.dumps, lambda document: b"".join(numbers.json_pieces(document))])
 def test_bytes_are_written_as_base64(write: Callable[[Any], bytes]) -> None:
     data = RNG.integers(0, 256, numbers.BASE64_BYTES * 2 + 1).astype(np.uint8).tobytes()
     assert orjson.loads(write({"data": [numbers.base64_text(memoryview(data))]})) == {

@@ -90,7 +90,9 @@ def test_grpc_streams_send_the_id(served: Served) -> None:
     answers = served.stub.EmbedStream(requests, metadata=(("x-request-id", "mine-3"),))
     assert len(list(answers)) == 1
     assert dict(answers.trailing_metadata())["x-request-id"] == "mine-3"
-    rope = served.stub.Rope(pb.RopeRequest(model="llama", length=2), metadata=(("x-request-id", "mine-4"),))
+    request = pb.PositionsRequest(scheme="rope", model="llama")
+    request.parameters.update({"length": 2})
+    rope = served.stub.Positions(request, metadata=(("x-request-id", "mine-4"),))
     assert list(rope)
     assert dict(rope.trailing_metadata())["x-request-id"] == "mine-4"
 

@@ -7,7 +7,7 @@ from typing import Any
 from models.artifacts.export import export
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.ranking import Ranks, Reading, Scorer
-from service.embedding.requests import Text
+from service.embedding.requests import EmbedOptions, Text
 from service.observability.metrics import Metrics
 from service.registry.registry import open_registry
 from service.request_context import RequestContext
@@ -35,7 +35,8 @@ class Service:
         context = fields.pop("context", None) or RequestContext()
         scorer = Scorer(self.pipeline, MemoryBudget(1 << 30), Settings())
         pairs = [(query, text) for text in texts]
-        return await scorer.score(self.registry.get(name), pairs, context, Reading(**fields))
+        options = EmbedOptions(truncate=fields.pop("truncate", None))
+        return await scorer.score(self.registry.get(name), pairs, context, Reading(options, **fields))
 
     async def vector(self, name: str | None = "a") -> bytes:
         """Return the embedding of a text."""

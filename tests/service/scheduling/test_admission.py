@@ -14,6 +14,7 @@ import pytest
 from models.artifacts.export import export
 from service.embedding import pipeline
 from service.embedding.requests import Ids, Text
+from service.embedding.tokenize import tokenizer as tokenizer_file
 from service.errors import BadInput, DeadlineExceeded, EngineFailure, Overloaded, TooLarge
 from service.request_context import RequestContext
 from service.scheduling import deadlines
@@ -108,11 +109,12 @@ async def test_texts_being_tokenized_keep_their_room(make: Make, monkeypatch: py
     tokenizer, go = service.registry.get(None).tokenizer, threading.Event()
     encode = tokenizer.encode
 
-    def slow(texts: Any, cut: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         go.wait(60)
-        return encode(texts, cut)
+        return encode(*arguments)
 
-    monkeypatch.setattr(pipeline, "INLINE_CHARACTERS", 0)
+    for module in (pipeline, tokenizer_file):
+        monkeypatch.setattr(module, "INLINE_CHARACTERS", 0)
     monkeypatch.setattr(tokenizer, "encode", slow)
     request = embed_request([Text("hello world " * 3)] * 5)
     crowd = [asyncio.ensure_future(service.pipeline.embed(request)) for _ in range(20)]

@@ -20,7 +20,7 @@ from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAM
 from models.positions.rope.scalings import SCALINGS
 from service.context import ServiceContext
 from service.http.formats import JSON
-from service.http.parameter_types import TypedArrayOptions
+from service.http.parameter_types import ArrayOptions, TypedArrayOptions
 from service.http.response import Response, json_response
 from service.http.routes import Answer, Request, Route
 from service.protocols.inlay.openapi_parts import POSITIONS
@@ -29,13 +29,12 @@ from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
     PlotOptions,
     figure_name,
-    source_schema,
     usual_lengths,
 )
 from service.protocols.inlay.positions.schemes import MODEL_SCHEMES, SCHEMES, Scheme
 
 Description = Mapping[str, Any]
-_OWN_KEYS = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
+_LEFT_OUT = ("title", "default", "anyOf", "properties", "required")  # of a schema, which `_plain` leaves out
 _ROPE_DEFAULTS = {"theta": rope_choice.THETA, "rope_type": "default"}
 """The values that RopeSource computes with where a parameter is left out and neither preset nor config is sent."""
 
@@ -95,14 +94,14 @@ def _model_fields(scheme: str) -> dict[str, Any]:
 
 def _fields(row: Scheme, schema: JsonSchemaValue) -> dict[str, Description]:
     """Return the JSON schema of each parameter, with what it is for."""
-    scales, drawn = issubclass(row.parameters, RopeSource), source_schema(row)["properties"]
+    scales = issubclass(row.parameters, RopeSource)
     return {
         name: {
             **_plain(entry),
             **(_scalings_of(name) if scales else {}),
             "required": name in schema.get("required", []),
             "role": "output" if name in TypedArrayOptions.model_fields else "encoding",
-            "in_pictures": name in drawn,
+            "in_pictures": name not in ArrayOptions.model_fields,
         }
         for name, entry in schema["properties"].items()
     }
@@ -113,7 +112,7 @@ def _plain(entry: JsonSchemaValue) -> dict[str, Any]:
     options = [option for option in entry.get("anyOf", [entry]) if option != {"type": "null"}]
     field: dict[str, Any] = {}
     for option in options:
-        field |= {key: value for key, value in option.items() if key not in _OWN_KEYS}
+        field |= {key: value for key, value in option.items() if key not in _LEFT_OUT}
     types = [option["type"] for option in options]
     field["type"] = types[0] if len(types) == 1 else types
     if entry.get("default") is not None:

@@ -9,11 +9,12 @@ compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearne
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import orjson
-from pydantic.json_schema import JsonSchemaValue
+from pydantic import create_model
+from pydantic.fields import FieldInfo
 
 from models.plots import FIGURES, Subject, compose, document, draw, figures_of
 from models.plots.catalog import HEIGHTS, WIDTHS
@@ -38,7 +39,7 @@ from service.http.parameter_types import (
 )
 from service.http.response import Response
 from service.http.routes import Request
-from service.http.validation_errors import quoted, unknown_field, validated
+from service.http.validation_errors import validated
 from service.protocols.inlay.parsing import query_pairs, query_values
 from service.protocols.inlay.positions.parameters import SIZES, SOURCES, RopeSource
 from service.protocols.inlay.positions.responses import REVALIDATE
@@ -83,6 +84,7 @@ class Shown:
     of_model: bool = False
 
 
+Part = TypeVar("Part", bound=Parameters)
 CallFinder = Callable[[Scheme, str], Callable[[Any], TableCall]]
 
 
@@ -96,49 +98,30 @@ def is_drawable(scheme: str) -> bool:
     return bool(figures_of(figure_name(scheme)))
 
 
+LOOKS: dict[str, type[FigureOptions]] = {DOCUMENT: FigureOptions, **dict.fromkeys(PICTURE_TYPES, PlotOptions)}
+
+
 # ---- parameters of a table without the form of a response
 
 
 @cache
-def source_schema(row: Scheme) -> JsonSchemaValue:
-    """Return the JSON schema of a scheme's parameters, without those that only shape a response."""
-    schema: JsonSchemaValue = row.parameters.model_json_schema()
+def figure_parameters(row: Scheme, extension: str = "") -> type[Parameters]:
+    """Return the parameters of a figure: those of its table without the form of a response, and how it looks.
+
+    Args:
+        extension: one of FIGURE_TYPES; empty: of a graph, which has no looks.
+    """
     usual = usual_lengths(row)
-    properties = {
-        name: entry | ({"default": usual[name]} if name in usual else {})
-        for name, entry in schema["properties"].items()
+    fields: dict[str, Any] = {
+        name: (field.annotation, FieldInfo.merge_field_infos(field, default=usual[name]) if name in usual else field)
+        for name, field in row.parameters.model_fields.items()
         if name not in ArrayOptions.model_fields
     }
-    return schema | {"properties": properties, "required": [n for n in schema.get("required", []) if n not in usual]}
-
-
-@cache
-def plot_schema(row: Scheme, extension: str = "png") -> JsonSchemaValue:
-    """Return the JSON schema of the query string of a picture, or of a figure's document."""
-    plots = list(figures_of(figure_name(row.name)))
-    looks = _options_model(extension).model_json_schema()["properties"]
-    looks["plot"] = {"enum": plots, "description": _plot_description(plots)}
-    source = source_schema(row)
-    return source | {"properties": source["properties"] | looks}
-
-
-def _options_model(extension: str) -> type[FigureOptions]:
-    return FigureOptions if extension == DOCUMENT else PlotOptions
-
-
-def _plot_description(plots: list[str]) -> str:
-    return f"one of {', '.join(plots)} (what to draw; left out: the first of these)"
-
-
-def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
-    """Return a scheme's parameters from a query string, without those that only shape a response."""
-    names = source_schema(row)["properties"]
-    for name in values:
-        if name not in names:
-            raise unknown_field(name, tuple(names))
-    usual = {} if "positions" in values else usual_lengths(row)
-    parameters: TableOptions = validated(row.parameters, usual | dict(values))
-    return parameters
+    if extension:
+        plots = figures_of(figure_name(row.name))
+        fields["plot"] = (str | None, one_of(plots, "what to draw; left out: the first of these", None))
+    made: type[Parameters] = create_model("Figure", __base__=LOOKS.get(extension, Parameters), **fields)
+    return made
 
 
 def usual_lengths(row: Scheme) -> dict[str, int]:
@@ -149,21 +132,16 @@ def usual_lengths(row: Scheme) -> dict[str, int]:
     return usual
 
 
-def _parse_plot(row: Scheme, values: Mapping[str, str], extension: str) -> tuple[TableOptions, FigureOptions]:
-    """Return the parameters of a picture's table, and how the picture looks."""
-    model = _options_model(extension)
-    looks = {name: value for name, value in values.items() if name in model.model_fields}
-    source = {name: value for name, value in values.items() if name not in looks}
-    names = plot_schema(row, extension)["properties"]
-    for name in source:
-        if name not in names:
-            raise unknown_field(name, tuple(names))
-    options = validated(model, looks)
-    plots = list(figures_of(figure_name(row.name)))
-    if options.plot is not None and options.plot not in plots:
-        allowed = f"allowed: {_plot_description(plots)}"
-        raise UnknownValue(f"is {quoted(options.plot)}", field=("plot",), allowed=allowed, verbatim=True)
-    return parse_source(row, source), options
+def parse_source(row: Scheme, values: Mapping[str, str]) -> TableOptions:
+    """Return a scheme's parameters from a query string, without those that only shape a response."""
+    return _part(validated(figure_parameters(row), dict(values)), row.parameters)
+
+
+def _part(parameters: Parameters, model: type[Part]) -> Part:
+    """Return those parameters of a figure that are fields of a model."""
+    names = type(parameters).model_fields.keys() & model.model_fields.keys()
+    sent, values = parameters.model_fields_set & names, {name: getattr(parameters, name) for name in names}
+    return model.model_construct(sent, **values)
 
 
 async def figure_response(
@@ -180,7 +158,8 @@ async def figure_response(
         extension: one of FIGURE_TYPES.
         make_call: turns the row's parameters into a call.
     """
-    parameters, options = _parse_plot(row, query_values(request, repeated=("compare",)), extension)
+    sent = validated(figure_parameters(row, extension), query_values(request, repeated=("compare",)))
+    parameters, options = _part(sent, row.parameters), _part(sent, LOOKS[extension])
     first = Shown(make_call(parameters), options.label or _preset_name(parameters))
     shown = [first, *_compared(request, row, make_call, partial(call_maker, context))]
     looks = options.model_dump(exclude={"compare"})

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
@@ -73,7 +72,7 @@ def _rotated(
         cos, sin = cos_sin(rope_frequencies, slice_positions(places, 0, len(places)))
         factor = rope_frequencies.attention_factor
         turned = rotation.rotate(tensor, cos, sin, layout, attention_factor=factor, arithmetic=arithmetic, **turn)
-        outputs[name] = _output(turned)
+        outputs[name] = Output.of(turned)
     facts = facts_of(rope, rope_frequencies) | {"layout": layout, "seq_len": seq_len} | turn
     return Table("rotation", arithmetic, outputs, facts, notes)
 
@@ -90,8 +89,3 @@ def _token_positions(
         count = len(places) if length is None else length
         raise BadEncoding(f"{name} has {max(tokens, 0)} tokens to rotate and there are {count} positions")
     return checked_positions(places)
-
-
-def _output(array: NDArray[Any]) -> Output:
-    rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
-    return Output(array.shape, lambda start, stop: rows[start:stop])

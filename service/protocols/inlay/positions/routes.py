@@ -10,7 +10,7 @@ from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.heavy.lane import run_beside
 from service.http.formats import JSON, OCTETS
-from service.http.parameter_types import example_tensor
+from service.http.parameter_types import TypedArrayOptions, example_tensor
 from service.http.response import Response
 from service.http.routes import Answer, Example, Request, Route, binary
 from service.protocols.inlay.openapi_parts import DATA, POSITIONS
@@ -26,11 +26,10 @@ from service.protocols.inlay.positions.plots import (
     FIGURE_TYPES,
     PICTURE_TYPES,
     USUAL_LENGTHS,
+    figure_parameters,
     figure_response,
     is_drawable,
     parse_source,
-    plot_schema,
-    source_schema,
 )
 from service.protocols.inlay.positions.responses import (
     FOREVER,
@@ -50,7 +49,7 @@ from service.protocols.inlay.positions.schemes import (
     need_of,
 )
 
-Tensors = TypeVar("Tensors", bound=TensorOptions)
+Tensors = TypeVar("Tensors", bound=TypedArrayOptions | TensorOptions)
 HELD = Answer(description="The client's copy is current.")
 
 
@@ -87,9 +86,10 @@ def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[
 
 
 def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
+    handler = partial(_answer, context, row.parameters, partial(_maker, context, row), _cache_control(row))
     by_post = tensor_route(
         row.path,
-        partial(_post_table, context, row),
+        handler,
         _operation(row, "post"),
         row.summary,
         row.parameters,
@@ -102,7 +102,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
     by_get = Route(
         verb="GET",
         path=row.path,
-        handler=partial(_get_table, context, row),
+        handler=handler,
         name=_operation(row, "get"),
         summary=row.summary,
         tag=by_post.tag,
@@ -114,18 +114,18 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
     return [by_get, by_post]
 
 
-async def _get_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
-    make_call = _maker(context, row, request)
-    parameters = from_query(row.parameters, request)
-    form = table_form(request, parameters)
-    return await table_response(request, context.tables, make_call(parameters), form, _cache_control(row))
-
-
-async def _post_table(context: ServiceContext, row: Scheme, request: Request) -> Response:
-    make_call = _maker(context, row, request)
-    parameters = await from_body(row.parameters, request)
-    form = table_form(request, parameters)
-    return await table_response(request, context.tables, make_call(parameters), form)
+async def _answer(
+    context: ServiceContext,
+    parameters: type[Tensors],
+    maker: Callable[[Request], Callable[[Tensors], TableCall]],
+    cache_control: str,
+    request: Request,
+) -> Response:
+    """Return the table that a request's parameters stand for; its model is found before they are read."""
+    make_call, posted = maker(request), request.verb == "POST"
+    sent = await from_body(parameters, request) if posted else from_query(parameters, request)
+    form = table_form(request, sent)
+    return await table_response(request, context.tables, make_call(sent), form, None if posted else cache_control)
 
 
 def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
@@ -153,7 +153,7 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         name=_operation(row, "draw", f"_{extension}"),
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
         tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
-        query=plot_schema(row, extension),
+        query=figure_parameters(row, extension),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
         answers={200: Answer(description="The figure.", content=content), 304: HELD},
@@ -185,7 +185,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         name=_operation(row, "graph"),
         summary=f"{row.summary}, as an ONNX graph",
         tag=_tag(row, "ONNX graphs"),
-        query=source_schema(row),
+        query=figure_parameters(row),
         examples=_query_examples(row, *USUAL_LENGTHS),
         need=need_of(row),
         answers={200: file, 304: HELD},
@@ -198,7 +198,12 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
 def _tensor_routes(context: ServiceContext) -> list[Route]:
     of_model = MODEL_SCHEMES["rope"]
     queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
-    rotate = partial(_tensors, context, RotateParameters, rotation.rotate)
+
+    def by_model(request: Request) -> Callable[[ModelRotateParameters], TableCall]:
+        return partial(rotation.rotate_by_model, find_model(context, request.parameters["name"]))
+
+    rotate = partial(_answer, context, RotateParameters, lambda _: rotation.rotate, "")
+    rotate_by_model = partial(_answer, context, ModelRotateParameters, by_model, "")
     turned = "q and k turned by their positions"
     return [
         tensor_route(
@@ -206,24 +211,11 @@ def _tensor_routes(context: ServiceContext) -> list[Route]:
             tag=POSITIONS, examples={"queries": queries},
         ),
         tensor_route(
-            "/models/{name}/rope/rotate", partial(_rotate_by_model, context), "rotate_tensors_of_a_model", turned,
+            "/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned,
             ModelRotateParameters, tag=_tag(of_model, "numbers"), examples={"queries": Example(make=_queries_of)},
             need=need_of(of_model),
         ),
     ]  # fmt: skip
-
-
-async def _rotate_by_model(context: ServiceContext, request: Request) -> Response:
-    model = find_model(context, request.parameters["name"])
-    return await _tensors(context, ModelRotateParameters, partial(rotation.rotate_by_model, model), request)
-
-
-async def _tensors(
-    context: ServiceContext, model: type[Tensors], make_call: Callable[[Tensors], TableCall], request: Request
-) -> Response:
-    parameters = await from_body(model, request)
-    call = make_call(parameters)
-    return await table_response(request, context.tables, call, table_form(request, parameters))
 
 
 def _queries_of(model: Model | None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from models.artifacts.export import export
 from tests.golden_cases import case, write_json, write_tiny_bert
@@ -190,14 +190,6 @@ def test_reads_options_of_a_file_in_the_query(served: Served) -> None:
         "0/patch_embeddings": (16, 24),
         "0/position_embeddings": (17, 24),
     }
-
-
-def test_reads_tensors_of_several_sizes_from_safetensors(served: Served) -> None:
-    pixels = [np.random.default_rng(n).normal(0, 1, (3, 6 * n, 12)).astype(np.float32) for n in (1, 2)]
-    body = save({str(index): each for index, each in enumerate(pixels)})
-    headers = {"content-type": "application/vnd.safetensors", "accept": "application/octet-stream"}
-    answer = served.http.post("/models/vit/images", content=body, headers=headers).raise_for_status()
-    assert answer.content == post(served, [{"pixel_values": tensor(each)} for each in pixels]).content
 
 
 def test_cuts_patches_as_the_model_reads_them(served: Served) -> None:
@@ -386,27 +378,6 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         400,
         "malformed",
         "names no boundary",
-    ),
-    "an unknown tensor": (
-        {"content": save({"x": np.zeros(3, np.float32)}), "headers": {"content-type": "application/vnd.safetensors"}},
-        422,
-        "unknown_field",
-        'there is a tensor "x"',
-    ),
-    "no safetensors": (
-        {"content": b"12345678abc", "headers": {"content-type": "application/vnd.safetensors"}},
-        400,
-        "malformed",
-        "is not application/vnd.safetensors",
-    ),
-    "safetensors with bytes that no tensor has": (
-        {
-            "content": save({"x": np.zeros(3, np.float32)}) + b"rest",
-            "headers": {"content-type": "application/vnd.safetensors"},
-        },
-        400,
-        "malformed",
-        "it has 16 bytes of data where its header promises 12",
     ),
 }
 

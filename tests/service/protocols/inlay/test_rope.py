@@ -92,32 +92,12 @@ def test_answers_304_and_asks_for_revalidation(served: Served) -> None:
         assert (again.status_code, again.content, again.headers["etag"].removeprefix("W/")) == (304, b"", tag)
 
 
-@pytest.mark.parametrize("dtype", [pb.FLOAT32, pb.BFLOAT16, pb.FLOAT64])
-def test_grpc_chunks_join_to_the_same_table(served: Served, dtype: Any) -> None:
-    chunks = list(served.stub.Rope(pb.RopeRequest(model="llama", length=200_000, dtype=dtype)))
-    assert len(chunks) > 1
-    assert max(chunk.ByteSize() for chunk in chunks) < 2**20
-    assert [chunk.start for chunk in chunks[:2]] == [0, chunks[0].cos.shape[0]]
-    name = pb.DType.Name(dtype).lower()
-    rest = ask(served, BINARY, length=200_000, dtype=name).content
-    cos, sin = (b"".join(getattr(chunk, name).data for chunk in chunks) for name in ("cos", "sin"))
-    assert cos + sin == rest
-
-
-def test_grpc_without_length_goes_to_the_last_trained_position(served: Served) -> None:
-    chunks = list(served.stub.Rope(pb.RopeRequest(model="llama", start=5, layer_type="all")))
-    assert sum(chunk.cos.shape[0] for chunk in chunks) == LLAMA.config["max_position_embeddings"] - 5
-
-
 @pytest.mark.parametrize(
-    ("fields", "status"),
-    [
-        ({"model": "bert"}, "NOT_FOUND"),
-        ({"model": "llama", "start": 2**60}, "INVALID_ARGUMENT"),
-        ({"model": "llama", "dtype": pb.INT64}, "INVALID_ARGUMENT"),
-        ({"model": "llama", "layer_type": "x"}, "INVALID_ARGUMENT"),
-    ],
+    ("parameters", "status"),
+    [({"start": 2**60}, "INVALID_ARGUMENT"), ({"layer_type": "x"}, "INVALID_ARGUMENT")],
 )
-def test_grpc_errors_have_a_status(served: Served, fields: dict[str, Any], status: str) -> None:
+def test_grpc_errors_have_a_status(served: Served, parameters: dict[str, Any], status: str) -> None:
+    request = pb.PositionsRequest(scheme="rope", model="llama")
+    request.parameters.update(parameters)
     with pytest.raises(grpc.RpcError, match=status):
-        list(served.stub.Rope(pb.RopeRequest(**fields)))
+        list(served.stub.Positions(request))

@@ -189,7 +189,6 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
         assert [method.name for method in described.method] == [
             "Embed",
             "EmbedStream",
-            "Rope",
             "Positions",
             "Rotate",
             "ListPresets",

@@ -190,7 +190,7 @@ BODIES: list[tuple[str, int, str]] = [
     ('{"config": {}, "length": 2}', 422, ""),
     ('{"config": {"rope_scaling": 5}, "length": 2}', 422, ""),
     ('{"config": {"head_dim": "x", "rope_theta": []}, "length": 2}', 422, ""),
-    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: rope_type"),
+    ("[]", 422, "the body is a list of 0; send a JSON object; allowed: layer_type"),
     ("{", 400, "the body is not JSON"),
     ("", 400, "the body is not JSON"),
     ("\x00", 400, "the body is not JSON"),

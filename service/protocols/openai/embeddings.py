@@ -1,0 +1,323 @@
+"""Vectors as OpenAI's /v1/embeddings and vLLM's /pooling answer with them: from the body to the response."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from time import perf_counter, time
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from models.artifacts.card import IMAGE_VECTOR
+from service.context import ServiceContext
+from service.embedding.images import ImagesRequest, Picture
+from service.embedding.model import Model
+from service.embedding.outputs.image import reads_images
+from service.embedding.outputs.kind import HIDDEN, POOLED
+from service.embedding.pooling import normalize
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Input, Output, Spans, Text
+from service.embedding.tokenize.packing import split
+from service.errors import (
+    ConflictingFields,
+    EmptyInput,
+    EmptyRequest,
+    FieldPath,
+    OutOfRange,
+    UnknownValue,
+    WrongModelKind,
+    WrongType,
+)
+from service.http.formats import array_response, buffer, count_values
+from service.http.json_arrays import Encoded, base64_text
+from service.http.response import Response
+from service.http.routes import Handler, Request
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.http.worker_threads import INLINE_BYTES, in_thread
+from service.protocols.inlay import needs, pooled_bytes, vllm_fields
+from service.protocols.inlay.parsing import read_json
+from service.protocols.inlay.pictures import decode_picture
+from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
+
+TOKEN_EMBED = "token_embed"
+JOINED_BY = " "  # texts of late_chunking
+ONLY_INT = {int}
+
+
+class Decoded(NamedTuple):
+    """A body, decoded.
+
+    Args:
+        request: the request; for images it has no inputs yet.
+        fields: the body's other fields, which say what form the response has.
+        rows: embed or token_embed, where the body of /pooling says which rows to return.
+        caller_id: the caller's own id of the request.
+        pictures: the images to embed; empty: `request` has texts or token ids.
+    """
+
+    request: EmbedRequest
+    fields: EmbeddingsBody
+    rows: str | None
+    caller_id: str | None
+    pictures: list[Picture]
+
+
+def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
+    """Return a decoded body; its options are validated once and cached, since callers repeat them.
+
+    Raises:
+        BadRequest: the body is not JSON, or a field cannot be read.
+    """
+    data = parse_json(body)
+    if type(data) is not dict or "input" not in data:
+        validated(model, data)
+    inputs = data.pop("input")
+    user, request_id = data.pop("user", None), data.pop("request_id", None)
+    if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
+        validated(model, {"input": inputs, "user": user, "request_id": request_id})
+    rest = json_bytes(data)
+    fields, options = (_options if len(rest) <= CACHED_BYTES else _options.__wrapped__)(model, rest)
+    name, rows = fields.model, fields.task if model is PoolingBody else None
+    if fields.modality == "image":
+        return Decoded(EmbedRequest((), name, options), fields, rows, request_id, decode_pictures(inputs))
+    request = EmbedRequest(decode_inputs(inputs), name, options)
+    return Decoded(late_chunked(request) if fields.late_chunking else request, fields, rows, request_id, [])
+
+
+@lru_cache(maxsize=256)
+def _options(model: type[EmbeddingsBody], rest: bytes) -> tuple[EmbeddingsBody, EmbedOptions]:
+    fields = validated(model, {"input": None} | orjson.loads(rest))
+    options = options_of(fields)
+    fields.model = vllm_fields.named(fields.model)
+    if fields.embedding_type == "base64":  # Jina's name for the encoding
+        fields.encoding_format = "base64"
+    return fields, options
+
+
+def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
+    """Return the handler of the paths whose bodies are of one model."""
+    registry, embedder, images = context.registry, context.embedder, context.images
+
+    async def handler(request: Request) -> Response:
+        began = perf_counter()
+        decoded = await read_json(request, read, body)
+        model = registry.get(decoded.request.model)
+        if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
+            request.context.copies = 2  # they are scaled, or cast
+        if decoded.pictures:
+            result = await images.embed(_of_images(decoded, model), request.context)
+        else:
+            result = await embedder.embed(_for_model(decoded, model), request.context)
+        response_id = body.id_prefix + (decoded.caller_id or request.context.request_id.decode())
+        if count_values(result) <= INLINE_BYTES:
+            response = _encode(result, decoded, response_id)
+        else:
+            response = await in_thread(_encode, result, decoded, response_id)
+        milliseconds = round(1000 * (perf_counter() - began))
+        return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
+
+    return handler
+
+
+def _for_model(decoded: Decoded, model: Model) -> EmbedRequest:
+    """Return the request with the output that the path returns.
+
+    Raises:
+        WrongModelKind, BadRequest: the model cannot serve it.
+    """
+    card, request, rows = model.card, decoded.request, decoded.rows
+    options = request.options
+    _check_ids(request, card.name, card.vocab_size)
+    _check_options(decoded, model)
+    output = options.outputs[0] if options.outputs else card.default_output
+    if output == POOLED and rows != TOKEN_EMBED:
+        return request
+    if needs.is_sparse(output) and rows != TOKEN_EMBED:
+        raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
+    if needs.reads_images(model) or options.outputs:
+        return request  # the core names the route for images
+    if rows == TOKEN_EMBED:
+        if HIDDEN not in card.outputs:
+            remedy = "leave out task, or send output, one of its outputs"
+            raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
+        normalize = False if options.normalize is False else None
+        return request._replace(options=options._replace(outputs=(HIDDEN,), normalize=normalize))
+    if not isinstance(decoded.fields, PoolingBody) or rows == "embed":
+        raise WrongModelKind(
+            f"{card.name} gives one vector per token ({output}) and none per text",
+            remedy="POST to /pooling or /embed, or export it with --pooling",
+        )
+    return request
+
+
+def _of_images(decoded: Decoded, model: Model) -> ImagesRequest:
+    """Return the request for images, with the output that the path returns; raises as `_for_model`."""
+    card, request, rows = model.card, decoded.request, decoded.rows
+    options = request.options
+    reads_images(card)
+    _check_options(decoded, model)
+    outputs = options.outputs or ((HIDDEN,) if rows == TOKEN_EMBED else (card.default_output,))
+    if outputs[0] not in card.outputs:
+        raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
+    if (not isinstance(decoded.fields, PoolingBody) or rows == "embed") and outputs[0] != IMAGE_VECTOR:
+        raise WrongModelKind(
+            f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
+            remedy=f"POST to /pooling or /models/{card.name}/images",
+        )
+    normalize = None if rows == TOKEN_EMBED else options.normalize
+    wanted = EmbedOptions(outputs, normalize=normalize, dimensions=options.dimensions)
+    return ImagesRequest(decoded.pictures, request.model, wanted)
+
+
+def _check_options(decoded: Decoded, model: Model) -> None:
+    """Raise BadRequest for options that the model does not have, or that contradict each other."""
+    card, options = model.card, decoded.request.options
+    if options.max_tokens and card.max_tokens and options.max_tokens > card.max_tokens:
+        raise OutOfRange(
+            f"is {options.max_tokens}",
+            field=("truncate_prompt_tokens",),
+            allowed=f"{card.name} reads {card.max_tokens}",
+            remedy=f"send -1, or 1 to {card.max_tokens}",
+        )
+    if options.outputs and decoded.rows:
+        received = "is sent, and so is output, which also says which rows to return"
+        raise ConflictingFields(received, field=("task",), remedy="send one of them")
+    if options.outputs and options.outputs[0] not in card.outputs:
+        allowed = f"{card.name} has {', '.join(card.outputs)}"
+        raise UnknownValue(f"is {options.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+
+
+def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:
+    """Raise OutOfRange for ids outside the vocabulary; ids of another vocabulary within it are not noticed."""
+    for index, sequence in enumerate(request.inputs):
+        if isinstance(sequence, Ids) and len(sequence.ids) and (largest := int(sequence.ids.max())) >= vocab_size:
+            raise OutOfRange(
+                f"holds the token id {largest}",
+                field=("inputs", index),
+                allowed=f"the vocabulary of {name} ends at {vocab_size - 1}",
+                remedy="if you sent text, your client tokenised it for another model, as langchain-openai does unless "
+                "you pass check_embedding_ctx_length=False",
+            )
+
+
+def _shaped(output: Output, decoded: Decoded) -> Output:
+    """Return an output with one vector per text after late chunking, and with normalized rows for token_embed."""
+    if decoded.fields.late_chunking:  # the spans of the joined texts were inputs of their own
+        return output._replace(lengths=(1,) * len(output.rows), pooled=True)
+    if decoded.rows == TOKEN_EMBED and decoded.request.options.normalize is not False:  # as vLLM has them
+        return output._replace(rows=normalize(output.rows))
+    return output
+
+
+def _encode(result: EmbedResult, decoded: Decoded, response_id: str) -> Response:
+    """Return a result in the form that a request asks for."""
+    fields, output = decoded.fields, _shaped(result.outputs[0], decoded)
+    if fields.encoding_format in (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY):
+        result = result._replace(outputs=(output,))
+        return pooled_bytes.answer(result, fields.encoding_format, fields.embed_dtype, fields.endianness, response_id)
+    values: Sequence[Any]
+    if fields.encoding_format == "base64":
+        values = _base64(output, fields.embed_dtype, fields.endianness)
+    else:
+        values = list(output.rows) if output.pooled else split(output.rows, output.lengths)
+    kind, member = fields.entry
+    document = {
+        "id": response_id,
+        "object": "list",
+        "created": int(time()),
+        "model": result.model,
+        "data": [{"object": kind, "index": index, member: value} for index, value in enumerate(values)],
+        "usage": {"prompt_tokens": result.tokens, "total_tokens": result.tokens},
+    }
+    if result.truncated:
+        document["truncated"] = result.truncated
+    return array_response(document, output.rows.size)
+
+
+def _base64(output: Output, embed_dtype: str, endianness: str) -> list[Encoded]:
+    """Return the bytes of each input's rows; integers stay as they are, since embed_dtype is of floats."""
+    rows = output.rows
+    if rows.dtype.kind not in "iu" and rows.dtype.name != embed_dtype:
+        rows = pooled_bytes.narrowed(rows, embed_dtype)
+    size, data = rows.dtype.itemsize * rows.shape[1], buffer(rows, pooled_bytes.ORDERS[endianness])
+    ends = [size * end for end in accumulate(output.lengths)]
+    return [base64_text(data[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+# ---- inputs
+
+
+def late_chunked(request: EmbedRequest) -> EmbedRequest:
+    """Return the request for the vectors of texts that are read as one document.
+
+    The first vector counts the tokens before its text too and the last those behind, as in Jina's own code (tests/
+    test_api.py of jina-ai/late-chunking, which compares it with the API).
+
+    Raises:
+        ConflictingFields: an input is token ids.
+    """
+    texts = [item.text for item in request.inputs if isinstance(item, Text)]
+    if not request.inputs:
+        return request
+    if len(texts) < len(request.inputs):
+        raise ConflictingFields("joins texts, and token ids came", field=("late_chunking",), remedy="send texts")
+    stops = np.cumsum([len(text) + len(JOINED_BY) for text in texts]) - len(JOINED_BY)
+    starts = stops - [len(text) for text in texts]
+    return request._replace(
+        inputs=[Text(JOINED_BY.join(texts))],
+        late_chunking=Spans(np.stack([starts, stops], axis=1), (len(texts),), joined=True),
+    )
+
+
+def decode_pictures(value: Any) -> list[Picture]:
+    """Return every image of a body, in order, as infinity's clients send them.
+
+    Raises:
+        BadInput, BadRequest: an image, or the whole value, is no data URL or base64.
+    """
+    if type(value) is str:
+        return [decode_picture(value, ("inputs",))]
+    if type(value) is not list or not all(type(item) is str for item in value):
+        raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed="send a data URL or a list of them")
+    if not value:
+        raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
+    return [decode_picture(item, ("inputs", index)) for index, item in enumerate(value)]
+
+
+def decode_inputs(value: Any) -> list[Input]:
+    """Return every input of a body, in order.
+
+    Raises:
+        BadInput, BadRequest: an input, or the whole value, has none of FORMS.
+    """
+    if type(value) is str:
+        return [_decode_input(value, ("inputs",), 0)]
+    if type(value) is not list:
+        raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
+    if value and type(value[0]) is int:
+        return [_decode_ids(value, ("inputs",), 0)]
+    return [_decode_input(item, ("inputs", index), index) for index, item in enumerate(value)]
+
+
+def _decode_input(value: Any, field: FieldPath, index: int) -> Input:
+    if type(value) is str:
+        if not value:
+            raise EmptyInput(
+                "is an empty string, which OpenAI's embeddings refuse", index, field=field, remedy="send some text"
+            )
+        return Text(value)
+    if type(value) is list:
+        return _decode_ids(value, field, index)
+    raise WrongType(f"is {quoted(value)}", index, field=field, allowed=f"send {FORMS}")
+
+
+def _decode_ids(values: list[Any], field: FieldPath, index: int) -> Ids:
+    if not set(map(type, values)) <= ONLY_INT:  # numpy would read true as 1
+        place, value = next((place, value) for place, value in enumerate(values) if type(value) is not int)
+        allowed = "a list of token ids holds integers from 0"
+        raise WrongType(f"is {quoted(value)}", index, field=(*field, place), allowed=allowed)
+    try:
+        return Ids(np.array(values, np.int64))
+    except OverflowError:
+        allowed = "a token id is in the vocabulary"
+        raise OutOfRange("holds an integer beyond 64 bits", index, field=field, allowed=allowed) from None
