@@ -72,7 +72,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "service.protocols": ("service", "models", "proto"),
     "service.protocols.inlay": (*(f"service.{name}" for name in FLOOR_OF), "models", "proto"),
     "service.runtime": ("service.runtime", "service.errors", "models"),
-    "service.scheduling": ("service.scheduling", "service.errors", "models"),
+    "service.scheduling": ("service.scheduling", "service.errors", "service.request_context", "models"),
     "service.settings": (),
 }
 # Protocols on top of Inlay's own: they know it, and neither it nor one another.

@@ -21,13 +21,13 @@ from service.protocols.oip import rpc as oip_rpc
 from service.protocols.oip.data_plane import DataPlane
 from service.protocols.tei import rpc as tei_rpc
 from service.settings import Settings
-from tests.fuzz.cost_largest import MESSAGES, json_bodies
+from tests.fuzz.cost_largest import FOUND_MESSAGES, MESSAGES, found_bodies, json_bodies
 from tests.fuzz.cost_shapes import JSON_SHAPES, WORDS, Maker, filled, messages, places
 
 BODY_BYTES = Settings.model_fields["max_body_bytes"].default
 SIZES = {"16 MiB": BODY_BYTES - 4096, "512 KiB": 1 << 19}
 FEW = 3  # headers of each route, and bodies of other kinds; the next route gets others
-LARGEST = "largest: "
+LARGEST, FOUND = "largest: ", "found: "
 WORD_BYTES = 60_000  # of a request's line or of its headers, which are 64 KiB at most
 JSON = b"application/json"
 HEADERS = (
@@ -91,7 +91,7 @@ def cases(part: int = 1) -> list[Case]:
     """Return the cases of every route and method: each shape once a road, and each place once a shape.
 
     Args:
-        part: of each road one in so many, and those of LARGEST.
+        part: of each road one in so many, and those of LARGEST and FOUND.
     """
     chosen: list[Case] = []
     for turn, route in enumerate(roads().routes):
@@ -115,7 +115,7 @@ def ordinary() -> Iterator[Case]:
 def _part(road: Iterator[Case], turn: int, part: int) -> Iterator[Case]:
     listed = list(road)
     for number, case in enumerate(listed):
-        if (number + turn) % min(part, len(listed)) == 0 or case.name.startswith(LARGEST):
+        if (number + turn) % min(part, len(listed)) == 0 or case.name.startswith((LARGEST, FOUND)):
             yield case
 
 
@@ -212,6 +212,8 @@ def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
         yield Case(road, f"{where}: {shape}, {size}", post(path, _json(example, place, make, SIZES[size])))
     for name, largest in json_bodies(route.path).items():
         yield Case(road, f"{LARGEST}{name}", post(path, largest))
+    for name, body_of in found_bodies(route.path).items():
+        yield Case(road, f"{FOUND}{name}", post(path, body_of), copies=2)
     others = list(OTHER_BODIES.items())
     if not (body and body.other):
         others = [others[(FEW * turn + number) % len(others)] for number in range(FEW)]
@@ -272,6 +274,8 @@ def _method(path: str, method: Method) -> Iterator[Case]:
         yield Case(path, f"{name}, {size}", _message(make, SIZES[size]), streaming)
     for name, largest in MESSAGES.get(path, {}).items():
         yield Case(path, f"{LARGEST}{name}", largest, streaming)
+    for name, found in FOUND_MESSAGES.get(path, {}).items():
+        yield Case(path, f"{FOUND}{name}", found, streaming, copies=2)
     yield Case(path, "empty", bytes, streaming)
 
 
