@@ -19,12 +19,11 @@ VARY = (b"vary", b"Accept-Encoding")
 
 async def compressed(response: Response, head: Head) -> Response:
     """Return the response under the coding that its request's head chooses; numbers, only on an explicit choice."""
-    assert head.codings is not None
     assert head.route is not None
     named, vectors = dict(response.headers), head.route.vectors
     media_type = named.get(b"content-type", b"").split(b";")[0].strip().lower()
     floats = media_type in TENSORS
-    coding, required = head.codings[floats or vectors]
+    coding = head.codings[floats or vectors]
     size = _size(response, named)
     if not vectors:
         response = response._replace(headers=_varied(response, head.headers.get(b"if-none-match", b"")))
@@ -34,7 +33,8 @@ async def compressed(response: Response, head: Head) -> Response:
         or response.status in BODILESS
         or size == 0
         or b"content-encoding" in named
-        or (not required and (media_type in DENSE or (size is not None and size < LEAST_BYTES)))
+        or media_type in DENSE
+        or (size is not None and size < LEAST_BYTES)
     ):
         return response
     headers = _coded_headers(response.headers, coding)

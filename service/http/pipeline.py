@@ -8,17 +8,16 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
 
 from service.embedding import truncation
-from service.errors import InlayError, MethodNotAllowed, NoSuchPath, NotAcceptable, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import content_coding
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import PLAIN, Policy, choose
+from service.http.negotiation import Policy, choose
 from service.http.response import Headers, Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
@@ -115,9 +114,8 @@ class Pipeline:
         if match is None:
             return
         accepted, policy = head.headers.get(b"accept-encoding"), self._compression
-        with suppress(NotAcceptable):  # raised again before a request is served
-            head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
-        head.may_compress = not match.route.vectors or head.codings is None or head.codings[1] is not PLAIN
+        head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
+        head.may_compress = not match.route.vectors or head.codings[1] is not None
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
@@ -242,9 +240,7 @@ class Pipeline:
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
-        head, context, policy = request.head, request.context, self._compression
-        if head.codings is None:
-            choose(head.headers.get(b"accept-encoding"), policy)  # raises NotAcceptable
+        head, context = request.head, request.context
         if b"content-encoding" in head.headers:
             coding = content_coding.coding_of(head.headers[b"content-encoding"])
             if coding is not None:

@@ -16,7 +16,6 @@ from service.errors import InlayError
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:
-    from service.http.negotiation import Choice
     from service.http.response import Headers, Response
 
 GONE = 499  # the status by which a client that left before its response is counted
@@ -52,7 +51,7 @@ class Head:
         cors_headers: headers of responses by which a browser gives them to a page.
         parameters: the values of the route's `{names}`.
         may_compress: whether responses may be compressed, or name Accept-Encoding in Vary.
-        codings: the choice of a content coding for documents, and for numbers.
+        codings: the content codings of documents and of numbers; None: they are not coded.
         batched: whether small requests go to the route's batch handler first.
         memo: what the route's handler keeps of it.
     """
@@ -62,7 +61,7 @@ class Head:
     error: InlayError | None = None
     cors_headers: "Headers" = ()
     may_compress = True
-    codings: "tuple[Choice, Choice] | None" = None
+    codings: tuple[str | None, str | None] = (None, None)
     batched = False
     memo: Any = None
 
