@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from service.embedding.tokenize.tokenizer import Span
+from service.embedding.limits import least
+from service.embedding.tokenize.text_tokens import TextTokens
 from service.errors import TooLong
 
 
@@ -35,17 +36,21 @@ class Chunks(NamedTuple):
     cut: Sequence[int]
 
 
+def most_tokens(parts: Parts, longest: int | None) -> int:
+    """Return how many tokens of a query or document `split` reads at most, for the same `longest`."""
+    document = parts.max_document_tokens
+    if parts.max_chunks and longest is not None:
+        return max(parts.max_query_tokens or longest, least(document, parts.max_chunks * longest) or 0)
+    return max(parts.max_query_tokens or 0, document or 0)
+
+
 def split(
-    pairs: Sequence[tuple[str, str]],
-    spans: Mapping[str, list[Span]],
-    added: int,
-    longest: int | None,
-    parts: Parts,
+    pairs: Sequence[tuple[str, str]], tokens: Mapping[str, TextTokens], added: int, longest: int | None, parts: Parts
 ) -> Chunks:
     """Return pairs with their queries and documents cut, and long documents in chunks.
 
     Args:
-        spans: the characters of each token of every query and document.
+        tokens: the first `most_tokens` tokens of every query and document.
         added: tokens that the model adds to those of a pair.
         longest: pair that the model reads, in tokens; None: any.
 
@@ -56,25 +61,34 @@ def split(
     owners: list[int] = []
     cut: list[int] = []
     for index, (query, document) in enumerate(pairs):
-        places, query_places = spans[document], spans[query]
-        query_tokens = min(len(query_places), parts.max_query_tokens or len(query_places))
-        kept = _sliced(query, query_places, 0, query_tokens)
-        read = min(len(places), parts.max_document_tokens or len(places))
-        room = _room(query_tokens, added, longest) if parts.max_chunks and longest is not None else read
-        starts = range(0, read, room)[: parts.max_chunks or 1] if read else range(1)
-        made += [(kept, _sliced(document, places, start, min(start + room, read))) for start in starts]
-        owners += [index] * len(starts)
-        if kept is not query or min(starts[-1] + room, read) < len(places):
+        read_query = tokens[query]
+        query_tokens = len(read_query.ids) if read_query.total is None else read_query.total
+        kept, query_tokens = query, least(query_tokens, parts.max_query_tokens) or 0
+        if parts.max_query_tokens is not None:
+            kept = _sliced(query, read_query, 0, query_tokens)
+        places, read = tokens[document], least(len(tokens[document].ids), parts.max_document_tokens) or 0
+        pieces, whole = [document], True
+        if parts.max_chunks and longest is not None:
+            room = _room(read_query, query_tokens, added, longest)
+            starts = range(0, read, room)[: parts.max_chunks] or range(1)
+            pieces = [_sliced(document, places, start, min(start + room, read)) for start in starts]
+            whole = min(starts[-1] + room, read) == places.total
+        elif parts.max_document_tokens is not None:
+            pieces, whole = [_sliced(document, places, 0, read)], read == places.total
+        made += [(kept, piece) for piece in pieces]
+        owners += [index] * len(pieces)
+        if kept is not query or not whole:
             cut.append(index)
     return Chunks(made, owners, cut)
 
 
-def _room(query_tokens: int, added: int, longest: int) -> int:
+def _room(query: TextTokens, query_tokens: int, added: int, longest: int) -> int:
     """Return how many tokens of a document fit beside a query; raise TooLong if none does."""
     room = longest - added - query_tokens
     if room < 1:
+        more = "more than " if query.total is None else ""
         raise TooLong(
-            f"has {query_tokens} tokens",
+            f"has {more}{query_tokens} tokens",
             field=("query",),
             allowed=f"the model reads {longest} with the document's and {added} special ones",
             remedy="shorten it or leave max_chunks_per_doc out, so that the longer part is cut",
@@ -82,8 +96,9 @@ def _room(query_tokens: int, added: int, longest: int) -> int:
     return room
 
 
-def _sliced(text: str, places: list[Span], start: int, stop: int) -> str:
+def _sliced(text: str, tokens: TextTokens, start: int, stop: int) -> str:
     """Return the part of a text that holds its tokens from `start` to `stop`; the text itself if that is all."""
-    if start == 0 and stop == len(places):
+    if start == 0 and stop == tokens.total:
         return text
-    return text[places[start][0] : places[stop - 1][1]]
+    assert tokens.places is not None
+    return text[tokens.places[start, 0] : tokens.places[stop - 1, 1]]

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
 from service.embedding import limits
-from service.embedding.document_chunks import Chunks, Parts, split
+from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.scores import maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
-from service.embedding.tokenize.tokenizer import sized
+from service.embedding.tokenize.tokenizer import beside
 from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -28,8 +28,6 @@ from service.settings import Settings
 
 MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
-CHARACTER_BYTES = 256  # of memory for a character whose tokens' places are kept
-COUNTED_CHARACTERS = 16384  # fewer are not counted
 MULTI_LABEL = "multi_label_classification"
 Scores = NDArray[np.float64]
 
@@ -349,7 +347,7 @@ class Scorer:
         if template:
             _check_template(card, template, reading)
             inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
-            making = template, model.tokenizer, texts, reading.instruction
+            making = template, model.tokenizer, texts, reading.instruction, self._settings.max_request_characters
             texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
         options = reading.options._replace(special_tokens=template is None)
         how = reading.activation or classifier.activation
@@ -377,16 +375,16 @@ class Scorer:
         card, tokenizer = model.card, model.tokenizer
         if tokenizer is None:
             raise WrongModelKind(f"{card.name} was exported without a tokenizer", allowed="it reads ids alone")
-        characters = limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
+        limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
         lengths = (card.max_tokens, self._settings.max_input_tokens or None, reading.options.max_tokens)
         longest = min([length for length in lengths if length is not None], default=None)
-        with self._budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-            distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
-            places = await sized(sum(map(len, distinct)), tokenizer.spans, distinct)
-            spans = dict(zip(distinct, places, strict=True))
-            template = card.classifier and card.classifier.template
-            added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
-            chunks = await asyncio.to_thread(split, pairs, spans, added, longest, reading.parts)
+        distinct = list(dict.fromkeys(text for pair in pairs for text in pair))
+        characters, most = sum(map(len, distinct)), most_tokens(reading.parts, longest)
+        places = await beside(characters, self._budget, tokenizer.places, distinct, most)
+        tokens = dict(zip(distinct, places, strict=True))
+        template = card.classifier and card.classifier.template
+        added = added_tokens(template, tokenizer) if template else tokenizer.added_to_pairs
+        chunks = await asyncio.to_thread(split, pairs, tokens, added, longest, reading.parts)
         if (count := len(chunks.pairs)) > self._settings.max_inputs:
             raise TooManyInputs(
                 f"make {count} chunks",

@@ -113,14 +113,14 @@ class OwnTokens(NamedTuple):
         starts: the first code point of each in the text as the caller sent it; None: the input came as token ids.
         stops: the code point after its last; neither falls.
         skipped: own tokens that were cut off before the first.
-        total: own tokens before the input was cut.
+        total: own tokens before the input was cut; None: more than are read.
     """
 
     rows: Int64s
     starts: Int64s | None
     stops: Int64s | None
     skipped: int
-    total: int
+    total: int | None
 
 
 class EmbedOptions(NamedTuple):

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
@@ -161,6 +162,7 @@ class HeavyLane:
         seconds: how long a task may run.
 
     Attributes:
+        processes: these processes.
         waiting: tasks that wait.
         tasks: tasks done.
         seconds: seconds of these together.
@@ -168,8 +170,8 @@ class HeavyLane:
 
     def __init__(self, processes: int, memory_bytes: int, seconds: float) -> None:
         self._threads = ThreadPoolExecutor(processes or available_cpus(), "heavy")
-        self._processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
-        self._free = list(self._processes)
+        self.processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
+        self._free = list(self.processes)
         self._lock = threading.Lock()
         self._callers: dict[str, deque[Task]] = {}  # waiting tasks; first those of the caller whose turn it is
         self.waiting = self.tasks = 0
@@ -178,7 +180,7 @@ class HeavyLane:
     @property
     def ended(self) -> int:
         """How many processes a limit ended, or died."""
-        return sum(process.ended for process in self._processes)
+        return sum(process.ended for process in self.processes)
 
     async def run(self, function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
         """Return the function's result.
@@ -200,7 +202,7 @@ class HeavyLane:
 
     def close(self) -> None:
         """End the processes; a later task starts one again."""
-        for process in self._processes:
+        for process in self.processes:
             process.close()
 
     def _add(self, caller: str, task: Task) -> None:
@@ -227,7 +229,7 @@ class HeavyLane:
         task = self._next()
         if not task.future.set_running_or_notify_cancel():
             return  # its caller has left
-        process = self._free.pop() if self._processes else None
+        process = self._free.pop() if self.processes else None
         began = perf_counter()
         try:
             answer = process.run(task) if process else task.function(*task.arguments)
@@ -244,15 +246,25 @@ class HeavyLane:
                 self._free.append(process)
 
 
-current = HeavyLane(0, sys.maxsize, 0)  # the lane of this process: threads, until a service sets its own
+_open = [HeavyLane(0, sys.maxsize, 0)]  # threads, where no service runs; the newest is used
 
 
-def use(lane: HeavyLane) -> None:
-    """Make this the lane of the whole process."""
-    global current
-    current = lane
+@contextmanager
+def serving(lane: HeavyLane) -> Iterator[None]:
+    """Let the whole process use a lane; close it at the end of the block."""
+    _open.append(lane)
+    try:
+        yield
+    finally:
+        _open.remove(lane)
+        lane.close()
+
+
+def has_processes() -> bool:
+    """Return whether the work is done in processes, within their memory."""
+    return bool(_open[-1].processes)
 
 
 async def run_beside(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return the function's result, computed by the lane of this process; see `HeavyLane.run`."""
-    return await current.run(function, *arguments)
+    return await _open[-1].run(function, *arguments)

@@ -8,8 +8,9 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import ref
 
 from models import VERSION
@@ -45,7 +46,8 @@ class Histogram:
         numbers[-1] += value * count
 
 
-class RunMetrics(NamedTuple):
+@dataclass(frozen=True)
+class RunMetrics:
     """The histograms of one graph's runs; called by its batcher."""
 
     run_seconds: Histogram

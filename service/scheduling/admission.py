@@ -1,6 +1,6 @@
 """Bounds the requests of a process, and reserves room in queues for texts that are being tokenized."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
 
 FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
+LEAST_CHARACTERS, MOST_CHARACTERS = 0.5, 8.0  # that a token is taken to have, whatever the texts: blanks give none
 NEWEST_WEIGHT = 0.05  # weight of the newest request in that estimate
 SPECIAL_TOKENS = 2
 
@@ -61,7 +62,7 @@ class TokenEstimator:
     def __init__(self) -> None:
         self._characters_per_token: dict[str, float] = {}
 
-    def estimate(self, model: str, sizes: Sequence[int], longest: int | None) -> int:
+    def estimate(self, model: str, sizes: Iterable[int], longest: int | None) -> int:
         """Return the estimated tokens of texts.
 
         Args:
@@ -74,11 +75,11 @@ class TokenEstimator:
         return sum([min(int(size / per_token) + SPECIAL_TOKENS, most) for size in sizes])
 
     def learn(self, model: str, characters: int, tokens: int) -> None:
-        """Correct the estimate: texts of `characters` together gave `tokens`."""
+        """Correct the estimate: texts of `characters` together, none of which was cut, gave `tokens`."""
         if tokens:
+            newest = min(max(characters / tokens, LEAST_CHARACTERS), MOST_CHARACTERS)
             estimate = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
-            estimate += NEWEST_WEIGHT * (characters / tokens - estimate)
-            self._characters_per_token[model] = max(0.5, estimate)
+            self._characters_per_token[model] = estimate + NEWEST_WEIGHT * (newest - estimate)
 
 
 @contextmanager

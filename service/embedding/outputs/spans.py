@@ -13,8 +13,8 @@ from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
 from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
-from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.text_tokens import own_ids
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
 from service.settings import Settings
 
@@ -194,8 +194,7 @@ def _places(index: int, spans: Spans, end: int, located: OwnTokens, cut: bool) -
     """
     bounds = spans.bounds[end - spans.counts[index] : end]
     if spans.unit == "tokens":
-        beyond = bounds[:, 1] > located.total
-        if beyond.any():
+        if located.total is not None and (beyond := bounds[:, 1] > located.total).any():
             number = int(np.argmax(beyond))
             received, allowed = f"is {bounds[number].tolist()}", f"the input has {located.total} tokens"
             raise OutOfRange(received, field=("spans", index, number), allowed=allowed)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, takewhile
@@ -12,15 +13,27 @@ import numpy as np
 
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
-from service.embedding.tokenize.offsets import own_tokens
-from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong
+from service.embedding.tokenize.text_tokens import (
+    LongText,
+    TextTokens,
+    compared,
+    frame_of,
+    longest_first,
+    own_tokens,
+    read_tokens,
+    whole_characters,
+)
+from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
+from service.heavy.lane import has_processes, run_beside
+from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
+MOST_CHARACTERS = 1 << 14  # that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+CHARACTER_BYTES = 1100  # of memory, most of which a token takes: 2 tokens a character, as of Hangul in WordPiece
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
-EncodeBatch = Callable[..., list[Any]]  # of the library: encode_batch_fast, or encode_batch, which keeps offsets
-Span = tuple[int, int]  # the first character of a token and the one after its last
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,66 +83,131 @@ class Tokenizer:
             raise StartError(f"{path} is not a tokenizer.json: {error}; export the model again") from error
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
+        self._path, self.stamp = path, _stamp(path)
+        self._options = (max_characters, may_be_empty, segments, filling)
         self._max_characters = max_characters
         self._may_be_empty = may_be_empty
         self._segments = segments
         self._filling = filling
-        self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))  # no self: no cycle
+        self._longest_word: int = getattr(self._tokenizer.model, "max_input_chars_per_word", 0)
+        self.frame = lru_cache(maxsize=4)(partial(frame_of, self._tokenizer))  # no self: no cycle
+        self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
+        self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
-    def encode(self, texts: Mapping[int, Text], cut: Cut) -> dict[int, Ids]:
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Load the same file in the heavy process, which keeps it."""
+        return _loaded, (self._path, self.stamp, self._options)
+
+    def encode(self, texts: Mapping[int, Text], cut: Cut, limit: int | None = None) -> dict[int, Ids]:
         """Return the ids and segment ids of each text or pair, by its number in the request.
 
+        Args:
+            limit: characters of a text to tokenize at once, at most; None: any number.
+
         Raises:
+            LongText: a text needs more than `limit`.
             TooLong, EmptyInput: a text is too long and must not be cut, or gives no token.
         """
-        # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
-        encoded = self._encode(texts, cut, self._tokenizer.encode_batch_fast)
-        at_end = cut.direction == "right"
-        return {
-            index: self._ids(kept, shortened, text.ending if at_end else ())
-            for index, text, _, kept, shortened in encoded
-        }
+        longest, ids = self._longest(cut.most, limit), dict[int, Ids]()
+        for batch in _batches(texts):
+            whole = {
+                index: text.text if text.pair is None else (text.text, text.pair)
+                for index, text in batch
+                if len(text.text) <= longest and (text.pair is None or len(text.pair) <= longest)
+            }
+            # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
+            encodings = self._tokenizer.encode_batch_fast(list(whole.values()), add_special_tokens=cut.special_tokens)
+            encoded = dict(zip(whole, encodings, strict=True))
+            for index, text in batch:
+                encoding = encoded.get(index)
+                if encoding is None or not 0 < len(encoding) <= (cut.most or len(encoding)):
+                    ids[index], _ = self._read(index, text, cut, limit)
+                else:
+                    types = np.array(encoding.type_ids, np.int64) if self._segments else None
+                    read = np.array(encoding.ids, np.int64)
+                    ids[index] = Ids(self._filled(read) if self._filling else read, None, types)
+        return ids
 
     def encode_located(
-        self, texts: Mapping[int, Text], cut: Cut, prompt: str
+        self, texts: Mapping[int, Text], cut: Cut, prompt: str, limit: int | None = None
     ) -> tuple[dict[int, Ids], dict[int, OwnTokens]]:
-        """Return the result of `encode` for texts after a prompt, and where the tokens of each text lie.
+        """Return the result of `encode` for texts after a prompt, and where the tokens of each text lie."""
+        found = {index: self._read(index, text, cut, limit, prompt) for index, text in texts.items()}
+        return {index: ids for index, (ids, _) in found.items()}, {
+            index: located for index, (_, located) in found.items() if located is not None
+        }
 
-        `encode` keeps no offsets, with which it takes twice as long.
+    def _read(
+        self, index: int, sent: Text, cut: Cut, limit: int | None, prompt: str | None = None
+    ) -> tuple[Ids, OwnTokens | None]:
+        """Return the ids of one text or pair, no more of which is tokenized than can be read.
+
+        Special tokens are cut last, but count (vLLM 0.33).
+
+        Args:
+            prompt: the text begins with it, and the places of the tokens behind it are returned; None: they are not.
         """
-        ids, located = {}, {}
-        for index, text, whole, kept, shortened in self._encode(texts, cut, self._tokenizer.encode_batch):
-            ids[index] = self._ids(kept, shortened)
-            left = cut.direction == "left"
-            removed = len(texts[index].text) - len(text.text) if left else 0
-            located[index] = own_tokens(whole, kept, len(prompt) - removed, left)
-        return ids, located
+        text, left, most, locate = self._short(index, sent, cut), cut.direction == "left", cut.most, prompt is not None
+        texts = [text.text] if text.pair is None else [text.text, text.pair]
+        frame = self.frame(len(texts) == 2, cut.special_tokens)
+        room = None if most is None else max(0, most - frame.tokens)
+        encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
+        wanted = None if left and locate else room  # how many tokens are before the last is told
+        parts = [read_tokens(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
+        shortened = self._is_over(index, text, cut, parts, frame.tokens)
+        keeps = [len(part.ids) for part in parts]
+        if room is not None and shortened:
+            keeps = longest_first(compared(encode, texts, parts, room), room)
+        kept = [
+            slice(len(part.ids) - keep, len(part.ids)) if left else slice(0, keep)
+            for part, keep in zip(parts, keeps, strict=True)
+        ]
+        ids, types = frame.around([part.ids[place] for part, place in zip(parts, kept, strict=True)])
+        if most is not None and len(ids) > most:
+            ids, types = (each[len(each) - most :] if left else each[:most] for each in (ids, types))
+        shortened |= text is not sent
+        if shortened and text.ending and not left:
+            ending = text.ending[-len(ids) :]
+            ids[len(ids) - len(ending) :] = ending
+        removed = len(sent.text) - len(text.text) if left else 0
+        located = None if prompt is None else own_tokens(parts[0], kept[0], len(frame.ids[0]), len(prompt) - removed)
+        return Ids(self._filled(ids), None, types if self._segments else None, cut=shortened), located
 
-    def _encode(
-        self, texts: Mapping[int, Text], cut: Cut, encode: EncodeBatch
-    ) -> Iterator[tuple[int, Text, Any, Any, bool]]:
-        """Yield for each text its number, the text within the limit of characters, its whole encoding, the one within
-        the limit of tokens, and whether anything was cut."""
-        sent = texts
-        if self._max_characters is not None:
-            texts = {index: self._short(index, text, cut) for index, text in texts.items()}
-        raw = [text.text if text.pair is None else (text.text, text.pair) for text in texts.values()]
-        encodings = encode(raw, add_special_tokens=cut.special_tokens)
-        most = cut.most
-        for (index, text), whole in zip(texts.items(), encodings, strict=True):
-            kept, count = whole, len(whole)
-            if not count or (most is not None and count > most):
-                kept = self._fitted(index, text, whole, most, cut, encode)
-            yield index, text, whole, kept, kept is not whole or text is not sent[index]
+    def _is_over(self, index: int, text: Text, cut: Cut, parts: Sequence[TextTokens], special: int) -> bool:
+        """Return whether a text has more tokens than are read.
+
+        Raises:
+            EmptyInput, TooLong: it has none, or may not be cut.
+        """
+        known = [part.total for part in parts if part.total is not None]
+        count = special + sum(known) if len(known) == len(parts) else None
+        if count == 0 and not self._may_be_empty:
+            raise EmptyInput(
+                "gives no token",
+                field=("inputs", index),
+                allowed="this model adds none of its own",
+                remedy="send some text",
+            )
+        if cut.most is None or (count is not None and count <= cut.most):
+            return False
+        if not cut.truncate and cut.max_tokens is None:
+            has = f"{count if count is not None else f'more than {cut.most}'} tokens"
+            raise TooLong(
+                f"has {has}" if text.pair is None else f"and the text paired with it have {has}",
+                field=("inputs", index),
+                allowed=f"this model reads {cut.most}",
+                remedy=SHORTEN_OR_TRUNCATE,
+            )
+        return True
 
     def joined(self, texts: Sequence[str], cut: Cut) -> tuple[Int64s, tuple[int, ...]]:
         """Return the ids of all texts one after the other, and how many each has; what is raised is as of `encode`.
 
         Without arrays for each text, which take a third of the time of short ones.
         """
-        most, longest = cut.most, self._max_characters
-        if self._filling is None and (longest is None or max(map(len, texts), default=0) <= longest):
+        most = cut.most
+        if self._filling is None and max(map(len, texts), default=0) <= self._longest(cut.most, None):
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]
             lengths = tuple(map(len, ids))
@@ -140,20 +218,31 @@ class Tokenizer:
             sequence.tokens for sequence in each
         )
 
-    def tokens(self, texts: Sequence[str], special_tokens: bool, most: int) -> list[list[Token]]:
-        """Return every token of each text as `written` writes them, in the same thread; nothing is cut.
+    def tokens(
+        self,
+        texts: Sequence[str],
+        special_tokens: bool,
+        most: int,
+        write: Callable[[list[list[Token]]], Result],
+        limit: int | None = None,
+    ) -> Result:
+        """Return what `write` makes of every token of each text; nothing is cut.
 
         Raises:
+            LongText: the texts have more than a quarter of `limit` characters: each token is an object.
             TooLarge: all texts together have more than `most` tokens.
         """
+        if limit is not None and sum(map(len, texts)) > limit // 4:
+            raise LongText
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
-        return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        return write([_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)])
 
-    def spans(self, texts: Sequence[str]) -> list[list[Span]]:
-        """Return where the tokens of each text lie in it; no special tokens are added and nothing is cut."""
-        return [encoding.offsets for encoding in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+    def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[TextTokens]:
+        """Return the first `most` tokens of each text with their places in it, without special tokens."""
+        encode = self._tokenizer.encode_batch
+        return [read_tokens(encode, text, most, False, True, self._longest_word, limit) for text in texts]
 
     @property
     def added_to_pairs(self) -> int:
@@ -204,36 +293,6 @@ class Tokenizer:
         text: str = self._tokenizer.decode([id_], skip_special_tokens=False)
         return text
 
-    def _fitted(self, index: int, text: Text, whole: Any, most: int | None, cut: Cut, encode: EncodeBatch) -> Any:
-        """Return the encoding of a text that is empty or too long, within `most` tokens."""
-        count = len(whole)
-        if not count and not self._may_be_empty:
-            raise EmptyInput(
-                "gives no token",
-                field=("inputs", index),
-                allowed="this model adds none of its own",
-                remedy="send some text",
-            )
-        if most is None or count <= most:
-            return whole
-        if not cut.truncate and cut.max_tokens is None:
-            raise TooLong(
-                f"has {count} tokens" if text.pair is None else f"and the text paired with it have {count} tokens",
-                field=("inputs", index),
-                allowed=f"this model reads {most}",
-                remedy=SHORTEN_OR_TRUNCATE,
-            )
-        return self._cut(text, most, cut, encode)
-
-    def _ids(self, encoding: Any, cut: bool, ending: tuple[int, ...] = ()) -> Ids:
-        """Return the ids of an encoding; `ending` replaces the last ones if the text was cut."""
-        types = np.array(encoding.type_ids, np.int64) if self._segments else None
-        ids = np.array(encoding.ids, np.int64)
-        if cut and ending:
-            kept = min(len(ending), len(ids))
-            ids[len(ids) - kept :] = ending[len(ending) - kept :]
-        return Ids(self._filled(ids) if self._filling else ids, None, types, cut=cut)
-
     def _filled(self, ids: Int64s) -> Int64s:
         if self._filling is None or len(ids) >= self._filling[0]:
             return ids
@@ -257,25 +316,39 @@ class Tokenizer:
         kept = slice(most) if cut.direction == "right" else slice(-most, None)
         return Text(text.text[kept], text.pair and text.pair[kept], text.ending)
 
-    def _cut(self, text: Text, max_tokens: int, cut: Cut, encode: EncodeBatch) -> Any:
-        """Return the tokens of a text cut to `max_tokens`; special ones are cut last, but count (vLLM 0.33)."""
-        parts = [text.text] if text.pair is None else [text.text, text.pair]
-        added = self._tokenizer.num_special_tokens_to_add(len(parts) == 2) if cut.special_tokens else 0
-        room = max(0, max_tokens - added)
-        encodings = encode(parts, add_special_tokens=False)
-        for encoding, keep in zip(encodings, _longest_first([len(part.ids) for part in encodings], room), strict=True):
-            encoding.truncate(keep, direction=cut.direction)
-        whole = self._tokenizer.post_process(*encodings, *[None] * (2 - len(parts)), cut.special_tokens)
-        if len(whole) > max_tokens:
-            whole.truncate(max_tokens, direction=cut.direction)
-        return whole
 
+async def beside(
+    characters: int, budget: MemoryBudget, work: Callable[[*Arguments, int | None], Result], *arguments: *Arguments
+) -> Result:
+    """Return what a method of a tokenizer returns: in a thread, and what is too long for it by the heavy process.
 
-async def sized(characters: int, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return what a method of a tokenizer returns, run in a thread where it reads more than INLINE_CHARACTERS."""
+    Args:
+        characters: of all texts; INLINE_CHARACTERS are read on the event loop.
+        budget: where the memory of a long text is reserved, if this process itself has to read it.
+        work: a method, or a function of a module; its last argument is the `limit` of characters.
+    """
     if characters <= INLINE_CHARACTERS:
-        return work(*arguments)
-    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+        return work(*arguments, None)
+    try:
+        return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
+    except LongText:
+        with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
+            return await run_beside(work, *arguments, None)
+
+
+@lru_cache(maxsize=4)
+def _loaded(path: Path, stamp: Stamp, options: tuple[Any, ...]) -> Tokenizer:
+    """Return the tokenizer of another process, for which this one reads texts."""
+    with suppress(OSError, StartError):  # it is gone
+        if (tokenizer := Tokenizer(path, *options)).stamp == stamp:
+            return tokenizer
+    raise Unavailable("the model's files were exchanged meanwhile", remedy="try again in a moment")
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return what changes when the file does."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _tokens(text: str, encoding: Any) -> list[Token]:
@@ -312,13 +385,22 @@ def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
     return tuple(each for each, _ in same)[::-1]
 
 
-def _longest_first(lengths: list[int], room: int) -> list[int]:
-    """Return how much of each part to keep: the longer is cut first and keeps an odd token (tokenizers 0.23)."""
-    if len(lengths) == 1:
-        return [min(lengths[0], room)]
-    short, long = sorted(lengths)
-    long = short if short > room else max(short, room - short)
-    if short + long > room:
-        short = room // 2
-        long = short + room % 2
-    return [short, long] if lengths[0] <= lengths[1] else [long, short]
+def _longest(word: int, max_characters: int | None, most: int | None, limit: int | None) -> float:
+    """Return the characters of a text that is tokenized whole, with its special tokens."""
+    whole = None if most is None else whole_characters(most, word)
+    return min([each for each in (whole, max_characters, limit) if each is not None], default=float("inf"))
+
+
+def _batches(texts: Mapping[int, Text]) -> Iterator[list[tuple[int, Text]]]:
+    """Yield texts that are tokenized together, with their numbers."""
+    batch: list[tuple[int, Text]] = []
+    room = MOST_CHARACTERS
+    for index, text in texts.items():
+        size = len(text.text) + len(text.pair or "")
+        if batch and size > room:
+            yield batch
+            batch, room = [], MOST_CHARACTERS
+        batch.append((index, text))
+        room -= size
+    if batch:
+        yield batch

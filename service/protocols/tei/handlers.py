@@ -3,12 +3,14 @@
 Operations raise WrongModelKind where a model does not do what they are for, and the errors of EmbeddingPipeline.embed.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
+import orjson
 
 from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
@@ -17,15 +19,14 @@ from service.embedding import ranking
 from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
-from service.embedding.pipeline import COUNTED_CHARACTERS
 from service.embedding.pooling import POOLINGS, normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import Token, Tokenizer, sized
+from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Tokenizer, beside
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
 from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
-from service.http.response import Response, bytes_response
+from service.http.response import JSON_HEADERS, Response, bytes_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
@@ -46,7 +47,6 @@ MARKS = (b'"source_sentence"', b'"query"', b'"model"')  # without any, a body fo
 NEITHER = "send texts, as TEI has them, or documents, as Cohere, Jina, vLLM and infinity have them"
 ACTIVATIONS: dict[str | None, ScoreActivation] = {"sigmoid": "sigmoid", "softmax": "softmax", "none": "identity"}
 """What `function_to_apply` makes of logits."""
-CHARACTER_BYTES = 256  # of memory for a character whose tokens are shown
 INPUT_LAYER = "input_embeddings"
 POOLING_NAMES = {"lasttoken": "last_token"}  # TEI's names, where they differ: it has cls, mean, last_token and splade
 render_ranking_problem = partial(render_problem, spelling=Spelling(fields={"inputs": "texts"}))
@@ -82,22 +82,22 @@ class Operations:
         """Return every token of each text after its prompt; offsets count from the prompt's beginning.
 
         Args:
-            written: writes the tokens, off the event loop where they are many: a second for half a million.
+            written: writes the tokens; a function of a module, which runs off the event loop where they are many.
         """
         tokenizer = tokenizer_of(model)
         self.check_batch(len(texts), "inputs")
         check_characters([Text(text) for text in texts], self.settings)
         prompt, most = prompt_of(model.card, prompt_name), self.settings.max_request_tokens
-        characters = sum(map(len, texts))
-        with self.context.budget.held_for(CHARACTER_BYTES * characters if characters > COUNTED_CHARACTERS else 0):
-            texts = [prompt + text for text in texts]
-            return await sized(sum(map(len, texts)), lambda: written(tokenizer.tokens(texts, special_tokens, most)))
+        texts, budget = [prompt + text for text in texts], self.context.budget
+        return await beside(sum(map(len, texts)), budget, tokenizer.tokens, texts, special_tokens, most, written)
 
     async def texts(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
         tokenizer = tokenizer_of(model)
         self.check_batch(len(sequences), "ids")
-        return await sized(sum(map(len, sequences)), tokenizer.decode, sequences, skip_special_tokens)
+        if sum(map(len, sequences)) <= INLINE_CHARACTERS:
+            return tokenizer.decode(sequences, skip_special_tokens)
+        return await asyncio.to_thread(tokenizer.decode, sequences, skip_special_tokens)
 
     def describe(self, model: Model) -> dict[str, Any]:
         """Return the document of /info about this server and a model."""
@@ -248,7 +248,8 @@ class Handlers(Operations):
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return array_response(best, 0)._replace(lines=timing_lines(ranks.result, self.registry, request.arrived))
+        lines = timing_lines(ranks.result, self.registry, request.arrived)
+        return Response((orjson.dumps(best),), JSON_HEADERS, lines=lines)
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""

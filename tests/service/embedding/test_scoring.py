@@ -14,7 +14,7 @@ from service.embedding.limits import check_characters
 from service.embedding.model import Model
 from service.embedding.ranking import Reading, Scorer
 from service.embedding.requests import Cut, Text
-from service.embedding.tokenize.tokenizer import sized
+from service.embedding.tokenize.tokenizer import beside
 from service.errors import DeadlineExceeded, EngineFailure, TooManyCharacters, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.deadlines import within
@@ -150,7 +150,7 @@ async def test_many_pairs_are_tokenized_off_the_event_loop(service: Service) -> 
     model = service.registry.get(RANKER)
     assert model.tokenizer is not None
     turns, texts = 0, {number: Text("a b", "c d " * 5) for number in range(500)}
-    encoding = asyncio.ensure_future(sized(10_000, model.tokenizer.encode, texts, Cut()))
+    encoding = asyncio.ensure_future(beside(10_000, MemoryBudget(0), model.tokenizer.encode, texts, Cut()))
     while not encoding.done():
         turns += 1
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from models.artifacts import card as cards
-from service.embedding.tokenize.tokenizer import sized
+from service.embedding.tokenize.tokenizer import beside
 from service.errors import WrongModelKind
 from service.protocols.tei.handlers import token_output
 from tests.golden_cases import write_tokenizer
@@ -308,7 +308,8 @@ async def test_long_texts_are_tokenised_off_the_event_loop(store: Any) -> None:
         model = here.context.registry.get(None)
         assert model.tokenizer is not None
         turns = 0
-        tokenising = asyncio.ensure_future(sized(400_000, model.tokenizer.tokens, ["a b " * 100_000], True, 10**7))
+        work, budget = (model.tokenizer.tokens, ["a b " * 100_000], True, 10**7, list), here.context.budget
+        tokenising = asyncio.ensure_future(beside(400_000, budget, *work))
         while not tokenising.done():
             turns += 1
             await asyncio.sleep(0)
