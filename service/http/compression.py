@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator
 from service.errors import BodyTooLarge
 from service.http.content_coding import Encoder, decode
 from service.http.response import Headers, Response
-from service.http.response_writer import in_pieces
+from service.http.response_writer import BODILESS, in_pieces
 from service.http.routes import Head
 from service.http.worker_threads import in_thread
 
 LEAST_BYTES = 1024  # below, a coding's own bytes and time outweigh what it saves
 INLINE_BYTES = 16384  # coded or decoded on the event loop, about 0.2 ms; more goes to a thread
-BODILESS = (204, 205, 206, 304)  # 206 has a body, but its range is of the plain bytes
 DENSE = (b"image/png", b"image/jpeg", b"image/webp", b"font/woff2", b"application/zip", b"application/gzip")
 TENSORS = (b"application/octet-stream", b"application/x-npy", b"application/vnd.safetensors")
 VARY = (b"vary", b"Accept-Encoding")

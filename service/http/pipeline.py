@@ -25,7 +25,7 @@ from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.access_log import AccessLog, Ended
 from service.observability.metrics import GATE, Metrics
-from service.request_context import CURRENT_CALL, request_id
+from service.request_context import CURRENT_CALL
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
@@ -178,7 +178,6 @@ class Pipeline:
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return a response if the body need not be read."""
         head = request.head
-        request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
             sent = [(name.decode(), value.decode("latin-1")) for name, value in request.varying.items()]
             attributes = {"http.request.method": head.verb, "url.scheme": "http"}

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from pydantic import BaseModel
 
 from service.errors import InlayError
-from service.request_context import RequestContext
+from service.request_context import RequestContext, request_id
 
 if TYPE_CHECKING:
     from service.http.response import Headers, Response
@@ -115,6 +115,7 @@ class Request:
         self.verb, self.path, self.query, self.headers = head.verb, head.path, head.query, head.headers
         self.arrived = perf_counter()
         self.context = RequestContext()
+        self.context.request_id = request_id(varying.get(b"x-request-id"))
         if client is not None:
             self.context.caller = client[0]  # unless it shows a key
 
