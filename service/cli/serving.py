@@ -1,5 +1,4 @@
 """`inlay serve`, `check`, `settings` and `health`."""
-# ruff: noqa: RUF009 (`option` makes fields of dataclasses)
 
 import logging
 import os
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from service.cli.console import MISUSED, fail, nearest, print_failure, reporting
-from service.cli.flat_options import option
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -37,14 +35,8 @@ def _tell(message: str, options: Mapping[str, Any]) -> None:
 class ServeOptions:
     """Options of `inlay serve` that are not settings."""
 
-    model: list[str] | None = option(
-        "Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported into the "
-        "store once, and again when it has changed. Repeat it for several.",
-        "CHECKPOINT",
-    )
-    model_name: str | None = option(
-        "Serve the only --model under this name, also where it is exported already.", "NAME"
-    )
+    model: list[str] | None = None
+    model_name: str | None = None
 
 
 @partial(reporting, tell=_tell)
@@ -123,10 +115,10 @@ def settings() -> None:
 class HealthOptions:
     """Options of `inlay health`."""
 
-    url: str | None = option("The service's URL; unset: the one that `inlay serve` runs on this machine.")
-    port: int | None = option("This machine's port; unset: as `inlay serve` was started, INLAY_PORT, 8080.", "N")
-    cert: str | None = option("PEM file for mutual TLS; unset: the service's own.", "PATH")
-    key: str | None = option("Its private key, PEM.", "PATH")
+    url: str | None = None
+    port: int | None = None
+    cert: str | None = None
+    key: str | None = None
 
 
 def health(options: HealthOptions) -> None:
