@@ -94,19 +94,14 @@ def embed(options: EmbedOptions) -> None:
     print(f"{options.output}: {rows:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrateOptions:
-    """Arguments and options of `inlay calibrate`."""
-
-    model: Path
-    texts: str
-    column: str | None = None
-    prompt_name: str | None = None
-    input_type: InputType | None = None
-
-
 @reporting
-def calibrate(options: CalibrateOptions) -> None:
+def calibrate(
+    model: Path,
+    texts: str,
+    column: str | None = None,
+    prompt_name: str | None = None,
+    input_type: InputType | None = None,
+) -> None:
     """Find the ranges of a model's sentence vectors, which int8 and uint8 vectors need, and keep them in its card.
 
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
@@ -121,10 +116,10 @@ def calibrate(options: CalibrateOptions) -> None:
     from service.embedding.requests import EmbedOptions
 
     _tokenize_by_threads()
-    folder = model_of_store(options.model)
-    chosen = EmbedOptions(prompt_name=options.prompt_name, input_type=options.input_type)
+    folder = model_of_store(model)
+    options = EmbedOptions(prompt_name=prompt_name, input_type=input_type)
     with keeping_origin(folder):
-        calibration = calibrated(folder, options.texts, options.column, chosen, read_settings({}))
+        calibration = calibrated(folder, texts, column, options, read_settings({}))
     print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")
     if calibration.texts < FEW_TEXTS:
         print(f"note: ranges of fewer than {FEW_TEXTS} texts may be narrower than those of others", file=sys.stderr)

@@ -71,36 +71,23 @@ def export(options: ExportOptions) -> None:
     _report(card, out)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdoptOptions:
-    """Arguments and options of `inlay adopt`."""
-
-    source: str
-    out: Path | None = None
-    name: str | None = None
-    file: str | None = None
-    pooling: str | None = None
-    compare: bool | None = None
-    force: bool = False
-
-
 @reporting
-def adopt(options: AdoptOptions) -> None:
+def adopt(
+    source: str,
+    out: Path | None = None,
+    *,
+    name: str | None = None,
+    file: str | None = None,
+    pooling: str | None = None,
+    compare: bool | None = None,
+    force: bool = False,
+) -> None:
     """Make an exported model of the ONNX files that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
-    out = options.out or _in_store(options.source, options.name)
+    out, given = out or _in_store(source, name), {"name": name, "file": file, "pooling": pooling}
     with progress_bars() as progress:
-        card = adopt(
-            options.source,
-            out,
-            name=options.name,
-            file=options.file,
-            pooling=options.pooling,
-            compare=options.compare,
-            force=options.force,
-            progress=progress,
-        )
+        card = adopt(source, out, **given, compare=compare, force=force, progress=progress)
     _report(card, out)
 
 
