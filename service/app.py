@@ -133,9 +133,8 @@ def create_app(
 
 
 def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:
-    """Return the lane for large work, which is this process's from now on."""
+    """Return the lane for large work, which this process uses while it serves."""
     lane = heavy.HeavyLane(settings.heavy_processes, settings.heavy_memory_bytes, settings.heavy_seconds)
-    heavy.use(lane)
     for name in ("tasks", "seconds", "ended", "waiting"):
         metrics.watch(f"inlay_heavy_{name}", {}, partial(getattr, lane, name))
     return lane
@@ -230,7 +229,7 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
         cohere_embed.routes(context),
         cohere_rerank.routes(context),
         openai.routes(context),
-        tei.routes(context, cohere_rerank.RerankHandler(context, with_documents=True).answer),
+        tei.routes(context, cohere_rerank.answer_of(context, with_documents=True)),
         oip.routes(plane),
         web.routes(context),
     ]
@@ -247,21 +246,20 @@ async def _lifespan(
     api: Any,
 ) -> AsyncIterator[None]:
     """Serve gRPC and run the background tasks while uvicorn serves HTTP."""
-    port = await server.start() if listens else server.open()
-    async with _stopping_in_order(context, server, listens, lane):
-        context.lifecycle.started = True
-        if ready:
-            ready(context, port)
-        health = server.follow(context.check_ready)
-        async with beside(), background_tasks(context, health):
-            yield
+    with heavy.serving(lane):
+        port = await server.start() if listens else server.open()
+        async with _stopping_in_order(context, server, listens):
+            context.lifecycle.started = True
+            if ready:
+                ready(context, port)
+            health = server.follow(context.check_ready)
+            async with beside(), background_tasks(context, health):
+                yield
 
 
 @asynccontextmanager
-async def _stopping_in_order(
-    context: ServiceContext, server: RpcServer, listens: bool, lane: heavy.HeavyLane
-) -> AsyncIterator[None]:
-    """Watch the event loop and the stop signals; at the end of the block stop gRPC, the heavy lane and tracing."""
+async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens: bool) -> AsyncIterator[None]:
+    """Watch the event loop and the stop signals; at the end of the block stop gRPC, then tracing."""
     stop = asyncio.Event()
     stopping = asyncio.create_task(_stop_after(stop, context, server))
     signals = StopSignals(context.settings.drain_delay, partial(_drain, context, server), stop.set)
@@ -274,7 +272,6 @@ async def _stopping_in_order(
     finally:
         stop.set()
         await stopping
-        lane.close()
         signals.restore()
         watchdog.stop()
         if context.tracing:

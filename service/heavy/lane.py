@@ -13,8 +13,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
@@ -245,20 +246,25 @@ class HeavyLane:
                 self._free.append(process)
 
 
-current = HeavyLane(0, sys.maxsize, 0)  # the lane of this process: threads, until a service sets its own
+_open = [HeavyLane(0, sys.maxsize, 0)]  # threads, where no service runs; the newest is used
 
 
-def use(lane: HeavyLane) -> None:
-    """Make this the lane of the whole process."""
-    global current
-    current = lane
+@contextmanager
+def serving(lane: HeavyLane) -> Iterator[None]:
+    """Let the whole process use a lane; close it at the end of the block."""
+    _open.append(lane)
+    try:
+        yield
+    finally:
+        _open.remove(lane)
+        lane.close()
 
 
 def has_processes() -> bool:
     """Return whether the work is done in processes, within their memory."""
-    return bool(current.processes)
+    return bool(_open[-1].processes)
 
 
 async def run_beside(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
     """Return the function's result, computed by the lane of this process; see `HeavyLane.run`."""
-    return await current.run(function, *arguments)
+    return await _open[-1].run(function, *arguments)

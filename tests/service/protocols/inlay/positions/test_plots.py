@@ -129,7 +129,7 @@ def test_server_that_cannot_write_its_fonts_says_so(served: Served, monkeypatch:
     def fails(*_: object, **__: object) -> bytes:
         raise NoWritableFolder("pictures need a folder")
 
-    monkeypatch.setattr(lane, "current", lane.HeavyLane(0, 1, 1))
     monkeypatch.setattr(plots, "draw", fails)
-    answer = draw(served, "alibi", width=777)
+    with lane.serving(lane.HeavyLane(0, 1, 1)):  # here, where the function is replaced
+        answer = draw(served, "alibi", width=777)
     assert (answer.status_code, answer.json()["detail"]) == (501, "pictures need a folder")
