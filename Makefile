@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -129,6 +129,12 @@ web-test: $(TESTS) .venv/.locked-browser ## use the web page at / in Chromium, a
 # Faults are kept in tests/fuzz/corpus, where `make test` tries them from then on.
 fuzz: $(INLAY) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for each decoder, strange and costly requests for each operation; ARGS="--seconds 60 --examples 100 --part 1"
 	@$(BIN)/python -m tests.fuzz $(ARGS)
+
+fuzz-costs: $(INLAY) .venv/.locked-dev ## half a minute of requests that may cost others too much; part of .ci/run
+	@$(BIN)/python -m tests.fuzz.costs --found --count 25 $(ARGS)
+
+fuzz-hour: $(INLAY) .venv/.locked-dev ## an hour of costly requests drawn from the schemas, to a server that is killed above 2 GiB; ARGS="--seed 100000"
+	@$(BIN)/python -m tests.fuzz.costs --minutes 60 $(ARGS)
 
 # PyPI's advisories, or those that ARGS="-s osv" asks; a lock that nobody could judge is no clean one.
 audit: $(TOOLS)/.locked ## look for known vulnerabilities in everything that is locked

@@ -229,7 +229,7 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
         cohere_embed.routes(context),
         cohere_rerank.routes(context),
         openai.routes(context),
-        tei.routes(context, cohere_rerank.RerankHandler(context, with_documents=True).answer),
+        tei.routes(context, cohere_rerank.answer_of(context, with_documents=True)),
         oip.routes(plane),
         web.routes(context),
     ]

@@ -190,7 +190,7 @@ class Settings(BaseSettings):
     max_request_characters: Count = _memory_share(384, 2 * MIB)
     """Characters of text in one request, all inputs together; unset: 1/384 of the memory's bytes, up to 2 Mi.
 
-    It is checked before tokenization, which takes about a hundred bytes of memory for each character.
+    It is checked before tokenization, which reads of each text what its model can.
     """
     max_image_pixels: Count = _memory_share(80, 40_000_000)
     """Pixels of one image, as sent and as resized; unset: 1/80 of the memory's bytes, up to 40 million."""

@@ -72,7 +72,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "service.protocols": ("service", "models", "proto"),
     "service.protocols.inlay": (*(f"service.{name}" for name in FLOOR_OF), "models", "proto"),
     "service.runtime": ("service.runtime", "service.errors", "models"),
-    "service.scheduling": ("service.scheduling", "service.errors", "models"),
+    "service.scheduling": ("service.scheduling", "service.errors", "service.request_context", "models"),
     "service.settings": (),
 }
 # Protocols on top of Inlay's own: they know it, and neither it nor one another.
@@ -107,7 +107,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),
-    "python_multipart": ("service.http.multipart",),
     "backports": ("service.http.content_coding",),
     "compression": ("service.http.content_coding",),  # the same from Python 3.14 on
     "matplotlib": ("models.plots" + IN_FUNCTIONS,),

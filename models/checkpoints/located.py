@@ -38,9 +38,9 @@ def check_links(folder: Path) -> None:
 
     Links of a snapshot in the cache of huggingface_hub may lead to the folder blobs of the same repository.
     """
-    folder = folder.resolve()
-    allowed = [folder, *(place.with_name("blobs") for place in folder.parents if place.name == "snapshots")]
-    for place, folders, files in os.walk(folder):
+    root = folder.resolve()
+    allowed = [root, *(place.with_name("blobs") for place in root.parents if place.name == "snapshots")]
+    for place, folders, files in os.walk(root) if folder.is_dir() else ():
         for path in (Path(place, name) for name in (*folders, *files)):
             target = Path(os.path.realpath(path)) if path.is_symlink() else path
             if not any(target.is_relative_to(each) for each in allowed):

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,11 +18,13 @@ from numpy.typing import NDArray
 from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
 from service.bulk import inputs
-from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Part
 from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.requests import Output
 from service.errors import StartError
+
+if TYPE_CHECKING:
+    from service.bulk.embedder import Embedder
 
 EMBEDDING = "embedding"  # column of a table
 TENSOR = "embeddings"  # in a safetensors file
@@ -50,7 +52,7 @@ class ParquetParts:
         embedder: computes the vectors.
     """
 
-    def __init__(self, run: BulkRun, output: Path, embedder: Embedder) -> None:
+    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
         options = run.options
         self._output, self._folder = output, folder(output)
         self._limits = np.array(run.ranges, np.float32) if run.ranges else None

@@ -141,9 +141,9 @@ class _ProgressLine:
             left = f", {(total - done) * (now - began) / (done - first):.0f} s left" if total and done > first else ""
             line = f"{what}{whole}{left}"
             print(line.ljust(self._width), end=self._end, file=sys.stderr, flush=True)
-            self._width = len(line)
+            self._width = len(line) if self._end == "\r" else 0
 
     def end(self) -> None:
         """Leave the last line on a terminal."""
-        if self._width and self._end == "\r":
+        if self._width:
             print(file=sys.stderr)

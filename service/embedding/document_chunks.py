@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from service.embedding.limits import least
-from service.embedding.tokenize.parts import Part
+from service.embedding.tokenize.text_tokens import TextTokens
 from service.errors import TooLong
 
 
@@ -45,7 +45,7 @@ def most_tokens(parts: Parts, longest: int | None) -> int:
 
 
 def split(
-    pairs: Sequence[tuple[str, str]], tokens: Mapping[str, Part], added: int, longest: int | None, parts: Parts
+    pairs: Sequence[tuple[str, str]], tokens: Mapping[str, TextTokens], added: int, longest: int | None, parts: Parts
 ) -> Chunks:
     """Return pairs with their queries and documents cut, and long documents in chunks.
 
@@ -61,13 +61,15 @@ def split(
     owners: list[int] = []
     cut: list[int] = []
     for index, (query, document) in enumerate(pairs):
-        kept, query_tokens = query, least(len(tokens[query].ids), parts.max_query_tokens) or 0
+        read_query = tokens[query]
+        query_tokens = len(read_query.ids) if read_query.total is None else read_query.total
+        kept, query_tokens = query, least(query_tokens, parts.max_query_tokens) or 0
         if parts.max_query_tokens is not None:
-            kept = _sliced(query, tokens[query], 0, query_tokens)
+            kept = _sliced(query, read_query, 0, query_tokens)
         places, read = tokens[document], least(len(tokens[document].ids), parts.max_document_tokens) or 0
         pieces, whole = [document], True
         if parts.max_chunks and longest is not None:
-            room = _room(tokens[query], query_tokens, added, longest)
+            room = _room(read_query, query_tokens, added, longest)
             starts = range(0, read, room)[: parts.max_chunks] or range(1)
             pieces = [_sliced(document, places, start, min(start + room, read)) for start in starts]
             whole = min(starts[-1] + room, read) == places.total
@@ -80,7 +82,7 @@ def split(
     return Chunks(made, owners, cut)
 
 
-def _room(query: Part, query_tokens: int, added: int, longest: int) -> int:
+def _room(query: TextTokens, query_tokens: int, added: int, longest: int) -> int:
     """Return how many tokens of a document fit beside a query; raise TooLong if none does."""
     room = longest - added - query_tokens
     if room < 1:
@@ -94,9 +96,9 @@ def _room(query: Part, query_tokens: int, added: int, longest: int) -> int:
     return room
 
 
-def _sliced(text: str, places: Part, start: int, stop: int) -> str:
+def _sliced(text: str, tokens: TextTokens, start: int, stop: int) -> str:
     """Return the part of a text that holds its tokens from `start` to `stop`; the text itself if that is all."""
-    if start == 0 and stop == places.total:
+    if start == 0 and stop == tokens.total:
         return text
-    assert places.spans is not None
-    return text[places.spans[start, 0] : places.spans[stop - 1, 1]]
+    assert tokens.places is not None
+    return text[tokens.places[start, 0] : tokens.places[stop - 1, 1]]

@@ -43,7 +43,7 @@ def check_count(inputs: Sequence[object], settings: Settings) -> None:
 
 
 def check_characters(texts: Sequence[Text], settings: Settings) -> int:
-    """Return the number of characters of all texts; a tokenizer needs about 100 bytes for each, cut off or not.
+    """Return the number of characters of all texts.
 
     Raises:
         TooLarge: there are more than `max_request_characters`; a query that all pairs share counts once.

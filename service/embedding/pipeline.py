@@ -1,9 +1,9 @@
 """The embedding pipeline: resolve, admit, tokenize, run, finish. It serves the requests of every protocol."""
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Kept, Plan
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of
@@ -22,12 +22,13 @@ from service.errors import BadInput, BadRequest, WrongModelKind
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
 INLINE_INPUTS, INLINE_TOKENS = 24, 1 << 15  # of a request whose ids a kind of output prepares on the event loop
+NO_TOKENIZER = "send token ids instead of text, or name another model"
 UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized
 
 
@@ -71,9 +72,9 @@ class EmbeddingPipeline:
         model, job = self._resolved(request)
         if job.plan.cached and self._cache.max_bytes:
             await self._find_kept(model, job, context.key_name)
-        admitted = bool(job.texts) and await self._tokenize(model, job, context)
+        admitted = await self._tokenize(model, job, context) if job.texts else 0
         await self._prepare(job, context)
-        times = await execution.run(model, job, self._parts(model.card, job), context, admitted)
+        times = await execution.run(model, job, self._parts(model.card, job), context, sum(job.lengths) <= admitted)
         if job.keys:
             self._keep(model, job)
         outputs = await execution.finish(job)
@@ -137,50 +138,63 @@ class EmbeddingPipeline:
             if index not in job.kept:
                 self._cache.keep(model, key, Kept(job.rows[index][name], sequence.tokens, sequence.cut))
 
-    async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> bool:
-        """Tokenize the texts of a request after its prompt, if its queues have room for the tokens that are estimated.
+    async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> int:
+        """Admit the texts of a request to its queues and tokenize them after its prompt.
 
         Returns:
-            Whether there are no more than these; else the queues are to be asked again.
+            The tokens that were admitted: an estimate. If there are more, the queues are to be asked again.
         """
         started = perf_counter()
         card, tokenizer, prompt = model.card, model.tokenizer, job.plan.prompt or ""
         if tokenizer is None:
-            remedy = "send token ids instead of text, or name another model"
-            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=remedy)
-        inputs = job.request.inputs
+            raise BadRequest(f"{card.name} was exported without a tokenizer", remedy=NO_TOKENIZER)
+        inputs, cut = job.request.inputs, job.plan.cuts[self._settings.auto_truncate]
         texts = {index: item for index in job.texts if isinstance(item := inputs[index], Text)}
         if prompt:
-            texts = {index: Text(prompt + item.text, item.pair) for index, item in texts.items()}
+            prompted = {item.text: prompt + item.text for item in texts.values()}  # many pairs may share a long query
+            texts = {index: Text(prompted[item.text], item.pair) for index, item in texts.items()}
         sizes = {index: len(item.text) + len(item.pair or "") for index, item in texts.items()}
-        cost = self._estimator.estimate(card.name, sizes.values(), job.plan.cuts[True].most)
-        cost += sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept])
-        queues = [model.batchers[graph] for graph in job.plan.typed]
-        for queue in queues:
-            queue.check(cost, context.deadline, context.caller)
+        queues, cost = self._admit(model, job, context, sizes.values())
         characters = sum(sizes.values())
-        inline = characters <= INLINE_CHARACTERS  # no other request joins the queues meanwhile
-        with nullcontext() if inline else reserved([each.queue for each in queues], cost, context.caller):
-            await self._encode(tokenizer, job, texts, characters)
-        if prompt and card.pooling and not card.pooling.include_prompt:
-            job.prompts = dict.fromkeys(texts, tokenizer.prompt_length(prompt))
-            check_prompts({index: job.ids[index] for index in texts}, job.prompts)
-        uncut = [index for index in texts if not job.ids[index].cut]
-        tokens = sum([len(job.ids[index].ids) for index in uncut])
-        self._estimator.learn(card.name, sum([sizes[index] for index in uncut]), tokens)
-        job.tokenizing = perf_counter() - started
-        return sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept]) <= cost
-
-    async def _encode(self, tokenizer: Tokenizer, job: Job, texts: Mapping[int, Text], characters: int) -> None:
-        """Put the ids of texts into the job, and where their tokens lie if the plan locates them."""
-        cut = job.plan.cuts[self._settings.auto_truncate]
-        if job.plan.locates:
-            prompt = job.plan.prompt or ""
-            encoded, job.located = await beside(characters, self._budget, tokenizer.encode_located, texts, cut, prompt)
+        if characters <= INLINE_CHARACTERS and not job.plan.locates:
+            encoded = tokenizer.encode(texts, cut)  # no other request joins the queues meanwhile
         else:
-            encoded = await beside(characters, self._budget, tokenizer.encode, texts, cut)
+            with reserved(queues, cost, context.caller):
+                encoded = await self._tokenize_beside(tokenizer, job, texts, cut, characters)
         for index, sequence in encoded.items():
             job.ids[index] = sequence
+        if prompt and card.pooling and not card.pooling.include_prompt:
+            job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
+            check_prompts(encoded, job.prompts)
+        uncut = {index: len(sequence.ids) for index, sequence in encoded.items() if not sequence.cut}
+        self._estimator.learn(card.name, sum([sizes[index] for index in uncut]), sum(uncut.values()))
+        job.tokenizing = perf_counter() - started
+        return cost
+
+    async def _tokenize_beside(
+        self, tokenizer: Tokenizer, job: Job, texts: dict[int, Text], cut: Cut, characters: int
+    ) -> dict[int, Ids]:
+        """Return the ids of texts, and keep in the job where their tokens lie if its plan locates them."""
+        if not job.plan.locates:
+            return await beside(characters, self._budget, tokenizer.encode, texts, cut)
+        prompt = job.plan.prompt or ""
+        encoded, job.located = await beside(characters, self._budget, tokenizer.encode_located, texts, cut, prompt)
+        return encoded
+
+    def _admit(
+        self, model: Model, job: Job, context: RequestContext, sizes: Iterable[int]
+    ) -> tuple[list[FairQueue[Any, Any]], int]:
+        """Return the queues of a request, which have room for it, and its ids and estimated tokens.
+
+        Args:
+            sizes: the characters of its texts.
+        """
+        cost = self._estimator.estimate(model.card.name, sizes, job.plan.cuts[True].most)
+        cost += sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept])
+        batchers = [model.batchers[graph] for graph in job.plan.typed]
+        for batcher in batchers:
+            batcher.check(cost, context.deadline, context.caller)
+        return [batcher.queue for batcher in batchers], cost
 
     async def _prepare(self, job: Job, context: RequestContext) -> None:
         """Let the kinds prepare the ids, check the request's size, and reserve memory for it."""

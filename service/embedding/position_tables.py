@@ -23,7 +23,8 @@ from models.positions.table import DTYPES, Output, Table, rounded
 from models.tables.quantization import QuantizedTable
 from service.errors import BadParameters, Overloaded, TooLarge, Unsupported
 from service.machine import available_cpus
-from service.scheduling.memory_budget import Call, MemoryBudget
+from service.request_context import RequestContext
+from service.scheduling.memory_budget import MemoryBudget
 
 BLOCK_VALUES = 65536  # computed at a time: about 3 ms, 512 KiB in float64
 PIECE_BYTES = 1 << 18  # of a cached body, sent at a time
@@ -158,7 +159,7 @@ class Tables:
         while sum(map(len, self._cache.values())) > self._cache_bytes:
             self._cache.popitem(last=False)
 
-    def stream(self, key: str, file: TableFile, call: Call) -> AsyncIterator[memoryview]:
+    def stream(self, key: str, file: TableFile, call: RequestContext) -> AsyncIterator[memoryview]:
         """Return the bytes of a file in order, cached or computed while they are sent.
 
         Args:
@@ -177,7 +178,7 @@ class Tables:
         self.streaming.reserve(block_bytes(file.outputs), call)
         return self._compute(file)
 
-    def _reserved(self, size: int, call: Call) -> bool:
+    def _reserved(self, size: int, call: RequestContext) -> bool:
         try:
             self.streaming.reserve(size, call)
         except (Overloaded, TooLarge):

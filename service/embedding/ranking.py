@@ -347,7 +347,7 @@ class Scorer:
         if template:
             _check_template(card, template, reading)
             inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
-            making = template, model.tokenizer, texts, reading.instruction
+            making = template, model.tokenizer, texts, reading.instruction, self._settings.max_request_characters
             texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
         options = reading.options._replace(special_tokens=template is None)
         how = reading.activation or classifier.activation

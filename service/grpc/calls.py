@@ -373,21 +373,20 @@ class RefusedCall(Call):
 
     Attributes:
         error: the reason.
-        counted: whether the call is counted already.
+        metric_name: name in the metrics, if not the method's.
     """
 
     request_streaming = response_streaming = True
     error: InlayError
-    counted = False
+    metric_name = ""
 
     async def stream_stream(self, requests: Any, grpc_context: GrpcContext) -> None:
         """Refuse the call."""
         self.begin(grpc_context)
         self._peer = grpc_context.peer()
-        if not self.counted:
-            metrics, served = self._served.shared.metrics, self._served
-            metrics.refused(self.error.code)
-            metrics.request("grpc", served.metric_name, served.service.status_of(self.error), 0.0)
+        metrics, served = self._served.shared.metrics, self._served
+        metrics.refused(self.error.code)
+        metrics.request("grpc", self.metric_name or served.metric_name, served.service.status_of(self.error), 0.0)
         await self.abort(self.error)
 
 

@@ -6,7 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from time import monotonic, perf_counter
+from time import monotonic
 from typing import Any
 
 import grpc
@@ -27,7 +27,7 @@ from service.grpc.calls import (
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
 from service.observability.access_log import AccessLog
-from service.observability.metrics import Metrics
+from service.observability.metrics import GATE, Metrics
 from service.observability.tracing import Tracing
 from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
@@ -78,7 +78,6 @@ class Pipeline(grpc.GenericRpcHandler):
                 streaming = method.kind in ("client_stream", "bidirectional")
                 limit = probes if method.probe else streams if streaming else requests
                 self._methods[f"/{service.name}/{method.name}"] = ServedMethod(shared, service, method, limit)
-        self._count_refused_at_gate = shared.metrics.gate("grpc")
         self._loop: asyncio.AbstractEventLoop | None = None
         self.calls_taken = 0
 
@@ -91,11 +90,10 @@ class Pipeline(grpc.GenericRpcHandler):
             return self._open_handlers[path]
         key, identity = None, identity_of(metadata)
         if self._keys is not None:
-            began = perf_counter()
             try:
                 key = self._keys.acquire(shown_key(metadata), identity)
             except InlayError as error:
-                return self._refused_at_gate(path, metadata, identity, error, began)
+                return self._refused_at_gate(path, metadata, identity, error)
         if served is None:
             if key is not None:
                 key.release(0)
@@ -120,14 +118,13 @@ class Pipeline(grpc.GenericRpcHandler):
         return call
 
     def _refused_at_gate(
-        self, path: str, metadata: Metadata, identity: RequestContext, error: InlayError, began: float
-    ) -> "RefusedCall":
+        self, path: str, metadata: Metadata, identity: RequestContext, error: InlayError
+    ) -> RefusedCall:
         service = self._services.get(path[1:].rpartition("/")[0], UNKNOWN_SERVICE)
-        self._count_refused_at_gate(error.code, service.status_of(error), perf_counter() - began)
         served = self._methods.get(path) or ServedMethod(self._shared, service, UNKNOWN_METHOD, self._requests)
         task = asyncio.current_task()
         call = RefusedCall(served, metadata, task, identity)
-        call.error, call.counted = error, True
+        call.error, call.metric_name = error, GATE
         task.add_done_callback(call.ended)  # type: ignore[union-attr]
         return call
 

@@ -14,7 +14,7 @@ from service.http.routes import Head, Request
 
 VERBS = b"GET, HEAD, POST"
 EXPOSED = (
-    b"x-request-id, retry-after, retry-after-ms, etag, content-range, accept-ranges, content-encoding, inlay-shape, "
+    b"x-request-id, retry-after, retry-after-ms, etag, content-encoding, inlay-shape, "
     b"inlay-dtype, inlay-lengths, inlay-arithmetic, inlay-facts, inference-header-content-length, metadata, "
     b"x-compute-type, x-compute-time, x-compute-characters, x-compute-tokens, x-total-time, x-tokenization-time, "
     b"x-queue-time, x-inference-time, inlay-truncated-inputs, inlay-truncated-count"

@@ -4,6 +4,7 @@ from service.errors import BodyTooLarge, Overloaded
 from service.request_context import RequestContext
 
 RETRY_SECONDS = 1.0
+SMALL_BYTES = 64  # of a part that is joined to one before it: an object of its own takes as much
 UNCOUNTED_BYTES = 65536  # of a body that arrives in one piece
 
 
@@ -48,7 +49,7 @@ class IncomingBody:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self._parts: list[bytes] = []
+        self._parts: list[bytes | bytearray] = []
         self._counted = 0
         self.size = 0
 
@@ -66,7 +67,12 @@ class IncomingBody:
         self.size += len(part)
         if self.size > self._intake.most:
             raise too_large(self.size, self._intake.most)
-        self._parts.append(part)
+        if len(part) > SMALL_BYTES or not self._parts:
+            self._parts.append(part)
+        elif isinstance(self._parts[-1], bytearray):
+            self._parts[-1] += part
+        else:
+            self._parts.append(bytearray(part))
         if self.size != declared or len(self._parts) > 1 or self.size > UNCOUNTED_BYTES:
             self._intake.take(len(part))
             self._counted += len(part)
@@ -76,7 +82,7 @@ class IncomingBody:
         parts = self._parts
         if not parts:
             return b""
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         if self._counted:
             context.reservations = [(self._intake.give_back, self._counted)]
             self._counted = 0

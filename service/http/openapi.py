@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.resources import files
 from typing import Any, NamedTuple
 
+import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from service.http import timeouts
-from service.http.formats import FORMATS, JSON
+from service.http.formats import JSON
 from service.http.openapi_data import REFERENCE
 from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
 from service.http.problem_details import MEDIA_TYPE, Problem
@@ -16,27 +17,11 @@ from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
 
 References = Mapping[type[BaseModel], Schema]
-_MILLISECONDS = {"type": "integer", "minimum": 1}
-_WAITS = "whole milliseconds from 1; what cannot be done by then is refused or dropped, 504"
-REQUEST_ID_HEADER = (
-    "x-request-id",
-    {"type": "string", "maxLength": 128},
-    "the request's id in logs and in its answer, 1 to 128 visible ASCII characters; left out: a new one",
-)
-TRACE_HEADER = (
-    "traceparent",
-    {"type": "string"},
-    "W3C trace context: the parent span, and whether it is sampled; read where traces are sent",
-)
-COMMON_HEADERS: tuple[tuple[str, Schema, str], ...] = (
-    REQUEST_ID_HEADER,
-    TRACE_HEADER,
-    (timeouts.OWN.decode(), _MILLISECONDS, f"how long the caller waits, {_WAITS}"),
-    (timeouts.ENVOYS.decode(), _MILLISECONDS, f"the same as Envoy says it, {_WAITS}; of both the shorter counts"),
-)
+FIXED = orjson.loads((files("service.http") / "openapi.json").read_bytes())
+"""What every document has: `info`, and as `parameters` the headers that a request to any path may have."""
 
 
-class Making(NamedTuple):
+class OperationContext(NamedTuple):
     """What operations are described with.
 
     Args:
@@ -63,10 +48,10 @@ def build_document(
     models = _models(routes)
     schemas, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     references: dict[Any, Schema] = {model: schema for (model, _), schema in schemas.items()}
-    making = Making(references, guarded, loaded or LoadedModels())
+    context = OperationContext(references, guarded, loaded or LoadedModels())
     paths: dict[str, Any] = {}
     for group, route in routes:
-        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, making)
+        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, context)
     used = {route.tag for _, route in routes}
     tags = {name: about for group in router.groups for name, about in group.tags.items() if name in used}
     of_data = {name: schema for group in router.groups for name, schema in group.schemas.items()}
@@ -77,7 +62,7 @@ def build_document(
         "paths": paths,
         "components": {
             "schemas": of_data | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
-            "parameters": {name: _header(name, schema, about) for name, schema, about in COMMON_HEADERS},
+            "parameters": {each["name"]: each for each in FIXED["parameters"]},
         },
     }
     if guarded:
@@ -88,25 +73,11 @@ def build_document(
 
 
 def _info(version: str, guarded: bool) -> dict[str, str]:
-    summary = "Input layers, positional encodings and sentence vectors."
-    return {"title": "Inlay", "version": version, "summary": summary, "description": _description(guarded)}
-
-
-def _description(guarded: bool) -> str:
     asks = "takes `authorization: Bearer KEY`" if guarded else "asks for no key (`INLAY_API_KEYS` sets some)"
-    headers = "\n".join(f"- `{name}`: {about}" for name, _, about in COMMON_HEADERS)
-    return (
-        f"This server {asks}.\n\n"
-        f"An error is `{MEDIA_TYPE}`: `detail` says what came, what is allowed and what to do, and `code` is stable "
-        "and the same over gRPC. OpenAI's paths and those under `/v2` answer errors in their own protocol's form.\n\n"
-        f"`Accept` chooses the form of vectors and tables: {', '.join(FORMATS)}.\n\n"
-        "Headers that a request may have, on every path:"
-        f"\n\n{headers}"
-    )
-
-
-def _header(name: str, schema: Schema, about: str) -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": False, "schema": schema, "description": about}
+    headers = "\n".join([f"- `{each['name']}`: {each['description']}" for each in FIXED["parameters"]])
+    about = f"This server {asks}.\n\n{FIXED['info']['description']}{headers}"
+    info: dict[str, str] = FIXED["info"]
+    return info | {"version": version, "description": about}
 
 
 def _terse(schema: dict[str, Any]) -> dict[str, Any]:
@@ -136,13 +107,13 @@ def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
     return list(models)
 
 
-def _operation(group: RouteGroup, route: Route, making: Making) -> dict[str, Any]:
+def _operation(group: RouteGroup, route: Route, context: OperationContext) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
     ]
     if route.query is not None:
         parameters += query_parameters(route.query)
-    examples = parameter_examples(route, making.loaded)
+    examples = parameter_examples(route, context.loaded)
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
     needs = f"It {sentence(route.need)}." if route.need else ""
     if description := "\n\n".join(filter(None, (route.description, needs))):
@@ -151,14 +122,14 @@ def _operation(group: RouteGroup, route: Route, making: Making) -> dict[str, Any
         shown = [each | {"example": examples[each["name"]]} for each in parameters if each["name"] in examples]
         operation["parameters"] = shown + [each for each in parameters if each["name"] not in examples]
     if route.body is not None:
-        operation["requestBody"] = _request_body(route, route.body, making)
-    operation["responses"] = _responses(group, route, making)
-    if making.guarded and not route.needs_key:
+        operation["requestBody"] = _request_body(route, route.body, context)
+    operation["responses"] = _responses(group, route, context)
+    if context.guarded and not route.needs_key:
         operation["security"] = []
     return operation
 
 
-def _responses(group: RouteGroup, route: Route, making: Making) -> dict[str, Any]:
+def _responses(group: RouteGroup, route: Route, context: OperationContext) -> dict[str, Any]:
     answers: dict[str, Answer] = {str(status): answer for status, answer in route.answers.items()}
     model, media_type = group.error_model or (Problem, MEDIA_TYPE)
     error = Answer(
@@ -167,16 +138,16 @@ def _responses(group: RouteGroup, route: Route, making: Making) -> dict[str, Any
     if route.need is not None:
         answers.setdefault(str(route.need.status), replace(error, description=f"It needs {route.need.what}."))
     answers["default"] = error
-    return {status: _answer(answer, making.references) for status, answer in answers.items()}
+    return {status: _answer(answer, context.references) for status, answer in answers.items()}
 
 
-def _request_body(route: Route, body: RequestBody, making: Making) -> dict[str, Any]:
+def _request_body(route: Route, body: RequestBody, context: OperationContext) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if body.model is not None or body.schema is not None:
-        schema = _either(making.references[body.model], body.schema) if body.model else body.schema
+        schema = _either(context.references[body.model], body.schema) if body.model else body.schema
         content[JSON] = {"schema": schema}
         if body.examples:
-            content[JSON]["examples"] = body_examples(route, body, making.loaded)
+            content[JSON]["examples"] = body_examples(route, body, context.loaded)
     content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
     request_body: dict[str, Any] = {"required": body.required, "content": content}
     return request_body | ({"description": body.description} if body.description else {})

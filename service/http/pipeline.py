@@ -25,7 +25,7 @@ from service.http.routes import GONE, Handler, Head, Request, Route
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.access_log import AccessLog, Ended
-from service.observability.metrics import Metrics
+from service.observability.metrics import GATE, Metrics
 from service.request_context import CURRENT_CALL, request_id
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
@@ -94,7 +94,6 @@ class Pipeline:
         self._gathered: list[tuple[Request, Connection]] = []
         self._single_caller = True  # the last turn gathered one request
         self._answered_at = 0.0
-        self._count_at_gate = metrics.gate("http")
         metrics.expect("http", [route.path for route in router.routes if not route.probe])
 
     @property
@@ -190,7 +189,9 @@ class Pipeline:
             return preflight
         try:
             if self._keys is not None and (head.route is None or head.route.needs_key):
-                self._check_key(request, self._keys)
+                request.refused_at_gate = True  # unless its key opens the gate
+                request.key = self._keys.acquire(shown_key(request.varying.get(b"authorization", b"")), request.context)
+                request.refused_at_gate = False
             if head.error is not None:
                 raise head.error
             if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
@@ -201,17 +202,6 @@ class Pipeline:
         except InlayError as error:
             return self.error_response(request, error)
         return None
-
-    def _check_key(self, request: Request, keys: Keys) -> None:
-        """Admit the request to the limits of its key; raise Unauthorized or KeyLimited."""
-        began = perf_counter()
-        try:
-            request.key = keys.acquire(shown_key(request.varying.get(b"authorization", b"")), request.context)
-        except InlayError as error:
-            status = self.router.renderer(request.route, request.path)(error).status
-            self._count_at_gate(error.code, str(status), perf_counter() - began)
-            request.refused_at_gate = True
-            raise
 
     def _check_head(self, head: Head) -> None:
         """Raise the error by which every request with this head is refused."""
@@ -274,7 +264,7 @@ class Pipeline:
     def error_response(self, request: Request, error: InlayError) -> Response:
         """Return an error as the protocol of the request's route or path renders it."""
         route = request.route
-        if not request.refused_at_gate and (route is None or not route.probe):
+        if route is None or not route.probe:
             self._metrics.refused(error.code)
         call = CURRENT_CALL.set(request.context)  # outside a request's task too: errors may show the request's id
         response = (request.render_error or self.router.renderer(route, request.path))(error)
@@ -302,7 +292,9 @@ class Pipeline:
         if request.key is not None:
             request.key.release(now - request.arrived)
         route = request.head.route
-        if route is not None and not route.probe and not request.refused_at_gate:
+        if request.refused_at_gate:
+            self._metrics.request("http", GATE, str(status), now - request.arrived)
+        elif route is not None and not route.probe:
             self._metrics.request("http", route.path, str(status), now - request.arrived)
         context = request.context
         context.written()

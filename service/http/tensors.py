@@ -1,4 +1,4 @@
-"""Reads tensors that callers send: nested lists, base64 with a dtype and a shape, or a safetensors body."""
+"""Reads tensors that callers send: nested lists, or base64 with a dtype and a shape."""
 
 from math import prod
 from typing import Any
@@ -7,9 +7,8 @@ import numpy as np
 import pybase64
 from numpy.typing import NDArray
 
-from models.checkpoints.safetensors import LENGTH_BYTES, MAX_DIMENSIONS, Entry, header_length, parse_header
+from models.checkpoints.safetensors import MAX_DIMENSIONS
 from models.positions.table import DTYPES
-from service.errors import Malformed
 
 MEMBERS = ("dtype", "shape", "data")
 SAFETENSORS = "application/vnd.safetensors"
@@ -24,7 +23,6 @@ SAFETENSORS_DTYPES = {
     "int32": "I32",
     "bool": "BOOL",
 }
-NAMED = {name: dtype for dtype, name in SAFETENSORS_DTYPES.items() if dtype in DTYPES}
 NUMBERS = {int, float}
 
 
@@ -65,27 +63,6 @@ def tensor_of_bytes(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray
     if needed != len(data):
         raise ValueError(f"data has {len(data)} bytes; {dtype} of shape {shape} takes {needed}")
     return _checked(np.frombuffer(data, DTYPES[dtype]).reshape(shape))
-
-
-def from_safetensors(body: bytes) -> dict[str, Any]:
-    """Return the tensors of a safetensors body and its metadata, by name.
-
-    Raises:
-        Malformed: the body is not safetensors.
-    """
-    try:
-        begin = LENGTH_BYTES + header_length(body[:LENGTH_BYTES], len(body))
-        entries, metadata = parse_header(body[LENGTH_BYTES:begin], len(body) - begin)
-        data = memoryview(body)[begin:]
-        return metadata | {name: _tensor(name, entry, data) for name, entry in entries.items()}
-    except ValueError as error:
-        raise Malformed(f"the body is not {SAFETENSORS}: {error}") from None
-
-
-def _tensor(name: str, entry: Entry, data: memoryview) -> NDArray[Any]:
-    if entry.dtype not in NAMED:
-        raise ValueError(f"{name} is {entry.dtype[:20]}; allowed: {', '.join(NAMED)}")
-    return _checked(np.frombuffer(data[entry.begin : entry.end], DTYPES[NAMED[entry.dtype]]).reshape(entry.shape))
 
 
 def _nested(value: list[Any]) -> NDArray[Any]:

@@ -86,18 +86,11 @@ def validation_error(error: ValidationError, model: type[BaseModel], path: Field
     received = f"is {quoted(fault['input'])}"
     if fault["type"] == "value_error":  # raised by a validator of ours
         received = f"cannot be read: {fault['msg'].removeprefix('Value error, ')}"
-    allowed = f"allowed: {_description(name, model)}"
+    allowed = f"allowed: {model.model_fields[name].description}"
     kind: type[BadRequest] = WrongType
     if fault["type"].startswith((*_UNKNOWN_VALUES, *_OUT_OF_RANGE)):
         kind = UnknownValue if fault["type"] in _UNKNOWN_VALUES else OutOfRange
     return kind(received, first_number(path), field=(*path, name, *steps), allowed=allowed, verbatim=True)
-
-
-def _description(name: str, model: type[BaseModel]) -> str | None:
-    if name in model.model_fields:
-        return model.model_fields[name].description
-    description: str = model.model_json_schema()["properties"][name]["description"]
-    return description
 
 
 def unknown_field(name: str, known: Any, path: FieldPath = ()) -> UnknownField:

@@ -8,9 +8,9 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import ref
 
 from models import VERSION
@@ -21,7 +21,7 @@ from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
 from service.request_context import Pass, RequestContext, StageTimes
 
-__all__ = ["CONTENT_TYPE", "Histogram", "Metrics", "RunMetrics"]
+__all__ = ["CONTENT_TYPE", "GATE", "Histogram", "Metrics", "RunMetrics"]
 
 SUCCESS = {"http": "200", "grpc": "OK"}
 """The status that a scrape shows with 0 before the first request of a method."""
@@ -46,7 +46,8 @@ class Histogram:
         numbers[-1] += value * count
 
 
-class RunMetrics(NamedTuple):
+@dataclass(frozen=True)
+class RunMetrics:
     """The histograms of one graph's runs; called by its batcher."""
 
     run_seconds: Histogram
@@ -110,14 +111,6 @@ class Metrics:
         """Show these methods with 0 successes, so that Prometheus sees the first success as an increase."""
         for method in methods:
             self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
-
-    def gate(self, protocol: str) -> Callable[[str, str, float], None]:
-        """Return a function that counts a request refused before its method is known, by code, status and seconds."""
-        return partial(self._refused_at_gate, protocol)
-
-    def _refused_at_gate(self, protocol: str, code: str, status: str, seconds: float) -> None:
-        self.refused(code)
-        self.request(protocol, GATE, status, seconds)
 
     def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
         """Count an answered request, and its time if it succeeded."""

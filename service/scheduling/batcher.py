@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
@@ -25,6 +25,7 @@ GATHERING_TURNS = 6  # turns of the event loop without a new request, after whic
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 RUN_SECONDS = 0.03  # a batch of several items takes about this long; MiniLM computes no less than in runs of 0.1 s
 MIN_RUN_COST = 64  # of such a batch: with fewer rows a matrix product reads its weights for too little work
+Observer = Callable[[int, int, float, float], None]
 Ran = TypeVar("Ran")
 log = logging.getLogger(__name__)
 abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a thread outlives an exchanged model
@@ -33,14 +34,6 @@ abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a threa
 def abandoned_runs() -> int:
     """Return how many runs of this process were abandoned and still hold their thread."""
     return sum([not run.done() for run in abandoned])
-
-
-class Observer(Protocol):
-    """Called after every run."""
-
-    def __call__(self, items: int, cost: int, waited: float, seconds: float, /) -> None:
-        """Record that `items` of `cost` together ran for `seconds`, after the oldest had `waited` seconds."""
-        ...
 
 
 class Waiter(NamedTuple, Generic[Result]):
@@ -125,7 +118,7 @@ class Batcher(Generic[Item, Result]):
         max_inline_cost: batches up to this cost run on the event loop, others in threads.
         new_executor: makes the threads of the runs, one for each that may be under way; called again when a run is
             given up, for the runs after it.
-        observe: called after every run.
+        observe: called after every run with its items, their cost, and the seconds that the oldest waited and it ran.
         stuck_seconds: a run in a thread that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.

@@ -8,9 +8,9 @@ the other and not all at the end, and none starves (`tests/service/scheduling/te
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
-from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
@@ -80,20 +80,14 @@ class Request(Generic[Item, Result]):
     """The queued items of one request.
 
     Attributes:
-        number: the place of the request in the order of arrival.
         items: a heap of its queued items.
         cost: their cost.
         added: cost of all its items so far.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number, self.cost, self.added = number, 0, 0
+    def __init__(self) -> None:
         self.items: list[QueuedItem[Item, Result]] = []
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The place among its caller's requests: by the work that is left, to a factor of two, then by arrival."""
-        return self.cost.bit_length(), self.number
+        self.cost = self.added = 0
 
 
 class Caller(Generic[Item, Result]):
@@ -101,37 +95,44 @@ class Caller(Generic[Item, Result]):
 
     Attributes:
         turn: the virtual time of the graph at which its next item is due.
-        number: the place of the caller in the order of arrival, for callers of one turn.
         requests: its requests that have queued items, the oldest first.
         cost: cost of the queued items and the reservations.
         reservations: the number of admitted requests that are still being tokenized.
         owed: cost that its oldest request should have got and has not.
     """
 
-    def __init__(self, name: str, number: int, turn: float) -> None:
-        self.name, self.number, self.turn = name, number, turn
+    def __init__(self, name: str, turn: float) -> None:
+        self.name, self.turn = name, turn
         self.requests: dict[ItemTimes, Request[Item, Result]] = {}
         self.cost = self.reservations = 0
         self.owed = 0.0
 
-    def next_request(self, smallest: list[Request[Item, Result]]) -> Request[Item, Result] | None:
+    def smallest_first(self) -> deque[Request[Item, Result]]:
+        """Return its requests by the work that is left, to a factor of two, then by arrival."""
+        return deque(sorted(self.requests.values(), key=lambda request: request.cost.bit_length()))
+
+    def next_request(self, smallest: deque[Request[Item, Result]]) -> Request[Item, Result] | None:
         """Return the request whose item runs next; None if nothing is queued.
 
         Args:
-            smallest: its requests when the batch was begun, by their place, the first one last.
+            smallest: its requests when the batch was begun, smallest first.
         """
-        while smallest and not smallest[-1].items:
-            smallest.pop()
+        while smallest and not smallest[0].items:
+            smallest.popleft()
         if not smallest:
             return None
         oldest = next(iter(self.requests.values()))
-        return oldest if self.owed >= oldest.items[0].cost else smallest[-1]
+        return oldest if self.owed >= oldest.items[0].cost else smallest[0]
 
     def charge(self, cost: int, request: Request[Item, Result]) -> None:
         """Count an item of a request as served, which makes the caller's next one due later."""
         self.turn += cost
         is_oldest = request is next(iter(self.requests.values()))
         self.owed = max(0.0, self.owed - cost) if is_oldest else self.owed + cost / OLDEST_SHARE
+
+
+Head = tuple[float, int, Caller[Item, Result], deque[Request[Item, Result]]]
+"""Of a heap of callers: turn, place in the order of arrival, the caller and its requests, smallest first."""
 
 
 class FairQueue(Generic[Item, Result]):
@@ -168,7 +169,7 @@ class FairQueue(Generic[Item, Result]):
         self._max_seconds, self._full_cost = max_seconds, full_cost
         self._callers: dict[str, Caller[Item, Result]] = {}  # callers with queued or reserved work
         self._turns: dict[str, float] = {}  # turns of callers that left after more than their share, the oldest first
-        self._number = 0  # number of the newest item or caller
+        self._number = 0  # of the newest item
         self._now = 0.0  # virtual time
         self._refused_at = self._next_retry = NEVER
         self.requests = self.items = self.cost = self.reserved = 0
@@ -198,11 +199,9 @@ class FairQueue(Generic[Item, Result]):
 
     def _active(self, name: str) -> Caller[Item, Result]:
         """Return the state of a caller that joins."""
-        caller = self._callers.get(name)
-        if caller is None:
-            self._number += 1
-            caller = self._callers[name] = Caller(name, self._number, self._turns.pop(name, 0.0))
-        return caller
+        if name not in self._callers:
+            self._callers[name] = Caller(name, self._turns.pop(name, 0.0))
+        return self._callers[name]
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
         """Forget callers without queued or reserved work; keep the turn of those that had more than their share."""
@@ -320,7 +319,7 @@ class FairQueue(Generic[Item, Result]):
             caller.turn = max(caller.turn, self._now)
         request = caller.requests.get(times)
         if request is None:
-            request = caller.requests[times] = Request(self._number)
+            request = caller.requests[times] = Request()
             self.requests += 1
         window = request.added // (LOOK_AHEAD * self._full_cost or 1)
         heappush(request.items, QueuedItem(window, cost, self._number, item, now, future, times, deadline))
@@ -336,59 +335,53 @@ class FairQueue(Generic[Item, Result]):
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
         1.03 of it is then answered in time, and 0.53 if only the item's own run time counts.
         """
+        batch: list[QueuedItem[Item, Result]] = []
+        fits, taken, has_light = self.cost <= max_cost or self.items == 1, 0, False
         callers = [caller for caller in self._callers.values() if caller.requests]
-        if self.cost <= max_cost or self.items == 1:
-            waiting = [item for caller in callers for request in caller.requests.values() for item in request.items]
-            self._clear()
-            return [item for item in waiting if not item.future.done() and _in_time(item, now, now)]
-        batch = self._next_batch(callers, max_cost, now)
+        heads = [(each.turn, place, each, each.smallest_first()) for place, each in enumerate(callers)]
+        heapify(heads)
+        first_turn = heads[0][0] if heads else self._now
+        while request := self._due(heads, now, None if fits else max_cost):
+            item, (_, place, caller, smallest) = request.items[0], heads[0]
+            is_light = fits or request.added <= max_cost // LIGHT_SHARE
+            if batch and taken + item.cost > (max_cost // LIGHT_SHARE if has_light and not is_light else max_cost):
+                break
+            has_light |= is_light
+            taken += item.cost
+            batch.append(item)
+            caller.charge(item.cost, request)
+            self._remove(item, caller, request)
+            heapreplace(heads, (caller.turn, place, caller, smallest))
+        self._now = max(self._now, first_turn) + taken / (len(callers) or 1)
         self._retire(callers)
+        if not self.items:
+            self._forget_shares()
         return batch
 
-    def _clear(self) -> None:
-        """Remove all items and reset the shares."""
-        reserving = [caller for caller in self._callers.values() if caller.reservations]
-        for caller in reserving:
-            caller.cost -= sum([request.cost for request in caller.requests.values()])
-            caller.requests, caller.turn, caller.owed = {}, 0.0, 0.0
-        self._callers = {caller.name: caller for caller in reserving}
-        self.requests = sum([caller.reservations for caller in reserving])
-        self.items = self.cost = 0
-        self._turns.clear()
+    def _due(self, heads: list[Head[Item, Result]], now: float, full: int | None) -> Request[Item, Result] | None:
+        """Return the request whose item runs next, of the first caller of a heap; refuse late items before it.
 
-    def _next_batch(
-        self, callers: list[Caller[Item, Result]], max_cost: int, now: float
-    ) -> list[QueuedItem[Item, Result]]:
-        """Remove and return the items that are due, charged to their callers; refuse late ones."""
-        batch: list[QueuedItem[Item, Result]] = []
-        taken, first_turn, has_light = 0, self._now, False
-        heads = [
-            (caller.turn, caller.number, caller, sorted(caller.requests.values(), key=_place, reverse=True))
-            for caller in callers
-        ]
-        heapify(heads)
+        Args:
+            full: cost of the batch, which an item ends with; None: it begins at once.
+        """
         while heads:
-            _, number, caller, smallest = heads[0]
+            caller, smallest = heads[0][2:]
             request = caller.next_request(smallest)
             if request is None:
                 heappop(heads)
                 continue
             item = request.items[0]
-            if item.future.done() or not _in_time(item, now, now + self._run_seconds(max(item.cost, max_cost))):
-                self._remove(item, caller, request)
-                continue
-            is_light = request.added <= max_cost // LIGHT_SHARE
-            if batch and taken + item.cost > (max_cost // LIGHT_SHARE if has_light and not is_light else max_cost):
-                break
-            has_light |= is_light
-            first_turn = first_turn if batch else caller.turn
-            taken += item.cost
-            batch.append(item)
-            caller.charge(item.cost, request)
+            done = now if full is None else now + self._run_seconds(max(item.cost, full))
+            if not item.future.done() and _in_time(item, now, done):
+                return request
             self._remove(item, caller, request)
-            heapreplace(heads, (caller.turn, number, caller, smallest))
-        self._now = max(self._now, first_turn) + taken / len(callers)
-        return batch
+        return None
+
+    def _forget_shares(self) -> None:
+        """Reset the shares, since nothing is queued."""
+        self._turns.clear()
+        for caller in self._callers.values():
+            caller.turn = caller.owed = 0.0
 
     def _remove(
         self, item: QueuedItem[Item, Result], caller: Caller[Item, Result], request: Request[Item, Result]
@@ -412,9 +405,6 @@ class FairQueue(Generic[Item, Result]):
             self.rate = rate if self.rate is None else self.rate + RATE_WEIGHT * (rate - self.rate)
         elif self.rate is not None and rate > self.rate:
             self.rate = rate
-
-
-_place = attrgetter("place")
 
 
 def _bound(most: int, held: int) -> float:

@@ -5,25 +5,15 @@ its answer has left, however slowly its client reads.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from service.errors import Overloaded, TooLarge
+from service.request_context import RequestContext
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
 LARGE_SHARE = 7 / 8  # share of the budget for larger requests: slow readers of large answers leave room for small ones
-
-
-class Call(Protocol):
-    """A call for which memory is reserved: a RequestContext.
-
-    Attributes:
-        reservations: bytes that are kept for it, and what takes them back; None: there are none.
-    """
-
-    reservations: list[tuple[Callable[[int], None], int]] | None
 
 
 class MemoryBudget:
@@ -46,7 +36,7 @@ class MemoryBudget:
         """Whether small requests would be admitted."""
         return self.held < self._together
 
-    def reserve(self, size: int, context: Call) -> None:
+    def reserve(self, size: int, context: RequestContext) -> None:
         """Reserve bytes for a call until its context is released.
 
         Raises:

@@ -30,9 +30,9 @@ HEADER = "the header authorization: Bearer KEY"
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One configured key.
+@dataclass(eq=False, slots=True)
+class Key:
+    """One key, with what its callers have used of its limits.
 
     Attributes:
         name: its name in logs.
@@ -40,6 +40,7 @@ class Entry:
         short: whether it has fewer than MIN_CHARACTERS.
         concurrent: requests at a time; None: any number.
         rate: requests a second; None: any number.
+        active: number of its requests in flight, counted without a limit too: the file may set one meanwhile.
     """
 
     name: str
@@ -47,32 +48,18 @@ class Entry:
     short: bool
     concurrent: int | None
     rate: float | None
+    active: int = 0
+    _seconds: float = FIRST_SECONDS
+    _ready: float = 0.0  # requests that may come at `_since`
+    _since: float = -math.inf
 
-
-class Key:
-    """One key, with what its callers have used of its limits.
-
-    Attributes:
-        entry: the key as it is configured now.
-        active: number of its requests in flight, counted without a limit too: the file may set one meanwhile.
-    """
-
-    __slots__ = ("_ready", "_seconds", "_since", "active", "entry")
-
-    def __init__(self, entry: Entry, now: float) -> None:
-        self.entry = entry
-        self.active = 0
-        self._ready, self._since = _burst(entry), now
-        self._seconds = FIRST_SECONDS
-
-    @property
-    def name(self) -> str:
-        """The key's name in logs."""
-        return self.entry.name
+    def configure(self, new: "Key") -> None:
+        """Take the name and the limits of the same key in a file that was read again."""
+        self.name, self.concurrent, self.rate = new.name, new.concurrent, new.rate
 
     def acquire(self, now: float) -> None:
         """Admit a request; raise KeyLimited, with the seconds until there is room."""
-        concurrent, rate = self.entry.concurrent, self.entry.rate
+        concurrent, rate = self.concurrent, self.rate
         if concurrent is not None and self.active >= concurrent:
             raise KeyLimited(
                 f"{self.active} requests of this key are being served",
@@ -81,7 +68,8 @@ class Key:
                 remedy="wait for one to end",
             )
         if rate is not None:
-            self._ready = min(_burst(self.entry), self._ready + (now - self._since) * rate)
+            burst = max(1.0, math.floor(rate))  # as many at once as in a second
+            self._ready = min(burst, self._ready + (now - self._since) * rate)
             self._since = now
             if self._ready < 1:
                 raise KeyLimited(
@@ -124,7 +112,7 @@ class Keys:
         self._limits = (concurrent, rate)
         self._file, self._clock = file, clock
         self._changes = FileChanges([file] if file else [], clock)
-        self._fixed = self._entries(enumerate(configured, 1), "api_keys, entry")
+        self._fixed = self._parsed(enumerate(configured, 1), "api_keys, entry")
         self._keys: dict[bytes, Key] = {}
         self._replace(self._read())
         if not self._keys:
@@ -154,7 +142,7 @@ class Keys:
 
     def warn_of_short(self) -> None:
         """Log the names of keys that are short enough to guess."""
-        if short := [key.name for key in self._keys.values() if key.entry.short]:
+        if short := [key.name for key in self._keys.values() if key.short]:
             log.warning(
                 "keys of fewer than %d characters can be guessed: %s; `openssl rand -hex 32` makes one that cannot",
                 MIN_CHARACTERS,
@@ -163,15 +151,15 @@ class Keys:
 
     def _read_again(self) -> None:
         try:
-            entries = self._read()
+            keys = self._read()
         except StartError as error:
             log.error("the keys stay as they were: %s", error)
             return
-        self._replace(entries)
+        self._replace(keys)
         log.info("%d keys from %s", len(self._keys), self._file)
         self.warn_of_short()
 
-    def _read(self) -> list[Entry]:
+    def _read(self) -> list[Key]:
         if self._file is None:
             return self._fixed
         try:
@@ -180,18 +168,18 @@ class Keys:
             reason = error.strerror if isinstance(error, OSError) else "it is not ASCII"
             raise StartError(f"{self._file} cannot be read: {reason}") from None
         stripped = ((number, re.sub(r"(^|\s)#.*", "", line).strip()) for number, line in enumerate(lines, 1))
-        entries = self._entries(((number, line) for number, line in stripped if line), f"{self._file}, line")
-        return _distinct([*self._fixed, *entries], self._file)
+        keys = self._parsed(((number, line) for number, line in stripped if line), f"{self._file}, line")
+        return _distinct([*self._fixed, *keys], self._file)
 
-    def _replace(self, entries: Iterable[Entry]) -> None:
+    def _replace(self, keys: Iterable[Key]) -> None:
         """Replace all keys by these; a key that stays keeps its counts."""
-        now, before = self._clock(), self._keys
-        self._keys = {entry.digest: before.get(entry.digest) or Key(entry, now) for entry in entries}
-        for entry in entries:
-            self._keys[entry.digest].entry = entry
+        before, self._keys = self._keys, {}
+        for key in keys:
+            kept = self._keys[key.digest] = before.get(key.digest, key)
+            kept.configure(key)
 
-    def _entries(self, lines: Iterable[tuple[int, str]], where: str) -> list[Entry]:
-        return _distinct([_entry(line, f"{where} {number}", number, *self._limits) for number, line in lines], where)
+    def _parsed(self, lines: Iterable[tuple[int, str]], where: str) -> list[Key]:
+        return _distinct([_key(line, f"{where} {number}", number, *self._limits) for number, line in lines], where)
 
 
 def open_keys(settings: Settings) -> Keys | None:
@@ -210,7 +198,7 @@ def warn_of_short_keys(settings: Settings) -> None:
             keys.warn_of_short()
 
 
-def _entry(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Entry:
+def _key(line: str, where: str, number: int, concurrent: int | None, rate: float | None) -> Key:
     """Return the key that a line configures; errors do not show the line."""
     fields = _ENTRY.fullmatch(line)
     if not fields:
@@ -222,18 +210,12 @@ def _entry(line: str, where: str, number: int, concurrent: int | None, rate: flo
             raise StartError(f"{where} has an invalid limit: {SHAPE}")
         limits[limit[1]] = int(limit[2]) if limit[1] == "concurrent" else float(limit[2])
     digest = sha256(fields[2].encode()).digest()
-    return Entry(fields[1] or f"key-{number}", digest, len(fields[2]) < MIN_CHARACTERS, **limits)
+    return Key(fields[1] or f"key-{number}", digest, len(fields[2]) < MIN_CHARACTERS, **limits)
 
 
-def _distinct(entries: list[Entry], where: object) -> list[Entry]:
-    names, digests = {each.name for each in entries}, {each.digest for each in entries}
-    if len(digests) < len(entries):
+def _distinct(keys: list[Key], where: object) -> list[Key]:
+    if len({key.digest for key in keys}) < len(keys):
         raise StartError(f"{where}: the same key stands there twice")
-    if len(names) < len(entries):
+    if len({key.name for key in keys}) < len(keys):
         raise StartError(f"{where}: two keys have the same name; name them apart: NAME:KEY")
-    return entries
-
-
-def _burst(entry: Entry) -> float:
-    """Return how many requests may come at once: as many as in a second."""
-    return max(1.0, math.floor(entry.rate)) if entry.rate is not None else 1.0
+    return keys

@@ -1,13 +1,11 @@
-"""Decoders of JSON bodies: /embed, those of other protocols, images', positions' and their safetensors."""
+"""Decoders of JSON bodies: /embed, those of other protocols, images' and positions'."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import orjson
 from pydantic import BaseModel
-from safetensors.numpy import save
 
 from service.http import openapi_data
 from service.http.routes import Head, Request
@@ -58,7 +56,7 @@ TEI: tuple[type[BaseModel], ...] = (
 SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: rerank.read(parse_json(data), 64),
     lambda data: scoring.read_pairs(data, 64),
-    scoring.read_classify,
+    partial(scoring.read_classify, decode=embeddings.decode_inputs),
 )
 SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
 
@@ -157,12 +155,6 @@ def _query(text: bytes, kind: type[BaseModel]) -> None:
     parsing.from_query(kind, Request(Head("GET", b"/?" + text, {})))
 
 
-def _safetensors_seeds() -> list[bytes]:
-    half, three = np.ones((2, 2), np.float16), np.zeros((3, 4, 4), np.float32)
-    files = (save({"q": half, "k": half}, {"rotary_dim": "2"}), save({"0": three, "1": three}))
-    return [bytes([len(PARAMETERS) - 4]) + each for each in files]
-
-
 def _images(data: bytes) -> None:
     fields = parsing.parse_json_fields(data, images.ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
@@ -199,5 +191,4 @@ TARGETS = {
         lambda: [bytes([kind]) + query for kind in range(len(PARAMETERS)) for query in QUERIES],
         words=(b"&length=", b"&theta=", b"&config=", b"inf", b"nan", b"%00", b"%ff", b"1e9", b"9" * 30, b"&factor="),
     ),
-    "parameters in safetensors": Target(partial(_parameters, read=parsing.parse_safetensors), _safetensors_seeds),
 }

@@ -21,13 +21,13 @@ from service.protocols.oip import rpc as oip_rpc
 from service.protocols.oip.data_plane import DataPlane
 from service.protocols.tei import rpc as tei_rpc
 from service.settings import Settings
-from tests.fuzz.cost_largest import MESSAGES, json_bodies
+from tests.fuzz.cost_largest import FOUND_MESSAGES, MESSAGES, found_bodies, json_bodies
 from tests.fuzz.cost_shapes import JSON_SHAPES, WORDS, Maker, filled, messages, places
 
 BODY_BYTES = Settings.model_fields["max_body_bytes"].default
 SIZES = {"16 MiB": BODY_BYTES - 4096, "512 KiB": 1 << 19}
 FEW = 3  # headers of each route, and bodies of other kinds; the next route gets others
-LARGEST = "largest: "
+LARGEST, FOUND = "largest: ", "found: "
 WORD_BYTES = 60_000  # of a request's line or of its headers, which are 64 KiB at most
 JSON = b"application/json"
 HEADERS = (
@@ -91,7 +91,7 @@ def cases(part: int = 1) -> list[Case]:
     """Return the cases of every route and method: each shape once a road, and each place once a shape.
 
     Args:
-        part: of each road one in so many, and those of LARGEST.
+        part: of each road one in so many, and those of LARGEST and FOUND.
     """
     chosen: list[Case] = []
     for turn, route in enumerate(roads().routes):
@@ -115,7 +115,7 @@ def ordinary() -> Iterator[Case]:
 def _part(road: Iterator[Case], turn: int, part: int) -> Iterator[Case]:
     listed = list(road)
     for number, case in enumerate(listed):
-        if (number + turn) % min(part, len(listed)) == 0 or case.name.startswith(LARGEST):
+        if (number + turn) % min(part, len(listed)) == 0 or case.name.startswith((LARGEST, FOUND)):
             yield case
 
 
@@ -212,6 +212,8 @@ def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
         yield Case(road, f"{where}: {shape}, {size}", post(path, _json(example, place, make, SIZES[size])))
     for name, largest in json_bodies(route.path).items():
         yield Case(road, f"{LARGEST}{name}", post(path, largest))
+    for name, body_of in found_bodies(route.path).items():
+        yield Case(road, f"{FOUND}{name}", post(path, body_of), copies=2)
     others = list(OTHER_BODIES.items())
     if not (body and body.other):
         others = [others[(FEW * turn + number) % len(others)] for number in range(FEW)]
@@ -221,33 +223,6 @@ def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
 
 def _json(example: Any, place: tuple[str | int, ...], make: Maker, size: int) -> Callable[[], bytes]:
     return lambda: filled(example, place, make(size - 4096))
-
-
-def _safetensors(header: Callable[[int], bytes]) -> Callable[[], bytes]:
-    def make() -> bytes:
-        text = header(SIZES["16 MiB"])
-        return len(text).to_bytes(8, "little") + text
-
-    return make
-
-
-def _tensor_names(size: int) -> bytes:
-    entry = b'"%07x":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
-    return b"{" + b",".join([entry % number for number in range(size // 64)]) + b"}"
-
-
-def _dimensions(size: int) -> bytes:
-    shape = b"2147483647," * (size // 11 - 10)
-    return b'{"q":{"dtype":"U8","shape":[' + shape + b'1],"data_offsets":[0,0]}}'
-
-
-def _form(size: int) -> bytes:
-    part = b'--x\r\ncontent-disposition: form-data; name="image"; filename="a"\r\n\r\na\r\n'
-    return part * (size // len(part)) + b"--x--\r\n"
-
-
-def _form_headers(size: int) -> bytes:
-    return b"--x\r\n" + b"a: b\r\n" * (size // 6) + b"\r\n\r\na\r\n--x--\r\n"
 
 
 def _infer(tensor: dict[str, Any], raw: bytes) -> bytes:
@@ -269,14 +244,6 @@ OTHER_BODIES: dict[str, tuple[bytes, tuple[bytes, ...], Callable[[], bytes]]] = 
         (b"content-encoding: gzip",),
         lambda: gzip.compress(b" ") * (FULL // len(gzip.compress(b" "))),
     ),
-    "safetensors: many names": (b"application/vnd.safetensors", (), _safetensors(_tensor_names)),
-    "safetensors: lists": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["empty lists"])),
-    "safetensors: members": (b"application/vnd.safetensors", (), _safetensors(JSON_SHAPES["many members"])),
-    "safetensors: many dimensions": (b"application/vnd.safetensors", (), _safetensors(_dimensions)),
-    "form: many parts": (b"multipart/form-data; boundary=x", (), lambda: _form(FULL)),
-    "form: many headers": (b"multipart/form-data; boundary=x", (), lambda: _form_headers(FULL)),
-    "form: one long line": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\na: " + b"b" * FULL),
-    "form: dashes": (b"multipart/form-data; boundary=x", (), lambda: b"--x\r\n\r\n" + b"\r\n--" * (FULL // 4)),
     "whole body as one input": (
         b"application/octet-stream",
         (b"inference-header-content-length: 0",),
@@ -307,6 +274,8 @@ def _method(path: str, method: Method) -> Iterator[Case]:
         yield Case(path, f"{name}, {size}", _message(make, SIZES[size]), streaming)
     for name, largest in MESSAGES.get(path, {}).items():
         yield Case(path, f"{LARGEST}{name}", largest, streaming)
+    for name, found in FOUND_MESSAGES.get(path, {}).items():
+        yield Case(path, f"{FOUND}{name}", found, streaming, copies=2)
     yield Case(path, "empty", bytes, streaming)
 
 

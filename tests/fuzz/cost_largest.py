@@ -193,9 +193,83 @@ MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
 """Messages of gRPC methods by path."""
 
 
+def _positions_of(scheme: str, **parameters: Any) -> Callable[[], bytes]:
+    def make() -> bytes:
+        request = pb.PositionsRequest(scheme=scheme)
+        request.parameters.update({name: value() if callable(value) else value for name, value in parameters.items()})
+        return request.SerializeToString()
+
+    return make
+
+
+def _embed_text(text: str, **fields: Any) -> bytes:
+    return pb.EmbedRequest(inputs=[pb.Input(text=text)], **fields).SerializeToString()
+
+
+MARKS, HANGUL, BLANKS = "!" * 16_000, "각!" * CHARACTERS, " " * 2 * CHARACTERS
+FACTORS = {"head_dim": 64, "length": 8, "rope_type": "longrope"}
+DIMENSIONS = [2**31 - 1] * 50_000
+FOUND: dict[str, dict[str, Callable[[], Any]]] = {
+    "/embed": {
+        "a pair of marks": lambda: {"inputs": [[MARKS, MARKS]]},
+        "Hangul": lambda: {"inputs": HANGUL, "truncate": True},
+        "chunks of Hangul": lambda: {"inputs": HANGUL, "chunking": {"size": 64}},
+        "blanks": lambda: {"inputs": BLANKS},
+    },
+    "/rerank": {
+        "marks": lambda: {"query": MARKS, "texts": [MARKS], "model": RANKER},
+        "a list as text": lambda: {"query": "[" + "1," * (CHARACTERS // 4) + "1]", "texts": ["a"], "model": RANKER},
+    },
+    "/pooling": {"a list as text": lambda: {"input": "1," * (CHARACTERS // 2), "task": "embed"}},
+    "/tokenize": {"thirty thousand words": lambda: {"inputs": WORD * 30_000}},
+    "/models/{name}/similar": {"Hangul": lambda: {"positive": [HANGUL]}},
+    "/positions/mask": {
+        "lists in a string": lambda: {
+            "query_length": 8,
+            "attention_mask": "[" + "[1]," * (4 * CHARACTERS - 9) + "[1]]",
+        },
+        "rows in a string": lambda: {"query_length": 8, "position_ids": "1;" * CHARACTERS},
+    },
+    "/positions/rope": {
+        "factors": lambda: FACTORS | {"long_factor": [1.5] * 2 * CHARACTERS, "short_factor": [1.5] * CHARACTERS},
+        "factors in a string": lambda: FACTORS | {"long_factor": "1.5," * 2 * CHARACTERS},
+    },
+    "/positions/rope/rotate": {
+        "dimensions": lambda: {"head_dim": 64, "q": {"dtype": "float32", "shape": DIMENSIONS, "data": ""}},
+    },
+    "/models/{name}/gradient": {"a config as lengths": lambda: {"input_ids": [1], "lengths": "[" * 16 * CHARACTERS}},
+}
+"""Bodies that once took all of a small container's memory or held up others for seconds, by path."""
+
+FOUND_MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
+    "/inlay.v1.Embedder/Embed": {"spans of Hangul": lambda: _embed_text(HANGUL, spans=[pb.InputSpans()])},
+    "/inlay.v1.Embedder/Positions": {
+        "mask": _positions_of("mask", query_length=8, attention_mask=lambda: [1] * CHARACTERS),
+        "factors": _positions_of("rope", **FACTORS, long_factor=lambda: [1.5] * (CHARACTERS // 3)),
+        "axial": _positions_of("axial", kind="pixtral", head_dim=64, positions=lambda: [1] * (CHARACTERS // 2)),
+    },
+    "/inlay.v1.Embedder/Similar": {
+        "dimensions": lambda: pb.SimilarRequest(vector=pb.Tensor(shape=DIMENSIONS)).SerializeToString()
+    },
+    "/tei.v1.Tokenize/Tokenize": {
+        "wide blanks": lambda: tei.EncodeRequest(inputs="\u3000" * CHARACTERS).SerializeToString()
+    },
+    "/tei.v1.Tokenize/Decode": {
+        "unknown ids": lambda: tei.DecodeRequest(ids=[2**31 - 1] * 2 * CHARACTERS).SerializeToString()
+    },
+    "/tei.v1.Embed/EmbedStream": {"Hangul": lambda: tei.EmbedRequest(inputs=HANGUL, truncate=True).SerializeToString()},
+}
+"""Messages that once did, by path."""
+
+
 def json_bodies(path: str) -> dict[str, Callable[[], bytes]]:
     """Return what makes the largest bodies of a route, by name."""
     return {name: _dumped(make) for name, make in BODIES.get(path, {}).items()}
+
+
+def found_bodies(path: str) -> dict[str, Callable[[], bytes]]:
+    """Return what makes the bodies of a route that once cost others too much, by name."""
+    return {name: _dumped(make) for name, make in FOUND.get(path, {}).items()}
 
 
 def _dumped(make: Callable[[], Any]) -> Callable[[], bytes]:

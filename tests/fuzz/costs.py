@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from tests.faults.processes import Running, running
-from tests.fuzz.cost_cases import Case, cases, ordinary
+from tests.fuzz.cost_cases import FOUND, Case, cases, ordinary
 from tests.fuzz.cost_drawn import drawn
 from tests.fuzz.cost_probes import CALLER, LIVENESS, MEMORY, Watch, memory
 from tests.fuzz.operations import write_store
@@ -153,7 +153,7 @@ class Session:
         worst = self._watch.worst(begun)
         liveness, caller = (max([worst[name] for name in names]) for names in (LIVENESS, CALLER))
         status = ENDED if self._server.process.poll() is not None else statuses[0]
-        processor, grown = self._processor() - before, int(worst[MEMORY]) - at_rest
+        processor, grown = max(0.0, self._processor() - before), int(worst[MEMORY]) - at_rest
         return Outcome(case, status, liveness, caller, processor, grown)
 
     def _calm(self) -> int:
@@ -298,6 +298,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first drawn case [1]")
     parser.add_argument("--count", type=int, default=0, help="drawn cases, in place of the listed ones")
     parser.add_argument("--seeds", type=int, nargs="*", default=[], help="drawn cases by number")
+    parser.add_argument("--found", action="store_true", help="requests that once cost too much, and --count drawn ones")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     options = parser.parse_args()
     results = run(groups(options), lambda words: print(words, flush=True))
@@ -313,9 +314,13 @@ def main() -> int:
 
 def groups(options: argparse.Namespace) -> Iterable[Group]:
     """Return the cases that the command line names."""
+    seeds = options.seeds or range(options.seed, options.seed + options.count)
+    if options.found:
+        chosen = [case for case in cases() if case.name.startswith(FOUND)]
+        return [*in_groups(chosen), ("drawn", map(drawn, seeds))]
     if options.minutes:
         return in_minutes(options.minutes, options.seed)
-    if seeds := options.seeds or range(options.seed, options.seed + options.count):
+    if seeds:
         return [("drawn", map(drawn, seeds))]
     every = cases(options.part)
     return in_groups([case for case in every if options.only in case.road and options.case in case.name])

@@ -1,4 +1,4 @@
-"""Readers of what stands around a body: negotiation, content codings, multipart forms, paths, deadlines."""
+"""Readers of what stands around a body: negotiation, content codings, paths, deadlines."""
 
 import gzip
 import zlib
@@ -12,7 +12,6 @@ from service.http import content_coding as codings
 from service.http import negotiation
 from service.http import timeouts as allowed
 from service.http.formats import FORMATS
-from service.http.multipart import parts_of
 from service.http.pipeline import shown_key
 from service.http.problem_details import render_problem
 from service.http.response import Response
@@ -23,12 +22,6 @@ from service.security.api_keys import Keys
 from tests.fuzz.judging import Target
 
 MOST_DECODED = 1 << 16
-BOUNDARY = b"multipart/form-data; boundary=x"
-FORM = (
-    b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\nContent-Type: image/png\r\n\r\n\x89PNG'
-    b"\r\n"
-    b'--x\r\nContent-Disposition: form-data; name="outputs"\r\n\r\na,b\r\n--x--\r\n'
-)
 ACCEPTS = (
     b"application/json",
     b"application/x-npy;q=0.5, application/*;q=0.1, */*;q=0",
@@ -125,29 +118,10 @@ def _coding_seeds() -> list[bytes]:
     return [*seeds, b"\1" + gzip.compress(bomb), b"\2" + zlib.compress(bomb), b"\1" + gzip.compress(plain) * 2]
 
 
-def _form(data: bytes) -> None:
-    """The content type up to the first line feed, then the body."""
-    kind, _, body = data.partition(b"\n")
-    parts_of(kind.decode("latin-1"), body)
-
-
 TARGETS = {
     "headers": Target(
         _header, lambda: list(ACCEPTS), words=(b";q=", b"*/*", b"*", b",", b"bytes=", b"identity", b"nan")
     ),
     "paths": Target(_path, lambda: [b"embed", b"models/a/versions/1/infer", b"models//x", b"models/{}", b"%00/../x"]),
     "content codings": Target(_coding, _coding_seeds),
-    "multipart form": Target(
-        _form,
-        lambda: [BOUNDARY + b"\n" + FORM, BOUNDARY + b"\npreamble\r\n" + FORM],
-        words=(
-            b"\r\n--x",
-            b"--x--",
-            b"Content-Disposition: form-data; ",
-            b'name="',
-            b"filename*=",
-            b'\\"',
-            b"\r\n\r\n",
-        ),
-    ),
 }

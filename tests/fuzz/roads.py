@@ -49,8 +49,7 @@ HEADERS: tuple[tuple[tuple[bytes, bytes], ...], ...] = (
     (JSON, (b"accept", b"application/octet-stream")),
     (JSON, (b"accept", b"application/vnd.safetensors"), (b"accept-encoding", b"gzip;q=1, identity;q=0")),
     (JSON, (b"content-encoding", b"gzip")),
-    ((b"content-type", b"application/vnd.safetensors"), (b"accept", b"application/x-npy")),
-    ((b"content-type", b"multipart/form-data; boundary=x"),),
+    (JSON, (b"accept", b"application/x-npy")),
     ((b"content-type", b"application/octet-stream"), (b"inference-header-content-length", b"0")),
     ((b"content-type", b"application/octet-stream"), (b"inference-header-content-length", b"100")),
 )

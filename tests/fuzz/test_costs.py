@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fuzz.cost_cases import BODY_BYTES, Case, cases, roads
+from tests.fuzz.cost_drawn import drawn
 
 CASES = cases()
 HEAD_BYTES = 64 << 10
@@ -25,7 +26,23 @@ def test_part_of_the_cases_has_every_road() -> None:
     assert {case.road for case in cases(8)} == {case.road for case in CASES}
 
 
-@pytest.mark.parametrize("case", CASES[::97], ids=lambda case: f"{case.road} {case.name}")
+def test_seed_draws_the_same_case_again() -> None:
+    first, second = drawn(7), drawn(7)
+    assert (first.road, first.name, first.make()) == (second.road, second.name, second.make())
+
+
+def test_drawn_cases_reach_many_roads_in_every_encoding() -> None:
+    drawn_cases = [drawn(seed) for seed in range(250)]
+    names = " ".join([case.name for case in drawn_cases])
+    assert {case.copies for case in drawn_cases} == {1, 2}
+    assert len({case.road for case in drawn_cases}) > 80
+    for encoding in ("text of Hangul", "list of ones", "JSON list of", "config with long_factor", "items"):
+        assert encoding in names
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES[::97], *map(drawn, range(0, 90, 9))], ids=lambda case: f"{case.road} {case.name}"
+)
 def test_case_is_within_the_limits_of_its_road(case: Case) -> None:
     data = case.make()
     if case.streaming:

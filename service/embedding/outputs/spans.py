@@ -13,8 +13,8 @@ from service.embedding.outputs.dense import SentenceVector
 from service.embedding.outputs.kind import HIDDEN, Job, Planning
 from service.embedding.pooling import SPAN_POOLINGS, pool
 from service.embedding.requests import Chunking, Chunks, EmbedRequest, Ids, Int64s, OwnTokens, Spans, Text
-from service.embedding.tokenize.offsets import own_ids
 from service.embedding.tokenize.packing import Rows
+from service.embedding.tokenize.text_tokens import own_ids
 from service.errors import BadInput, ConflictingFields, MissingField, OutOfRange, TooLarge, WrongShape
 from service.settings import Settings
 

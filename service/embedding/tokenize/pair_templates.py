@@ -6,6 +6,7 @@ Source: sentence-transformers 6.2, base.modules.Transformer: a text that is too 
 from collections.abc import Sequence
 
 from models.recipes.heads import PairTemplate
+from service.embedding.limits import too_many_characters
 from service.embedding.requests import Text
 from service.embedding.tokenize.tokenizer import Tokenizer
 
@@ -13,7 +14,7 @@ _FILLERS = ("0", "1 2 3 4")  # that tokenize differently: tokens that both texts
 
 
 def texts_of(
-    template: PairTemplate, tokenizer: Tokenizer | None, pairs: Sequence[Text], instruction: str | None
+    template: PairTemplate, tokenizer: Tokenizer | None, pairs: Sequence[Text], instruction: str | None, most: int
 ) -> list[Text]:
     """Return the texts that a causal reranker reads of pairs of a query and a document.
 
@@ -22,9 +23,17 @@ def texts_of(
         tokenizer: tokenizer of the model; None: it has none, which the pipeline refuses.
         pairs: pairs of the request.
         instruction: None: the template's own.
+        most: characters of all texts together.
+
+    Raises:
+        TooManyCharacters: there are more; a query of 2 Mi before each of 1024 documents would be 2 GB.
     """
     ending = tokenizer.ending(*(_filled(template, filler) for filler in _FILLERS)) if tokenizer else ()
     before = _before_query(template, instruction)
+    size = len(pairs) * len(f"{before}{template.before_document}{template.ending}")
+    size += sum([len(query) + len(document or "") for query, document, _ in pairs])
+    if size > most:
+        raise too_many_characters(size, most)
     return [
         Text(f"{before}{query}{template.before_document}{document}{template.ending}", None, ending)
         for query, document, _ in pairs

@@ -7,14 +7,22 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 
 import numpy as np
 
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
-from service.embedding.tokenize.offsets import own_tokens
-from service.embedding.tokenize.parts import LongText, Part, compared, longest_first, read, whole_characters
+from service.embedding.tokenize.text_tokens import (
+    LongText,
+    TextTokens,
+    compared,
+    frame_of,
+    longest_first,
+    own_tokens,
+    read_tokens,
+    whole_characters,
+)
 from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
 from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
@@ -44,34 +52,6 @@ class Token:
     special: bool
     start: int | None = None
     stop: int | None = None
-
-
-class Frame(NamedTuple):
-    """The special tokens around one text or two.
-
-    Args:
-        ids: those before the first text, behind it, and behind the second if there is one, int64 [n] each.
-        types: segment ids of the same.
-        text_types: the segment id of each text's tokens.
-    """
-
-    ids: list[Int64s]
-    types: list[Int64s]
-    text_types: list[int]
-
-    @property
-    def tokens(self) -> int:
-        """The number of special tokens."""
-        return sum(map(len, self.ids))
-
-    def around(self, parts: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
-        """Return the ids and segment ids of texts with the special tokens around them."""
-        types = [np.full(len(part), type_) for part, type_ in zip(parts, self.text_types, strict=True)]
-        ids, types = (
-            [each for pair in zip(gaps, [*texts, gaps[-1][:0]], strict=True) for each in pair]
-            for gaps, texts in ((self.ids, parts), (self.types, types))
-        )
-        return np.concatenate(ids), np.concatenate(types)
 
 
 class Tokenizer:
@@ -110,7 +90,7 @@ class Tokenizer:
         self._segments = segments
         self._filling = filling
         self._longest_word: int = getattr(self._tokenizer.model, "max_input_chars_per_word", 0)
-        self.frame = lru_cache(maxsize=4)(partial(_frame, self._tokenizer))  # no self: no cycle
+        self.frame = lru_cache(maxsize=4)(partial(frame_of, self._tokenizer))  # no self: no cycle
         self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
@@ -174,7 +154,7 @@ class Tokenizer:
         room = None if most is None else max(0, most - frame.tokens)
         encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
         wanted = None if left and locate else room  # how many tokens are before the last is told
-        parts = [read(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
+        parts = [read_tokens(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
         shortened = self._is_over(index, text, cut, parts, frame.tokens)
         keeps = [len(part.ids) for part in parts]
         if room is not None and shortened:
@@ -194,7 +174,7 @@ class Tokenizer:
         located = None if prompt is None else own_tokens(parts[0], kept[0], len(frame.ids[0]), len(prompt) - removed)
         return Ids(self._filled(ids), None, types if self._segments else None, cut=shortened), located
 
-    def _is_over(self, index: int, text: Text, cut: Cut, parts: Sequence[Part], special: int) -> bool:
+    def _is_over(self, index: int, text: Text, cut: Cut, parts: Sequence[TextTokens], special: int) -> bool:
         """Return whether a text has more tokens than are read.
 
         Raises:
@@ -239,9 +219,14 @@ class Tokenizer:
         )
 
     def tokens(
-        self, texts: Sequence[str], special_tokens: bool, most: int, limit: int | None = None
-    ) -> list[list[Token]]:
-        """Return every token of each text; nothing is cut.
+        self,
+        texts: Sequence[str],
+        special_tokens: bool,
+        most: int,
+        write: Callable[[list[list[Token]]], Result],
+        limit: int | None = None,
+    ) -> Result:
+        """Return what `write` makes of every token of each text; nothing is cut.
 
         Raises:
             LongText: the texts have more than a quarter of `limit` characters: each token is an object.
@@ -252,12 +237,12 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
-        return [_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
+        return write([_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)])
 
-    def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[Part]:
+    def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[TextTokens]:
         """Return the first `most` tokens of each text with their places in it, without special tokens."""
         encode = self._tokenizer.encode_batch
-        return [read(encode, text, most, False, True, self._longest_word, limit) for text in texts]
+        return [read_tokens(encode, text, most, False, True, self._longest_word, limit) for text in texts]
 
     @property
     def added_to_pairs(self) -> int:
@@ -398,24 +383,6 @@ def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
     ids = [tokenizer.encode(text, add_special_tokens=False).ids[::-1] for text in (one, other)]
     same = takewhile(lambda pair: pair[0] == pair[1], zip(*ids, strict=False))
     return tuple(each for each, _ in same)[::-1]
-
-
-def _frame(tokenizer: Any, pair: bool, special_tokens: bool) -> Frame:
-    """Return the special tokens around one text, or a pair."""
-
-    def has_tokens(text: str) -> bool:
-        return bool(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    sample = "a" if has_tokens("a") else next(filter(has_tokens, tokenizer.get_vocab()))
-    texts = [(sample, sample) if pair else sample]
-    (encoding,) = tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)  # as `encode` has them
-    sequences = np.array([-1 if number is None else number for number in encoding.sequence_ids])
-    ids, types = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
-    places = [np.flatnonzero(sequences == number) for number in range(1 + pair)]
-    text_types = [int(types[place[0]]) for place in places]
-    edges = [0, *chain.from_iterable((place[0], place[-1] + 1) for place in places), len(ids)]
-    gaps = [slice(*edges[at : at + 2]) for at in range(0, len(edges), 2)]
-    return Frame([ids[gap] for gap in gaps], [types[gap] for gap in gaps], text_types)
 
 
 def _longest(word: int, max_characters: int | None, most: int | None, limit: int | None) -> float:

@@ -6,7 +6,7 @@ Source: cohere-python 7.3.1 (v1, v2); vLLM 0.33, entrypoints/pooling/scoring; Ji
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from time import time
 from typing import Annotated, Any, NamedTuple
@@ -88,7 +88,11 @@ class Ranking(NamedTuple):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's rerank routes."""
-    handler, body = RerankHandler(context), RequestBody(model=CohereRerankBody, examples=DATA.examples["rerank"])
+    answer, body = answer_of(context), RequestBody(model=CohereRerankBody, examples=DATA.examples["rerank"])
+
+    async def handler(request: Request) -> Response:
+        return await answer(request, await read_json(request, parse_json))
+
     rows = [
         Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
         for path, name, about in (
@@ -99,35 +103,28 @@ def routes(context: ServiceContext) -> RouteGroup:
     return RouteGroup(rows, render_rerank_error, PREFIXES, (CohereError, JSON))
 
 
-class RerankHandler:
-    """Ranks documents by a query.
+def answer_of(
+    context: ServiceContext, *, with_documents: bool = False
+) -> Callable[[Request, Any], Awaitable[Response]]:
+    """Return the function that answers a request whose body is a JSON value.
 
     Args:
         with_documents: results hold their documents where `return_documents` is not sent.
     """
+    scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
 
-    def __init__(self, context: ServiceContext, *, with_documents: bool = False) -> None:
-        self._registry, self._max_inputs = context.registry, context.settings.max_inputs
-        self._scorer = Scorer(context.embedder, context.budget, context.settings)
-        self._with_documents = with_documents
-
-    async def __call__(self, request: Request) -> Response:
-        """Return the answer to a request."""
-        return await self.answer(request, await read_json(request, parse_json))
-
-    async def answer(self, request: Request, data: Any) -> Response:
-        """Return the answer to a request whose body is this JSON value."""
+    async def answer(request: Request, data: Any) -> Response:
         request.render_error = render_rerank_error
         size = len(request.body)
-        ranking = await inline_or_in_thread(size, read, data, self._max_inputs)
-        body = ranking.body
-        model = self._registry.get(body.named)
-        pairs = [(body.query, text) for text in ranking.texts]
+        ranking = await inline_or_in_thread(size, read, data, max_inputs)
+        body, pairs = ranking.body, [(ranking.body.query, text) for text in ranking.texts]
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
-        ranks = await self._scorer.score(model, pairs, request.context, reading)
-        shown = self._with_documents if body.return_documents is None else body.return_documents
+        ranks = await scorer.score(context.registry.get(body.named), pairs, request.context, reading)
+        shown = with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
         return await inline_or_in_thread(size if shown else 0, json_response, document, 200, body.ignored(data))
+
+    return answer
 
 
 def read(data: Any, max_inputs: int) -> Ranking:

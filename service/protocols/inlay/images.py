@@ -1,7 +1,7 @@
 """POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
-An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), as multipart/form-data, or as the bytes
-of one file. An address is never fetched.
+An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), or as the bytes of one file. An address
+is never fetched.
 """
 
 import re
@@ -18,14 +18,12 @@ from service.embedding.requests import EmbedOptions, EmbedResult
 from service.errors import (
     BadInput,
     ConflictingFields,
-    EmptyRequest,
     FieldPath,
     MissingField,
     UnsupportedMedia,
     WrongType,
 )
 from service.http.formats import count_values, encoder
-from service.http.multipart import MULTIPART, parts_of
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import tensor
@@ -85,11 +83,11 @@ def routes(context: ServiceContext) -> list[Route]:
             summary="Embed images or pixel tensors",
             tag=EMBED,
             need=needs.IMAGES,
-            description="Images as data URLs, base64, files of a form or one file; never fetched from an address.",
+            description="Images as data URLs, base64 or one file; never fetched from an address.",
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
-                other={MULTIPART: DATA.parts["images form"]} | dict.fromkeys(PICTURES, binary()),
+                other=dict.fromkeys(PICTURES, binary()),
             ),
             answers=VECTOR_ANSWERS,
         )
@@ -107,8 +105,8 @@ async def _answer(context: ServiceContext, request: Request) -> Response:
 
 
 def _check_type(media_type: str) -> None:
-    if not (JSON_TYPES.fullmatch(media_type) or media_type in (*PICTURES, MULTIPART)):
-        known = ", ".join(("application/json", MULTIPART, *PICTURES))
+    if not (JSON_TYPES.fullmatch(media_type) or media_type in PICTURES):
+        known = ", ".join(("application/json", *PICTURES))
         raise UnsupportedMedia(f"content-type is {quoted(media_type)}", allowed=f"this path reads {known}")
 
 
@@ -116,15 +114,13 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
     media_type, body = request.media_type, request.body
     if media_type in PICTURES:
         return [Picture(body)], _options(query_values(request))
-    if media_type == MULTIPART:
-        return _read_form(request.header(b"content-type"), body)
     fields = parse_json_fields(body, ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     return [image for index, value in enumerate(inputs) for image in read_input(value, index)], fields
 
 
 def _options(texts: dict[str, str]) -> ImagesBody:
-    """Return the options in a query string or a form, where commas separate list items."""
+    """Return the options in a query string, where commas separate list items."""
     lists = {"outputs": texts["outputs"].split(",")} if "outputs" in texts else {}
     return validated(ImagesBody, {"inputs": None} | texts | lists, strict=False)
 
@@ -166,25 +162,6 @@ def read_grid(value: Any, path: FieldPath) -> tuple[int, int] | None:
     if not isinstance(value, list) or len(value) != 2 or not all(type(side) is int and side > 0 for side in value):
         raise WrongType(f"is {quoted(value)}", field=path, allowed="send [rows, columns] of the patches")
     return value[0], value[1]
-
-
-# ---- forms
-
-
-def _read_form(content_type: str, body: bytes) -> tuple[ImageInputs, ImagesBody]:
-    """Return the parts with a filename or called image, images or inputs as pictures; the others are options."""
-    pictures: ImageInputs = []
-    options: dict[str, str] = {}
-    for part in parts_of(content_type, body):
-        if part.file or part.name in ("image", "images", "inputs"):
-            pictures.append(Picture(part.data))
-        elif part.name in options:
-            raise ConflictingFields("came twice", field=(quoted(part.name),), remedy="send it once", verbatim=True)
-        else:
-            options[part.name] = part.data.decode("utf-8", "replace")
-    if not pictures:
-        raise EmptyRequest("the form holds no file", remedy="send each image as a part called image")
-    return pictures, _options(options)
 
 
 def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Values]:

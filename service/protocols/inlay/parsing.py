@@ -1,4 +1,4 @@
-"""Parses query strings, JSON bodies and safetensors bodies into typed parameters."""
+"""Parses query strings and JSON bodies into typed parameters."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from pydantic_core import from_json
 from service.errors import BadRequest, ConflictingFields, InvalidJson
 from service.http.formats import check_json
 from service.http.routes import Request
-from service.http.tensors import SAFETENSORS, from_safetensors
 from service.http.validation_errors import quoted, validated
 from service.http.worker_threads import INLINE_BYTES, in_thread, read_whole
 
@@ -65,21 +64,9 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
 
 
 async def from_body(model: type[Model], request: Request) -> Model:
-    """Return a JSON or safetensors body as a model; safetensors has tensors by name, and other fields as metadata.
-
-    Raises:
-        Malformed, BadRequest, UnsupportedMedia: the body is invalid.
-    """
-    parse: Callable[[bytes, type[Model]], Model] = parse_safetensors
-    if request.media_type != SAFETENSORS:
-        check_json(request.headers.get(b"content-type"))
-        parse = parse_json_fields
-    return await read_whole(request.body, parse, model)
-
-
-def parse_safetensors(body: bytes, model: type[Model]) -> Model:
-    """Return a safetensors body as a model; raise Malformed or BadRequest if it is invalid."""
-    return validated(model, from_safetensors(body))
+    """Return a JSON body as a model; raise Malformed, BadRequest or UnsupportedMedia if it is invalid."""
+    check_json(request.headers.get(b"content-type"))
+    return await read_whole(request.body, parse_json_fields, model)
 
 
 def parse_json_fields(body: bytes, model: type[Model]) -> Model:

@@ -24,7 +24,6 @@ from service.errors import (
     EmptyRequest,
     FieldPath,
     OutOfRange,
-    UnknownValue,
     WrongModelKind,
     WrongType,
 )
@@ -125,24 +124,26 @@ def _for_model(decoded: Decoded, model: Model) -> EmbedRequest:
     Raises:
         WrongModelKind, BadRequest: the model cannot serve it.
     """
-    card, request, rows = model.card, decoded.request, decoded.rows
-    options = request.options
+    card, request, options = model.card, decoded.request, decoded.request.options
     _check_ids(request, card.name, card.vocab_size)
-    _check_options(decoded, model)
-    output = options.outputs[0] if options.outputs else card.default_output
-    if output == POOLED and rows != TOKEN_EMBED:
-        return request
-    if needs.is_sparse(output) and rows != TOKEN_EMBED:
-        raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
-    if needs.reads_images(model) or options.outputs:
-        return request  # the core names the route for images
-    if rows == TOKEN_EMBED:
+    if options.max_tokens and card.max_tokens and options.max_tokens > card.max_tokens:
+        raise OutOfRange(
+            f"is {options.max_tokens}",
+            field=("truncate_prompt_tokens",),
+            allowed=f"{card.name} reads {card.max_tokens}",
+            remedy=f"send -1, or 1 to {card.max_tokens}",
+        )
+    output = card.default_output
+    if decoded.rows == TOKEN_EMBED and not needs.reads_images(model):
         if HIDDEN not in card.outputs:
-            remedy = "leave out task, or send output, one of its outputs"
-            raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy=remedy)
+            raise WrongModelKind(f"{card.name} has no {HIDDEN}", remedy="leave out task")
         normalize = False if options.normalize is False else None
         return request._replace(options=options._replace(outputs=(HIDDEN,), normalize=normalize))
-    if not isinstance(decoded.fields, PoolingBody) or rows == "embed":
+    if output == POOLED or needs.reads_images(model):
+        return request  # the core names the route for images
+    if needs.is_sparse(output):
+        raise WrongModelKind(f"{card.name} gives sparse vectors", remedy="POST to /embed_sparse or /embed")
+    if not isinstance(decoded.fields, PoolingBody) or decoded.rows == "embed":
         raise WrongModelKind(
             f"{card.name} gives one vector per token ({output}) and none per text",
             remedy="POST to /pooling or /embed, or export it with --pooling",
@@ -152,39 +153,19 @@ def _for_model(decoded: Decoded, model: Model) -> EmbedRequest:
 
 def _of_images(decoded: Decoded, model: Model) -> ImagesRequest:
     """Return the request for images, with the output that the path returns; raises as `_for_model`."""
-    card, request, rows = model.card, decoded.request, decoded.rows
-    options = request.options
+    card, options, tokens = model.card, decoded.request.options, decoded.rows == TOKEN_EMBED
     reads_images(card)
-    _check_options(decoded, model)
-    outputs = options.outputs or ((HIDDEN,) if rows == TOKEN_EMBED else (card.default_output,))
-    if outputs[0] not in card.outputs:
-        raise WrongModelKind(f"{card.name} has no {outputs[0]}", remedy="leave out task")
-    if (not isinstance(decoded.fields, PoolingBody) or rows == "embed") and outputs[0] != IMAGE_VECTOR:
+    output = HIDDEN if tokens else card.default_output
+    if output not in card.outputs:
+        raise WrongModelKind(f"{card.name} has no {output}", remedy="leave out task")
+    if (not isinstance(decoded.fields, PoolingBody) or decoded.rows == "embed") and output != IMAGE_VECTOR:
         raise WrongModelKind(
-            f"{card.name} gives a vector a patch, {outputs[0]}, and no vector of an image",
+            f"{card.name} gives a vector a patch, {output}, and no vector of an image",
             remedy=f"POST to /pooling or /models/{card.name}/images",
         )
-    normalize = None if rows == TOKEN_EMBED else options.normalize
-    wanted = EmbedOptions(outputs, normalize=normalize, dimensions=options.dimensions)
-    return ImagesRequest(decoded.pictures, request.model, wanted)
-
-
-def _check_options(decoded: Decoded, model: Model) -> None:
-    """Raise BadRequest for options that the model does not have, or that contradict each other."""
-    card, options = model.card, decoded.request.options
-    if options.max_tokens and card.max_tokens and options.max_tokens > card.max_tokens:
-        raise OutOfRange(
-            f"is {options.max_tokens}",
-            field=("truncate_prompt_tokens",),
-            allowed=f"{card.name} reads {card.max_tokens}",
-            remedy=f"send -1, or 1 to {card.max_tokens}",
-        )
-    if options.outputs and decoded.rows:
-        received = "is sent, and so is output, which also says which rows to return"
-        raise ConflictingFields(received, field=("task",), remedy="send one of them")
-    if options.outputs and options.outputs[0] not in card.outputs:
-        allowed = f"{card.name} has {', '.join(card.outputs)}"
-        raise UnknownValue(f"is {options.outputs[0][:40]!r}", field=("outputs",), allowed=allowed)
+    normalize = None if tokens else options.normalize
+    wanted = EmbedOptions((output,), normalize=normalize, dimensions=options.dimensions)
+    return ImagesRequest(decoded.pictures, decoded.request.model, wanted)
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:

@@ -13,7 +13,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup, binary
 from service.protocols.inlay import needs
 from service.protocols.inlay.openapi_parts import EMBED, MODELS, RERANK
-from service.protocols.openai.embeddings import handler_of
+from service.protocols.openai.embeddings import decode_inputs, handler_of
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.openai.scoring import ClassifyBody, ScoreBody, classify_handler, score_handler
@@ -70,7 +70,9 @@ def _score_routes(context: ServiceContext) -> list[Route]:
     texts = RequestBody(model=ClassifyBody, examples=DATA.examples["classify"])
     score = partial(post, handler=score_handler(context), summary="Score pairs of texts as vLLM does", body=pairs)
     score = partial(score, schema="ScoreList", description=ABOUT_SCORES)
-    classify = partial(post, handler=classify_handler(context), summary="Classify texts as vLLM or infinity does")
+    classify = partial(
+        post, handler=classify_handler(context, decode_inputs), summary="Classify texts as vLLM or infinity does"
+    )
     classify = partial(classify, body=texts, schema="ClassifyList", description=ABOUT_LABELS)
     return [
         score("/score", name="score"),

@@ -105,9 +105,6 @@ class PoolingBody(EmbeddingsBody):
     task: Literal["embed", "token_embed"] | None = Field(
         None, description="embed: a vector an input; token_embed: last_hidden_state, a vector a token, of unit length"
     )
-    output: str | None = Field(
-        None, description="the name of one of the model's outputs, as it is; left out: as task says"
-    )
 
 
 def options_of(fields: EmbeddingsBody) -> EmbedOptions:
@@ -118,11 +115,10 @@ def options_of(fields: EmbeddingsBody) -> EmbedOptions:
         _check_image_fields(fields)
     precision, cut = _precision(fields), _cut(fields)
     _check_same(fields, "dimensions", "output_dimension")
-    if fields.late_chunking and pooling:
-        _check_late_chunking(pooling)
+    if fields.late_chunking and pooling and pooling.task == "token_embed":
+        raise ConflictingFields("is sent, and so is late_chunking", field=("task",), remedy="send one of them")
     scaled = (fields.normalize, fields.use_activation, fields.normalized)
     return cut._replace(
-        outputs=(pooling.output,) if pooling and pooling.output else (),
         truncate=bool(cut.truncate) if fields.late_chunking else cut.truncate,
         normalize=next((each for each in scaled if each is not None), None),
         dimensions=fields.dimensions or fields.output_dimension or None,
@@ -173,13 +169,6 @@ def _check_same(fields: EmbeddingsBody, one: str, other: str) -> None:
     values = [value for value in (getattr(fields, one), getattr(fields, other)) if value]
     if len(set(values)) > 1:
         raise ConflictingFields(f"is {values[1]}, and {one} {values[0]}", field=(other,), remedy="send one")
-
-
-def _check_late_chunking(fields: PoolingBody) -> None:
-    """Raise ConflictingFields for a field that late chunking does not support."""
-    for name in ("task", "output"):
-        if getattr(fields, name) not in (None, "embed"):
-            raise ConflictingFields("is sent, and so is late_chunking", field=(name,), remedy="send one of them")
 
 
 def _check_image_fields(fields: EmbeddingsBody) -> None:

@@ -23,7 +23,6 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody
-from service.protocols.openai.embeddings import decode_inputs
 from service.protocols.openai.schemas import INPUT
 
 SIDES = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
@@ -69,11 +68,11 @@ def score_handler(context: ServiceContext) -> Handler:
     return handler
 
 
-def classify_handler(context: ServiceContext) -> Handler:
-    """Return the handler of /classify."""
+def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input]]) -> Handler:
+    """Return the handler of /classify; `decode` returns the inputs of other forms than texts."""
 
     async def handler(request: Request) -> Response:
-        data, body, inputs = await read_json(request, read_classify)
+        data, body, inputs = await read_json(request, read_classify, decode)
         infinity, model = body.raw_scores is not None, context.registry.get(body.named)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)
@@ -86,7 +85,9 @@ def classify_handler(context: ServiceContext) -> Handler:
     return handler
 
 
-def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
+def read_classify(
+    body: bytes, decode: Callable[[Any], list[Input]]
+) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
     """Return a body of /classify and its inputs; texts may be empty, unlike for embeddings."""
     data = parse_json(body)
     if type(data) is dict and "messages" in data and "input" not in data:
@@ -95,7 +96,7 @@ def read_classify(body: bytes) -> tuple[dict[str, Any], ClassifyBody, list[Input
     texts = [fields.input] if type(fields.input) is str else fields.input
     if type(texts) is list and all([type(text) is str for text in texts]):
         return data, fields, [Text(text) for text in texts]
-    return data, fields, decode_inputs(fields.input)
+    return data, fields, decode(fields.input)
 
 
 def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody, list[tuple[str, str]]]:

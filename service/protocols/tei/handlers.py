@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import numpy as np
+import orjson
 
 from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
@@ -25,7 +26,7 @@ from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Token
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
 from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
-from service.http.response import Response, bytes_response
+from service.http.response import JSON_HEADERS, Response, bytes_response
 from service.http.routes import Request
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
@@ -88,8 +89,7 @@ class Operations:
         check_characters([Text(text) for text in texts], self.settings)
         prompt, most = prompt_of(model.card, prompt_name), self.settings.max_request_tokens
         texts, budget = [prompt + text for text in texts], self.context.budget
-        how = special_tokens, most, written
-        return await beside(sum(map(len, texts)), budget, _written, tokenizer, texts, *how)
+        return await beside(sum(map(len, texts)), budget, tokenizer.tokens, texts, special_tokens, most, written)
 
     async def texts(self, model: Model, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
         """Return the text of each sequence of ids."""
@@ -248,7 +248,8 @@ class Handlers(Operations):
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]
-        return array_response(best, 0)._replace(lines=timing_lines(ranks.result, self.registry, request.arrived))
+        lines = timing_lines(ranks.result, self.registry, request.arrived)
+        return Response((orjson.dumps(best),), JSON_HEADERS, lines=lines)
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
@@ -301,17 +302,6 @@ def _normalized(result: EmbedResult) -> EmbedResult:
 
 
 # ---- what a model gives
-
-
-def _written(
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    special_tokens: bool,
-    most: int,
-    written: Callable[[list[list[Token]]], Written],
-    limit: int | None,
-) -> Written:
-    return written(tokenizer.tokens(texts, special_tokens, most, limit))
 
 
 def tokenizer_of(model: Model) -> Tokenizer:

@@ -5,7 +5,6 @@ Clients name no model, so every call is served by the default model. Fields that
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -56,82 +55,71 @@ class Timed(NamedTuple):
 
 def services(context: ServiceContext) -> tuple[Service, ...]:
     """Return the services of tei.v1; health checks report NOT_SERVING for those that no loaded model supports."""
-    registry = context.registry
-
-    def serves(*kinds: str) -> Callable[[], bool]:
-        def serving() -> bool:
-            default = registry.default
-            if default is None or not kinds:
-                return default is not None
-            return not needs.reads_images(default) and needs.kind_of(default) in kinds
-
-        return serving
-
+    registry, handlers = context.registry, Handlers(context)
     kinds = {"Embed": ("embedding",), "Predict": ("classifier", "reranker"), "Rerank": ("reranker",)}
+
+    def serves(name: str) -> bool:
+        default = registry.default
+        if default is None or name not in kinds:
+            return default is not None
+        return not needs.reads_images(default) and needs.kind_of(default) in kinds[name]
+
     return tuple(
         Service(
-            name=f"tei.v1.{name}",
-            methods=methods,
-            serving=serves(*kinds.get(name, ())),
+            name=contract.full_name,
+            methods=[_method(handlers, rpc) for rpc in contract.methods],
+            serving=partial(serves, contract.name),
             metric_prefix="tei.",
             status_of=grpc_status,
             message_of=grpc_message,
         )
-        for name, methods in _methods(Handlers(context)).items()
+        for contract in pb.DESCRIPTOR.services_by_name.values()
     )
 
 
-def _methods(handlers: "Handlers") -> dict[str, list[Method]]:
-    """Return the methods of each service."""
-    timed = partial(_timed, handlers)
-    decode = Method(name="Decode", request=pb.DecodeRequest, handler=handlers.decode, admitted=True)
-    rerank = timed("Rerank", pb.RerankRequest, handlers.rerank)
-    stream = timed("RerankStream", pb.RerankStreamRequest, handlers.rerank_stream)
-    return {
-        "Info": [Method(name="Info", request=pb.InfoRequest, handler=handlers.info)],
-        "Embed": _with_streams(
-            timed("Embed", pb.EmbedRequest, handlers.embed),
-            timed("EmbedAll", pb.EmbedAllRequest, handlers.embed_all),
-            timed("EmbedSparse", pb.EmbedSparseRequest, handlers.embed_sparse),
-        ),
-        "Predict": _with_streams(
-            timed("Predict", pb.PredictRequest, handlers.predict),
-            timed("PredictPair", pb.PredictPairRequest, handlers.predict),
-        ),
-        "Rerank": [rerank, replace(stream, kind="client_stream", admitted=False, initial_metadata=None)],
-        "Tokenize": _with_streams(
-            replace(decode, name="Tokenize", request=pb.EncodeRequest, handler=handlers.tokenize, serialize=bytes),
-            decode,
-        ),
-    }
+def _method(handlers: "Handlers", rpc: Any) -> Method:
+    """Return a method of the contract; one named EmbedStream answers a stream of the requests of Embed."""
+    handler = handlers.of_methods.get(rpc.name) or handlers.of_methods[rpc.name.removesuffix("Stream")]
+    is_unary, is_timed = not rpc.client_streaming, "metadata" in rpc.output_type.fields_by_name
+    made: Callable[[Any], bytes] = bytes if rpc.output_type.name == "EncodeResponse" else serialize
 
-
-def _timed(handlers: "Handlers", name: str, request: Any, handler: Callable[[Any, RequestContext], Any]) -> Method:
     async def timed(request: Any, call: RequestContext) -> Timed:
         started = perf_counter()
         answer: Timed = await handler(request, call)
         return answer._replace(seconds=perf_counter() - started)
 
     return Method(
-        name=name,
-        request=request,
-        handler=timed,
-        serialize=timed_response,
-        admitted=True,
-        initial_metadata=handlers.initial_metadata,
+        name=rpc.name,
+        request=getattr(pb, rpc.input_type.name),
+        handler=timed if is_timed else handler,
+        serialize=timed_response if is_timed else made,
+        kind="unary" if is_unary else "bidirectional" if rpc.server_streaming else "client_stream",
+        admitted=rpc.name not in ("Info", "RerankStream"),
+        initial_metadata=handlers.initial_metadata if is_timed and is_unary else None,
     )
 
 
-def _with_streams(*methods: Method) -> list[Method]:
-    """Return unary methods, each with its method that answers a stream of requests."""
-    streams = [
-        replace(method, name=f"{method.name}Stream", kind="bidirectional", initial_metadata=None) for method in methods
-    ]
-    return [*methods, *streams]
-
-
 class Handlers(Operations):
-    """Handlers of tei.v1; each serves the default model."""
+    """Handlers of tei.v1; each serves the default model.
+
+    Attributes:
+        of_methods: the handlers by the names of their methods.
+    """
+
+    def __init__(self, context: ServiceContext) -> None:
+        super().__init__(context)
+        self.of_methods: dict[str, Callable[[Any, RequestContext], Any]] = {
+            "Info": self.info,
+            "Embed": self.embed,
+            "EmbedAll": self.embed_all,
+            "EmbedSparse": self.embed_sparse,
+            "Predict": self.predict,
+            "PredictPair": self.predict,
+            "Rerank": self.rerank,
+            "RerankStream": self.rerank_stream,
+            "Tokenize": self.tokenize,
+            "Decode": self.decode,
+        }
 
     def _model(self) -> Model:
         registry = self.registry

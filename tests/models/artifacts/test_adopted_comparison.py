@@ -105,6 +105,7 @@ async def test_safetensors_of_whole_encoder_are_compared_with(tmp_path: Path) ->
     assert got.reference == "model.safetensors"
     np.testing.assert_allclose([got.min_cosine, got.mean_cosine], [cosines.min(), cosines.mean()], atol=1e-6)
     assert sorted(path.name for path in (tmp_path / "other/a").iterdir()) == [
+        cards.CHECKED_FILES,
         "card.json",
         "model.onnx",
         "tokenizer.json",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import application
+from service.cli import application, console
 from service.settings import Settings
 from tests.service.cli.conftest import Run
 
@@ -115,6 +115,21 @@ def test_closed_pipe_ends_a_command_quietly() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(100) == 0
+
+
+def test_progress_is_lines_where_stderr_is_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seconds, expected in (
+        (0.0, "hashing: 1,000 of 2,000\nhashing: 2,000 of 2,000, 0 s left\ncomparing\n"),
+        (1e9, ""),
+    ):
+        monkeypatch.setattr(console, "REPORT_SECONDS", seconds)
+        with console.progress_bars() as show:
+            show("hashing", 1000, 2000)
+            show("hashing", 2000, 2000)
+            show("comparing", 0, 0)
+        assert capsys.readouterr().err == expected
 
 
 def test_every_setting_is_listed_with_variable_and_option(inlay: Run) -> None:

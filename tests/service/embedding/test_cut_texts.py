@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.embedding.requests import Cut, Direction, Text
-from service.embedding.tokenize import parts
-from service.embedding.tokenize.tokenizer import Tokenizer
-from service.errors import TooLong
+from service.embedding.tokenize import text_tokens
+from service.embedding.tokenize.tokenizer import Tokenizer, beside
+from service.errors import TooLarge, TooLong, Unavailable
+from service.heavy.lane import HeavyLane, serving
+from service.scheduling.memory_budget import MemoryBudget
 from tests.minilm_golden import checkpoint
 from tests.service.embedding.tokenizers_of_each_kind import KINDS, library_tokenizer, write
 
@@ -125,7 +127,7 @@ def test_pairs_are_cut_as_the_library_cuts_them(
 # ---- cost
 
 
-def read(kind: str, text: str, most: int) -> tuple[parts.Part, int]:
+def read(kind: str, text: str, most: int) -> tuple[text_tokens.TextTokens, int]:
     """What is read of a text, and the characters that were tokenized for it."""
     sizes: list[int] = []
 
@@ -133,7 +135,7 @@ def read(kind: str, text: str, most: int) -> tuple[parts.Part, int]:
         sizes.extend(map(len, pieces))
         return library_tokenizer(kind).encode_batch_fast(pieces, **options)
 
-    return parts.read(encode, text, most), sum(sizes)
+    return text_tokens.read_tokens(encode, text, most), sum(sizes)
 
 
 @kinds
@@ -142,7 +144,7 @@ def test_characters_that_the_model_cannot_read_cost_nothing(kind: str, piece: st
     part, characters = read(kind, piece * (200_000 // len(piece)), 256)
     assert len(part.ids) == 256
     assert part.total is None
-    assert characters <= parts.whole_characters(256, 0) + parts.ENDS
+    assert characters <= text_tokens.whole_characters(256, 0) + text_tokens.ENDS
 
 
 def test_no_piece_ends_where_the_rest_could_change_it() -> None:
@@ -178,6 +180,26 @@ def test_the_longest_texts_and_pairs_need_little_memory() -> None:
         [sys.executable, "-c", LARGE, str(path)], capture_output=True, text=True, timeout=300, check=True
     )
     assert int(done.stdout) < 100 << 10  # KiB: the texts themselves have 8 MB
+
+
+async def test_a_long_text_is_tokenized_by_the_heavy_process(tmp_path: Path) -> None:
+    path = write("wordpiece", tmp_path)
+    tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 3000)}
+    work = 36_000, MemoryBudget(0), tokenizer.encode, texts
+    with serving(HeavyLane(1, 256 << 20, 60.0)):
+        read = await beside(*work, Cut())
+        assert read[3].ids.tolist() == tokenizer.encode(texts, Cut())[3].ids.tolist()
+    write("unigram", tmp_path).rename(path)
+    with serving(HeavyLane(1, 256 << 20, 60.0)):
+        await beside(*work, Cut(most=256))  # which this process reads
+        with pytest.raises(Unavailable, match="exchanged meanwhile"):
+            await beside(*work, Cut())
+
+
+async def test_memory_for_a_long_text_is_reserved_without_it(tmp_path: Path) -> None:
+    tokenizer, texts = Tokenizer(write("wordpiece", tmp_path)), {0: Text("a " * 18_000)}
+    with pytest.raises(TooLarge, match="needs 39600000 bytes of memory"):
+        await beside(36_000, MemoryBudget(1 << 20), tokenizer.encode, texts, Cut())
 
 
 @pytest.mark.parametrize(("text", "count"), [("a " * 300, "302"), ("a " * 100_000, "more than 256")])

@@ -1,5 +1,6 @@
 """What a causal reranker reads of a pair: its template, cut so that its ending stays, and the scores of it."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from models.artifacts.export import export
 from service.embedding.requests import Ids, Text
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
-from service.errors import ConflictingFields, TooLong
+from service.errors import ConflictingFields, TooLong, TooManyCharacters
 from tests.classifier_models import tensors
 from tests.embed_requests import embed_request
 from tests.reranker_models import IDS, write_reranker
@@ -77,6 +78,16 @@ async def test_many_characters_are_joined_in_a_thread(service: Service) -> None:
     assert (await scores(service, "h", documents))[1:].tolist() == (await scores(service, "h", DOCUMENTS)).tolist()
 
 
+async def test_a_long_query_is_not_copied_for_every_document(service: Service) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooManyCharacters):
+            await scores(service, "h " * 100_000, ["c"] * 1000)
+        assert tracemalloc.get_traced_memory()[1] < 20 << 20  # the copies would have 200 MB
+    finally:
+        tracemalloc.stop()
+
+
 async def test_rejects_a_cut_at_the_left(service: Service) -> None:
     with pytest.raises(ConflictingFields, match="cut at their end"):
         await scores(service, "h", DOCUMENTS, direction="left")
@@ -92,7 +103,7 @@ def test_the_ending_is_what_the_tokenizer_makes_of_it_there(service: Service) ->
     classifier = model.card.classifier
     assert classifier is not None
     assert classifier.template is not None
-    (text,) = texts_of(classifier.template, model.tokenizer, [Text("h", "c")], None)
+    (text,) = texts_of(classifier.template, model.tokenizer, [Text("h", "c")], None, 100)
     assert text.text == "<|im_start|> judge a b : h : c <|im_end|> system"
     assert text.ending == (IDS["<|im_end|>"], IDS["system"])
     assert model.tokenizer is not None

@@ -76,6 +76,7 @@ LONG = {
     "extension": chunks(b"3;%b\r\nabc\r\n0\r\n\r\n" % (b"a" * 100_000)),
     "extensions": chunks(b"1;%b\r\na\r\n" % (b"b" * 100) * 1000 + b"0\r\n\r\n"),
     "tiny chunks": chunks(b"1\r\na\r\n" * 20_000 + b"0\r\n\r\n"),
+    "empty lines in a chunk": chunks(b"40000\r\n%b\r\n0\r\n\r\n" % (b"\r\n\r\n" * 2**16)),
     "second head": post(b"content-length: 90000", body=bytes(90_000)) + get(b"a: %b" % (b"b" * 100_000)),
 }
 

@@ -79,7 +79,6 @@ def test_a_fresh_scrape_of_one_model_is_under_60_kb():
         metrics.runs("all-MiniLM-L6-v2", graph)
         metrics.counter("inlay_run_failures", "all-MiniLM-L6-v2", graph)
     metrics.loaded("all-MiniLM-L6-v2", 1000, queues)
-    metrics.gate("http")
     assert 10_000 < len(metrics.text()) < 60_000
 
 
@@ -164,14 +163,6 @@ def test_removed_graph_hides_its_queue_and_keeps_its_counts():
     metrics.loaded("m", 1000, {"embedding": queues[2]})
     assert shown(metrics, "inlay_queue_tokens") == {("", (("graph", "embedding"), ("model", "m"))): 2}
     assert shown(metrics, "inlay_run_failures") == {("_total", (("graph", "encoder"), ("model", "m"))): 1}
-
-
-def test_refusal_at_the_gate_counts_as_request_and_refusal():
-    metrics = Metrics()
-    metrics.gate("http")("key_limited", "429", 0.0001)
-    labels = (("method", "gate"), ("protocol", "http"), ("status", "429"))
-    assert shown(metrics, "inlay_requests_total")[("", labels)] == 1
-    assert shown(metrics, "inlay_refusals")[("_total", (("reason", "key_limited"),))] == 1
 
 
 def test_start_time_is_that_of_the_oldest_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -19,14 +19,17 @@ from service.http.openapi_examples import PLACEHOLDER
 from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
+from service.protocols import inlay
 from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_body import read
 from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
+from service.protocols.inlay.reports import REPORTS
 from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
 
 Operation = tuple[str, str]
+DATA_FILE = Path(inlay.__file__).with_name("openapi.json")
 DOCS = {"/docs/swagger-ui.js", "/docs/swagger-ui.css", "/docs/favicon.png"}
 PAGES = {"/docs", *DOCS, "/openapi.json", "/web/{file:path}"}
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -283,3 +286,13 @@ def test_every_group_describes_its_errors(router: Router, document: dict[str, An
         model = group.error_model[0] if group.error_model else Problem
         assert model.__name__ in document["components"]["schemas"]
     assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_every_part_of_the_data_is_used() -> None:
+    package = DATA_FILE.parent.parent
+    text = "".join(path.read_text() for path in package.rglob("*.py"))
+    data = orjson.loads(DATA_FILE.read_bytes())
+    parts = {name for name in data["parts"] if f'{{"$part": "{name}"' not in DATA_FILE.read_text()}
+    reports = {report.name for report in REPORTS}
+    named = parts | data["examples"].keys() | data["descriptions"].keys()
+    assert {name for name in named if f'["{name}"]' not in text} - reports == set()

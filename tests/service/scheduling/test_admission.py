@@ -165,6 +165,34 @@ def test_token_estimate_follows_earlier_texts() -> None:
     assert estimator.estimate("other", [400], None) == first
 
 
+def test_no_text_teaches_more_than_eight_characters_a_token() -> None:
+    estimator = TokenEstimator()
+    for _ in range(1000):
+        estimator.learn("m", 1 << 21, 2)  # blanks
+    assert estimator.estimate("m", [4096], None) >= 4096 / 8
+
+
+async def test_what_was_cut_teaches_nothing(make: Make) -> None:
+    service = make(max_queue_tokens=100)
+    for _ in range(100):
+        await service.pipeline.embed(embed_request([Text("a" * 2000 + " b" * 2000)]))  # 24 tokens are read
+    reserve(service, 50)
+    with pytest.raises(Overloaded, match="brings 6"):  # 2 of each text and a fourth of its characters
+        await service.pipeline.embed(embed_request([Text("a" * 40)] * 5))
+
+
+async def test_more_tokens_than_estimated_ask_the_queues_again(make: Make) -> None:
+    service = make(max_queue_tokens=100)
+    for _ in range(100):
+        await service.pipeline.embed(embed_request([Text(" " * 2000)]))
+    texts = [Text("a b c d e f g h i j " * 2)] * 4  # 80 letters, of which 28 were estimated
+    await service.pipeline.embed(embed_request(texts))
+    reserve(service, 40)
+    with pytest.raises(Overloaded, match="40 tokens are waiting and this request brings 88"):
+        await service.pipeline.embed(embed_request(texts))
+    assert set(reserved_cost(service)) == {40}
+
+
 async def test_characters_are_counted_before_tokenizing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     service = make(max_request_characters=10)
     monkeypatch.setattr(service.registry.get(None).tokenizer, "encode", None)  # would fail if it were called

@@ -215,7 +215,7 @@ def test_idle_key_saves_up_at_most_a_second(clock: Clock) -> None:
 
 def test_limits_of_an_entry_override_the_settings(clock: Clock) -> None:
     keys = Keys(["a", "b concurrent=3"], None, 1, None, clock)
-    assert [acquire(keys, key).entry.concurrent for key in (b"a", b"b")] == [1, 3]
+    assert [acquire(keys, key).concurrent for key in (b"a", b"b")] == [1, 3]
 
 
 def test_limits_of_keys_are_independent(clock: Clock) -> None:

@@ -246,8 +246,6 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
 # ---- descriptions for the OpenAPI document
 
 BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
-_TENSOR_BODY = {SAFETENSORS: binary("Tensors by name, other parameters in __metadata__, lists as 1,2,3.")}
-_TENSOR_BODY_DESCRIPTION = "JSON, or safetensors: tensors by name, other parameters in __metadata__, lists as 1,2,3."
 
 
 def table_answer(document: Schema | None = None) -> Answer:
@@ -286,8 +284,7 @@ def tensor_route(
         name=name,
         summary=summary,
         tag=tag,
-        description=_TENSOR_BODY_DESCRIPTION,
-        body=RequestBody(model=parameters, examples=examples, other=_TENSOR_BODY),
+        body=RequestBody(model=parameters, examples=examples),
         need=need,
         answers={200: answer or table_answer()},
     )

@@ -97,8 +97,6 @@ def ways(data: bytes) -> dict[str, dict[str, Any]]:
         "a data URL alone": {"json": {"inputs": url(data)}},
         "bare base64": {"json": {"inputs": [text]}},
         "base64 in lines": {"json": {"inputs": {"image": broken}}},
-        "a form": {"files": {"image": ("a.png", data, "image/png")}},
-        "a form's field": {"files": {"image": (None, data)}},
         "a file": {"content": data, "headers": {"content-type": "image/png"}},
     }
 
@@ -171,15 +169,6 @@ def test_other_dtypes_are_rounded_rows(served: Served) -> None:
     halves = np.frombuffer(post(served, image, dtype="float16").raise_for_status().content, np.float16)
     np.testing.assert_array_equal(halves, rows(post(served, image)).astype(np.float16).ravel())
     assert post(served, image, dtype="bfloat16").headers["inlay-dtype"] == "bfloat16"
-
-
-def test_reads_options_of_a_form(served: Served) -> None:
-    data = encoded(picture())
-    files = [("image", ("a.png", data, "image/png")), ("image", ("b.png", data, "image/png"))]
-    options = {"outputs": "patch_embeddings,input_embeddings", "dtype": "float16", "encoding_format": "base64"}
-    answer = served.http.post("/models/vit/images", files=files, data=options).raise_for_status().json()
-    assert [len(each) for each in answer["outputs"].values()] == [2, 2]
-    assert answer["outputs"]["input_embeddings"][1]["dtype"] == "float16"
 
 
 def test_reads_options_of_a_file_in_the_query(served: Served) -> None:
@@ -349,7 +338,7 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         {"content": b"x", "headers": {"content-type": "text/plain"}},
         415,
         "unsupported_media",
-        "this path reads application/json, multipart/form-data",
+        "this path reads application/json, image/jpeg",
     ),
     "no JSON": ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, "invalid_json", "not JSON"),
     "a misspelt field": ({"json": {"inputs": url(PNG), "output": "x"}}, 422, "unknown_field", 'mean "outputs"'),
@@ -360,25 +349,6 @@ BAD_BODIES: dict[str, tuple[dict[str, Any], int, str, str]] = {
         "vit has no output 'last_hidden_state'; it has input_embeddings, patch_embeddings",
     ),
     "another dtype": ({"json": {"inputs": url(PNG), "dtype": "int8"}}, 422, "unknown_value", "dtype is"),
-    "a form without a file": ({"files": {"dtype": (None, "float32")}}, 400, "empty", "the form holds no file"),
-    "a form with an unknown field": (
-        {"files": {"image": ("a.png", PNG), "size": (None, "3")}},
-        422,
-        "unknown_field",
-        "size is not known",
-    ),
-    "a form cut short": (
-        {"content": b"--x\r\n\r\n", "headers": {"content-type": "multipart/form-data; boundary=x"}},
-        400,
-        "malformed",
-        "not closed by its boundary",
-    ),
-    "a form without a boundary": (
-        {"content": b"", "headers": {"content-type": "multipart/form-data"}},
-        400,
-        "malformed",
-        "names no boundary",
-    ),
 }
 
 

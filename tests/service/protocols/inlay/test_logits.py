@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from models.artifacts.export import export
 from service.embedding import logits
@@ -18,7 +18,6 @@ from tests.golden_cases import WORDS, case, write_checkpoint, write_tokenizer
 from tests.served import Served, serving
 
 PATH = "/models/bert/logits"
-SAFETENSORS = "application/vnd.safetensors"
 GOLDEN = case("input_bert")
 HIDDEN = GOLDEN.arrays["head_in"]
 LOGITS = GOLDEN.arrays["logits"].astype(np.float64)
@@ -97,8 +96,7 @@ def test_reads_hidden_states_of_every_form_and_shape(heads: Served) -> None:
     assert one.shape == (V,)
     sent = {"dtype": "float32", "shape": list(row.shape), "data": base64.b64encode(row.tobytes()).decode()}
     np.testing.assert_array_equal(logits_of(heads, hidden=sent)["logits"], one)
-    body = save({"hidden": HIDDEN}, {"top_k": "2", "temperature": "0.5"})
-    answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS}).raise_for_status().json()
+    answer = logits_of(heads, hidden=HIDDEN, top_k=2, temperature=0.5)
     np.testing.assert_allclose(answer["logits"], -np.sort(-LOGITS * 2)[..., :2], atol=2e-5)
     half = row.astype(np.float16)
     sent = {"dtype": "float16", "shape": list(row.shape), "data": base64.b64encode(half.tobytes()).decode()}
@@ -193,9 +191,9 @@ def test_rejects_impossible_requests_with_the_reason(what: str, heads: Served) -
 
 
 def test_rejects_tensors_with_nan(heads: Served) -> None:
-    body = save({"hidden": np.full((1, 32), np.nan, np.float32)})
-    answer = heads.http.post(PATH, content=body, headers={"content-type": SAFETENSORS})
-    assert answer.status_code == 400
+    data = base64.b64encode(np.full(32, np.nan, np.float32).tobytes()).decode()
+    answer = heads.http.post(PATH, json={"hidden": {"dtype": "float32", "shape": [1, 32], "data": data}})
+    assert answer.status_code == 422
     assert "every number must be finite" in answer.json()["detail"]
 
 

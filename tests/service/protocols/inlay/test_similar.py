@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file
 
 from tests.golden_cases import WORDS
 from tests.served import Served
@@ -65,12 +65,6 @@ def test_searches_a_vector_of_every_form(served: Served, table: Floats) -> None:
     data = {"dtype": "float64", "shape": query.shape, "data": base64.b64encode(query.tobytes()).decode()}
     for vector in (query.tolist(), data):
         check(ask(served, vector=vector, measure="euclidean", top_k=5), expected, [], 5)
-    answer = served.http.post(
-        PATH,
-        content=save({"vector": query}, metadata={"measure": "euclidean", "top_k": "5"}),
-        headers={"content-type": "application/vnd.safetensors"},
-    )
-    check(answer.raise_for_status().json(), expected, [], 5)
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from service.errors import BadRequest
 from service.protocols.oip.messages import DATATYPES, OUTPUT_DATATYPES, OutputTensor, from_raw, from_values
+from service.protocols.oip.routes import DATA
 
 STRUCT = {
     "BOOL": "?",
@@ -44,6 +45,10 @@ def test_outputs_leave_as_numpys_little_endian_bytes(kind: type, datatype: str) 
     assert (output.datatype, bytes(output.raw())) == (datatype, rows.tobytes())
     assert bytes(OutputTensor("x", rows[:, ::2]).raw()) == rows[:, ::2].tobytes()
     assert len(OutputTensor("x", rows[:0]).raw()) == 0
+
+
+def test_openapi_lists_the_datatypes_of_outputs() -> None:
+    assert DATA.schemas["InferOutput"]["properties"]["datatype"]["enum"] == list(OUTPUT_DATATYPES.values())
 
 
 def test_bfloat16_is_the_upper_half_of_float32() -> None:

@@ -46,7 +46,7 @@ def both(kind: str) -> tuple[Tokenizer, Any]:
 
 def check(kind: str, text: str) -> None:
     ours, judge = both(kind)
-    (tokens,) = ours.tokens([text], True, MOST)
+    (tokens,) = ours.tokens([text], True, MOST, list)
     encoding, raw = judge.encode(text), text.encode()
     assert [token.id for token in tokens] == encoding.ids
     for token, name, special, (start, stop) in zip(
@@ -75,7 +75,7 @@ def test_offsets_of_any_text_are_bytes(kind: str, text: str) -> None:
 @kinds
 def test_batched_texts_tokenise_as_single_ones(kind: str) -> None:
     ours, _ = both(kind)
-    assert ours.tokens(TEXTS, False, MOST) == [ours.tokens([text], False, MOST)[0] for text in TEXTS]
+    assert ours.tokens(TEXTS, False, MOST, list) == [ours.tokens([text], False, MOST, list)[0] for text in TEXTS]
 
 
 @kinds

@@ -308,7 +308,7 @@ async def test_long_texts_are_tokenised_off_the_event_loop(store: Any) -> None:
         model = here.context.registry.get(None)
         assert model.tokenizer is not None
         turns = 0
-        work, budget = (model.tokenizer.tokens, ["a b " * 100_000], True, 10**7), here.context.budget
+        work, budget = (model.tokenizer.tokens, ["a b " * 100_000], True, 10**7, list), here.context.budget
         tokenising = asyncio.ensure_future(beside(400_000, budget, *work))
         while not tokenising.done():
             turns += 1

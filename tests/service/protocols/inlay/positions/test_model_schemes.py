@@ -148,6 +148,14 @@ def test_learned_positions_are_the_rows_of_the_checkpoint(encoders: Served) -> N
     assert (refused.status_code, refused.json()["code"]) == (422, "bad_parameters")
 
 
+def test_missing_length_goes_to_the_last_trained_position(encoders: Served) -> None:
+    trained = case("input_llama").config["max_position_embeddings"]
+    assert post(encoders, "/models/llama/rope", {"start": 5}).headers["inlay-shape"].startswith(f"2,{trained - 5},")
+    refused = encoders.http.get("/models/llama/rope", params={"start": trained})
+    assert (refused.status_code, refused.json()["code"]) == (422, "bad_parameters")
+    assert f"trained on {trained} positions: send length too" in refused.json()["detail"]
+
+
 def test_requires_layer_type_where_layers_differ(encoders: Served) -> None:
     answer = encoders.http.get("/models/modernbert/rope", params={"length": 2})
     assert answer.status_code == 422

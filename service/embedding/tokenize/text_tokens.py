@@ -14,13 +14,14 @@ pre-tokenizer looks ahead for:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from math import gcd
 from typing import Any, NamedTuple
 from unicodedata import combining
 
 import numpy as np
 
-from service.embedding.requests import Int64s
+from service.embedding.requests import Ids, Int64s, OwnTokens
 
 TOKEN_CHARACTERS, MORE_CHARACTERS = 8, 1024  # the first piece has so many for each token, and these
 LONGER = 1000  # characters by which the second piece is longer, beside those of the longest word
@@ -37,18 +38,47 @@ class LongText(Exception):
     """A text of which more characters have to be tokenized at once than the caller allows."""
 
 
-class Part(NamedTuple):
+class TextTokens(NamedTuple):
     """The tokens of a text that are read, without special ones.
 
     Args:
         ids: int64 [n].
-        spans: the first character of each token and the one after its last, int64 [n, 2]; None: they were not kept.
+        places: the first character of each token and the one after its last, int64 [n, 2]; None: they were not kept.
         total: tokens of the whole text; None: it has more than were read.
     """
 
     ids: Int64s
-    spans: Int64s | None
+    places: Int64s | None
     total: int | None
+
+
+class Frame(NamedTuple):
+    """The special tokens around one text or two.
+
+    Args:
+        ids: those before the first text, behind it, and behind the second if there is one, int64 [n] each.
+        types: segment ids of the same.
+        text_types: the segment id of each text's tokens.
+    """
+
+    ids: list[Int64s]
+    types: list[Int64s]
+    text_types: list[int]
+
+    @property
+    def tokens(self) -> int:
+        """The number of special tokens."""
+        return sum(map(len, self.ids))
+
+    def around(self, parts: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
+        """Return the ids and segment ids of texts with the special tokens around them."""
+        ids, types = self.ids[:1], self.types[:1]
+        for part, type_, ids_behind, types_behind in zip(
+            parts, self.text_types, self.ids[1:], self.types[1:], strict=True
+        ):
+            ids += part, ids_behind
+            types += np.full(len(part), type_), types_behind
+        return np.concatenate(ids), np.concatenate(types)
 
 
 def whole_characters(most: int, longest_word: int) -> int:
@@ -56,22 +86,22 @@ def whole_characters(most: int, longest_word: int) -> int:
     return 2 * (TOKEN_CHARACTERS * most + MORE_CHARACTERS) + LONGER + longest_word
 
 
-def read(
+def read_tokens(
     encode: EncodeBatch,
     text: str,
     most: int | None,
     left: bool = False,
-    spans: bool = False,
+    located: bool = False,
     longest_word: int = 0,
     limit: int | None = None,
-) -> Part:
+) -> TextTokens:
     """Return the first tokens of a text, or its last ones.
 
     Args:
         encode: tokenizes the pieces.
         most: tokens to return, at most; None: all.
         left: return the last.
-        spans: return where the tokens lie; `encode` keeps offsets.
+        located: return where the tokens lie; `encode` keeps offsets.
         longest_word: characters of a word that the tokenizer reads.
         limit: characters to tokenize at once, at most; None: any number.
 
@@ -88,7 +118,8 @@ def read(
         ids = _kept(encoding, most, left)
         enough = most is not None and count >= most + MARGIN
         if whole or (enough and earlier is not None and np.array_equal(ids, earlier)):
-            return Part(ids, _spans(encoding, len(ids), left) + start if spans else None, count if whole else None)
+            places = _places(encoding, len(ids), left) + start if located else None
+            return TextTokens(ids, places, count if whole else None)
         earlier = ids if enough else None
     raise AssertionError  # the last piece is the whole text
 
@@ -103,9 +134,9 @@ def _kept(encoding: Any, most: int | None, left: bool) -> Int64s:
     return ids[len(ids) - min(most, len(ids)) :] if left else ids[:most]
 
 
-def _spans(encoding: Any, count: int, left: bool) -> Int64s:
-    spans = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    return spans[len(spans) - count :] if left else spans[:count]
+def _places(encoding: Any, count: int, left: bool) -> Int64s:
+    places = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    return places[len(places) - count :] if left else places[:count]
 
 
 def _sizes(text: str, most: int | None, left: bool, longest_word: int) -> Iterator[int]:
@@ -130,7 +161,7 @@ def _end(text: str, size: int, left: bool) -> int | None:
     return None
 
 
-def compared(encode: EncodeBatch, texts: Sequence[str], parts: Sequence[Part], room: int) -> list[int]:
+def compared(encode: EncodeBatch, texts: Sequence[str], parts: Sequence[TextTokens], room: int) -> list[int]:
     """Return numbers that compare as the tokens of the texts do, and are above `room` where these are.
 
     Two long texts are counted if an odd token is left for the longer one; if both have more than COMPARED_CHARACTERS,
@@ -143,7 +174,7 @@ def compared(encode: EncodeBatch, texts: Sequence[str], parts: Sequence[Part], r
     if len(texts[short]) > COMPARED_CHARACTERS:
         return [room + 1 + len(text) for text in texts]
     count = parts[short].total or len(encode([texts[short]], add_special_tokens=False)[0])
-    totals[short], other = count, read(encode, texts[long], count + 1).total
+    totals[short], other = count, read_tokens(encode, texts[long], count + 1).total
     totals[long] = count + 1 if other is None else other
     return totals
 
@@ -158,3 +189,56 @@ def longest_first(totals: Sequence[int], room: int) -> list[int]:
         short = room // 2
         long = short + room % 2
     return [short, long] if totals[0] <= totals[1] else [long, short]
+
+
+def frame_of(tokenizer: Any, pair: bool, special_tokens: bool) -> Frame:
+    """Return the special tokens around one text, or a pair."""
+
+    def has_tokens(text: str) -> bool:
+        return bool(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    sample = "a" if has_tokens("a") else next(filter(has_tokens, tokenizer.get_vocab()))
+    texts = [(sample, sample) if pair else sample]
+    (encoding,) = tokenizer.encode_batch_fast(texts, add_special_tokens=special_tokens)  # as `encode` has them
+    sequences = np.array([-1 if number is None else number for number in encoding.sequence_ids])
+    ids, types = np.array(encoding.ids, np.int64), np.array(encoding.type_ids, np.int64)
+    places = [np.flatnonzero(sequences == number) for number in range(1 + pair)]
+    text_types = [int(types[place[0]]) for place in places]
+    edges = [0, *chain.from_iterable((place[0], place[-1] + 1) for place in places), len(ids)]
+    gaps = [slice(*edges[at : at + 2]) for at in range(0, len(edges), 2)]
+    return Frame([ids[gap] for gap in gaps], [types[gap] for gap in gaps], text_types)
+
+
+def own_tokens(part: TextTokens, kept: slice, first: int, prompt: int) -> OwnTokens:
+    """Return the tokens of a text without special tokens and its prompt.
+
+    Args:
+        part: the tokens of prompt and text, with their places.
+        kept: those that are read.
+        first: the place of the first that is read among the ids.
+        prompt: code points before the text itself; below 0 where its beginning was cut off.
+    """
+    assert part.places is not None
+    places = part.places - prompt
+    # a token that begins in the prompt and ends in the text is the text's
+    inside = (places[:, 1] > 0) | (places[:, 0] >= 0)
+    starts, stops = places[kept][inside[kept]].T
+    # a tokenizer that turns pieces around would have them fall
+    starts = np.minimum.accumulate(starts[::-1])[::-1]
+    known = part.total == len(places) or inside.any()  # else tokens of the prompt were cut off too
+    total = part.total - int(np.count_nonzero(~inside)) if part.total is not None and known else None
+    skipped = int(np.count_nonzero(inside[: kept.start]))
+    rows = first + np.flatnonzero(inside[kept])
+    return OwnTokens(rows, np.maximum(starts, 0), np.maximum.accumulate(stops), skipped, total)
+
+
+def own_ids(sent: Ids, read: Ids, left: bool) -> OwnTokens:
+    """Return the tokens of an input of token ids: every one that is read.
+
+    Args:
+        sent: the ids that the caller sent.
+        read: the ids that are left after cutting.
+        left: whether their end was kept.
+    """
+    count = len(sent.ids)
+    return OwnTokens(np.arange(len(read.ids)), None, None, count - len(read.ids) if left else 0, count)
