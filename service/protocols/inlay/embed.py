@@ -115,15 +115,6 @@ class AnswerForm(NamedTuple):
     bare: bool = False
 
 
-class _Known(NamedTuple):
-    """The fields of a body except its inputs, with the form of the answer to one input and to a list."""
-
-    model: str | None
-    options: EmbedOptions
-    of_one: AnswerForm
-    of_list: AnswerForm
-
-
 def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
     """Return the request and the form of its response.
 
@@ -136,11 +127,12 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
     inputs = data.pop("inputs")
     late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
     rest = json_bytes(data)
-    known = _known_options(rest) if len(rest) <= CACHED_BYTES else _known_options.__wrapped__(rest)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
+    known = _known_options if len(rest) <= CACHED_BYTES else _known_options.__wrapped__
+    model, options, form = known(rest, bare)
     decoded = decode(inputs, max_inputs)
     spans = _spans(late_chunking, bare, max_inputs) if late_chunking else None
-    return EmbedRequest(decoded, known.model, known.options, spans), known.of_one if bare else known.of_list
+    return EmbedRequest(decoded, model, options, spans), form
 
 
 def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | Chunking | None:
@@ -157,8 +149,8 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
 
 
 @lru_cache(maxsize=256)
-def _known_options(rest: bytes) -> _Known:
-    """Return the fields of a body except its inputs; cached, because callers repeat their options."""
+def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, AnswerForm]:
+    """Return the model, the options and the form of the response; cached, because callers repeat their options."""
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(
@@ -168,8 +160,7 @@ def _known_options(rest: bytes) -> _Known:
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
         **{name: getattr(fields, name) for name in OPTIONS},
     )
-    one = AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, True)
-    return _Known(fields.model, options, one, one._replace(bare=False))
+    return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
 
 
 class EmbedHandler:
