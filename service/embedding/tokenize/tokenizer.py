@@ -250,12 +250,15 @@ class Tokenizer:
         added: int = self._tokenizer.num_special_tokens_to_add(True)
         return added
 
-    def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+    def decode(self, sequences: Sequence[list[int]], skip_special_tokens: bool, limit: int | None = None) -> list[str]:
         """Return the text of each sequence of ids.
 
         Raises:
+            LongText: there are more than `limit` ids.
             OutOfRange: the vocabulary does not have an id.
         """
+        if limit is not None and sum(map(len, sequences)) > limit:
+            raise LongText
         # the library silently leaves out ids it does not know (0.23)
         unknown = {
             token_id
@@ -271,7 +274,7 @@ class Tokenizer:
                 field=("ids", index),
                 remedy="leave it out",
             )
-        texts: list[str] = self._tokenizer.decode_batch([list(ids) for ids in sequences], skip_special_tokens)
+        texts: list[str] = self._tokenizer.decode_batch(list(sequences), skip_special_tokens)
         return texts
 
     def pieces(self, text: str) -> list[int]:
@@ -323,7 +326,7 @@ async def beside(
     """Return what a method of a tokenizer returns: in a thread, and what is too long for it by the heavy process.
 
     Args:
-        characters: of all texts; INLINE_CHARACTERS are read on the event loop.
+        characters: of all texts, or ids; INLINE_CHARACTERS are read on the event loop.
         budget: where the memory of a long text is reserved, if this process itself has to read it.
         work: a method, or a function of a module; its last argument is the `limit` of characters.
     """
