@@ -1,5 +1,6 @@
 """Computes the vectors of many texts on all cores, texts of like length together."""
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -69,7 +70,7 @@ class Embedder:
         names = options.outputs or (model.card.default_output,)
         if classifier and classifier.template and names[0] in CLASS_OUTPUTS:
             options = options._replace(special_tokens=False)
-            rewrite = partial(texts_of, classifier.template, model.tokenizer, instruction=None)
+            rewrite = partial(texts_of, classifier.template, model.tokenizer, instruction=None, most=sys.maxsize)
         try:
             self._computation = Computation(model, options, settings, batch, rewrite)
         except InlayError as error:
