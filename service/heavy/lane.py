@@ -33,8 +33,12 @@ CALLER_SHARE = 4  # one caller may have this part of them waiting
 LEAST_SECONDS = 1.0  # a task is not ended sooner, even if its caller waits no longer: a start costs as much
 ENDED_BY_MEMORY = (OUT_OF_MEMORY, -signal.SIGKILL, -signal.SIGABRT)
 """Exit codes of a process that wanted more memory: Python's, the system's (OOM) and that of libraries in C and Rust."""
-SINGLE_THREADS = {
-    name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "MALLOC_ARENA_MAX")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",
+    "RUST_BACKTRACE": "0",  # without memory a panic hangs while it writes one (pydantic-core)
 }
 log = logging.getLogger(__name__)
 
@@ -119,7 +123,7 @@ class HeavyProcess:
                     [sys.executable, "-m", "service.heavy.worker", *map(str, numbers)],
                     stdin=subprocess.DEVNULL,
                     pass_fds=(other.fileno(),),
-                    env={**os.environ, **SINGLE_THREADS, "PYTHONPATH": os.pathsep.join(sys.path)},
+                    env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)},
                 )
             except OSError as error:
                 raise Unavailable(f"no process could be started for this ({error.strerror})") from error
