@@ -62,7 +62,7 @@ def application(with_settings: bool) -> typer.Typer:
     for name, command in COMMANDS.items():
         if name in OF_SETTINGS:
             leaves = {"allow_extra_args": True, "ignore_unknown_options": True}
-            app.command(name, context_settings=leaves)(flattened(command, generated))
+            app.command(name, context_settings=leaves)(flattened(name, command, generated))
         else:
-            app.command(name)(flattened(command))
+            app.command(name)(flattened(name, command))
     return app

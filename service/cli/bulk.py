@@ -1,17 +1,14 @@
 """`inlay embed` writes the vectors of whole corpora; `inlay calibrate` finds the ranges of their values."""
-# ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
 import sys
 import time
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from service.cli.console import STOPPED, fail, progress_bars, reporting
-from service.cli.flat_options import argument, option
 
 if TYPE_CHECKING:
     from service.bulk.plan import Options
@@ -19,50 +16,30 @@ if TYPE_CHECKING:
 
 FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
-INPUT_TYPE = partial(
-    option, "what the texts are for: the model's prompt for it, if it has one; unset: its default prompt"
-)
-PROMPT_NAME = partial(option, "prompt put before each text; unset: the model's default", "NAME")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmbedOptions:
     """Arguments and options of `inlay embed`."""
 
-    source: str = argument(
-        "INPUT",
-        "file, folder or quoted glob of .parquet, .arrow, .csv, .tsv, .jsonl or .txt (the last four also .gz, "
-        ".bz2, .zst)",
-    )
-    output: Path = argument(
-        "OUTPUT", "folder of parquet files, or one file: NAME.parquet, NAME.npy or NAME.safetensors"
-    )
-    model: str | None = option("of the store, or a checkpoint: folder, .gguf or hub id; unset: the only one", "NAME")
-    column: str | None = option("of the texts; unset: text, or the only one that holds texts", "NAME")
-    pair_column: str | None = option("of the second texts of pairs, for rerankers; unset: none", "NAME")
-    keep: str = option("columns to copy to the output, separated by commas, or * for all", "NAMES", default="")
-    output_name: str | None = option(
-        "of the model's outputs, or scores of its logits; unset: its default", "NAME", flags=["--output"]
-    )
-    dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"] = option(
-        "of the vectors; int8, uint8: by the ranges of `inlay calibrate`, else of the first 4096 rows; "
-        "binary, ubinary: signs, eight to a byte",
-        default="float32",
-    )
-    prompt_name: str | None = PROMPT_NAME()
-    input_type: InputType | None = INPUT_TYPE()
-    task: str | None = option("one of the model's tasks (Jina v3); unset: that of the prompt, or its default", "NAME")
-    pooling: str | None = option("unset: the model's own", "MODE")
-    normalize: bool | None = option("unset: as the model's files say", show_default=False)
-    dimensions: int | None = option("leading values to keep; unset: all", "N")
-    truncate: bool = option("cut texts that are too long; else they are an error", default=True)
-    part_rows: int = option(
-        "rows of one part, which a run that is started again may have to repeat", "N", min=1, default=32768
-    )
-    ray: str | None = option("Ray cluster that computes: auto, HOST:PORT, or local for a new one", "ADDRESS")
-    ray_actors: int = option(
-        "engines on the cluster; 0: one for each core or INLAY_THREADS of them", "N", min=0, default=0
-    )
+    source: str
+    output: Path
+    model: str | None = None
+    column: str | None = None
+    pair_column: str | None = None
+    keep: str = ""
+    output_name: str | None = None
+    dtype: Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"] = "float32"
+    prompt_name: str | None = None
+    input_type: InputType | None = None
+    task: str | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
+    dimensions: int | None = None
+    truncate: bool = True
+    part_rows: int = 32768
+    ray: str | None = None
+    ray_actors: int = 0
 
     def computed(self, folder: Path) -> "Options":
         """Return the options that decide the vectors of a run by the model in `folder`."""
@@ -117,19 +94,14 @@ def embed(options: EmbedOptions) -> None:
     print(f"{options.output}: {rows:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CalibrateOptions:
-    """Arguments and options of `inlay calibrate`."""
-
-    model: Path = argument("MODEL", "name of a model of the store, or its folder")
-    texts: str = argument("TEXTS", "texts like those it will get, in files that `inlay embed` reads")
-    column: str | None = option("of the texts, in a table; unset: as `inlay embed`", "NAME")
-    prompt_name: str | None = PROMPT_NAME()
-    input_type: InputType | None = INPUT_TYPE()
-
-
 @reporting
-def calibrate(options: CalibrateOptions) -> None:
+def calibrate(
+    model: Path,
+    texts: str,
+    column: str | None = None,
+    prompt_name: str | None = None,
+    input_type: InputType | None = None,
+) -> None:
     """Find the ranges of a model's sentence vectors, which int8 and uint8 vectors need, and keep them in its card.
 
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
@@ -144,10 +116,10 @@ def calibrate(options: CalibrateOptions) -> None:
     from service.embedding.requests import EmbedOptions
 
     _tokenize_by_threads()
-    folder = model_of_store(options.model)
-    chosen = EmbedOptions(prompt_name=options.prompt_name, input_type=options.input_type)
+    folder = model_of_store(model)
+    options = EmbedOptions(prompt_name=prompt_name, input_type=input_type)
     with keeping_origin(folder):
-        calibration = calibrated(folder, options.texts, options.column, chosen, read_settings({}))
+        calibration = calibrated(folder, texts, column, options, read_settings({}))
     print(f"{folder}: ranges of {len(calibration.least)} dimensions, of {calibration.texts:,} texts")
     if calibration.texts < FEW_TEXTS:
         print(f"note: ranges of fewer than {FEW_TEXTS} texts may be narrower than those of others", file=sys.stderr)

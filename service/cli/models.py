@@ -1,78 +1,38 @@
 """`inlay export`, `adopt`, `verify`, `list`, `describe` and `create`: exported models and their checkpoints."""
-# ruff: noqa: RUF009 (`argument` and `option` make fields of dataclasses)
 
 import os
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from typer import Argument, BadParameter, Option
+from typer import BadParameter
 
 from service.cli.console import fail, progress_bars, reporting
-from service.cli.flat_options import argument, option
 
 if TYPE_CHECKING:
     from models.artifacts.card import Card
     from models.artifacts.int8_encoder import Int8Options
-
-SOURCE = "folder, .gguf file, or hub id, org/name or org/name@revision"
-OUT = partial(
-    argument,
-    "OUT",
-    "folder to write; unset: NAME in the store, INLAY_STORE; an older export is replaced",
-    default=None,
-)
-NAME = partial(option, "what the model is called; unset: the name of its folder", "NAME")
-FORCE = partial(
-    option, "replace an older export even where other files lie beside its own", default=False, flags=["--force"]
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportOptions:
     """Arguments and options of `inlay export`."""
 
-    checkpoint: str = argument("CHECKPOINT", SOURCE)
-    out: Path | None = OUT()
-    name: str | None = NAME()
-    pooling: str | None = option(
-        "a sentence-transformers mode, splade (sparse vectors of a masked language model) or none, instead of what "
-        "the files say",
-        "MODE",
-    )
-    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = option(
-        "of the tables; keep: the checkpoint's own", default="keep"
-    )
-    side: Literal["text", "vision", "encoder", "decoder"] | None = option(
-        "which half of a checkpoint with two input layers (CLIP: text, vision; Whisper: encoder, decoder)"
-    )
-    assume: bool = option(
-        "take an unknown model_type for a plain decoder, where its files fit one", default=False, flags=["--assume"]
-    )
-    link: bool = option(
-        "serve the tables in place, from the checkpoint's file, by a hard link", default=False, flags=["--link"]
-    )
-    encoder: Literal["none", "float32", "int8"] | None = option(
-        "of the blocks; none: input layer alone; int8: about three times as fast on CPU, see --min-cosine. "
-        "unset: float32 where they are known and, of a decoder, where it pools"
-    )
-    attention: Literal["causal", "bidirectional"] | None = option(
-        "of a decoder exported whole: how it attends, instead of what config.json says"
-    )
-    calibration: Path | None = option(
-        "of --encoder int8: texts like those it will get, one a line; unset: built-in texts", "FILE"
-    )
-    min_cosine: float | None = option(
-        "of --encoder int8 to float32, over built-in texts; below it: refused. unset: 0.99", "NUMBER"
-    )
-    reranker: str | None = option(
-        "of a causal reranker whose files do not say so (Qwen3-Reranker): the two tokens whose logits make a score, "
-        "here: yes,no",
-        "YES,NO",
-    )
-    force: bool = FORCE()
+    checkpoint: str
+    out: Path | None = None
+    name: str | None = None
+    pooling: str | None = None
+    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = "keep"
+    side: Literal["text", "vision", "encoder", "decoder"] | None = None
+    assume: bool = False
+    link: bool = False
+    encoder: Literal["none", "float32", "int8"] | None = None
+    attention: Literal["causal", "bidirectional"] | None = None
+    calibration: Path | None = None
+    min_cosine: float | None = None
+    reranker: str | None = None
+    force: bool = False
 
     def int8(self) -> "Int8Options | None":
         """Return the options of an int8 encoder, None for others; end the command for options that the dtype lacks."""
@@ -111,60 +71,28 @@ def export(options: ExportOptions) -> None:
     _report(card, out)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdoptOptions:
-    """Arguments and options of `inlay adopt`."""
-
-    source: str = argument(
-        "SOURCE",
-        "folder or hub id, org/name or org/name@revision, with onnx/model.onnx or model.onnx, config.json and "
-        "tokenizer files; of a hub repository no other file is fetched",
-    )
-    out: Path | None = OUT()
-    name: str | None = NAME()
-    file: str | None = option("another ONNX file of SOURCE, such as onnx/model_quantized.onnx", "PATH")
-    pooling: str | None = option(
-        "a sentence-transformers mode, none, or graph (its sentence_embedding is the output of every module), "
-        "instead of what the files say",
-        "MODE",
-    )
-    compare: bool | None = option(
-        "state the cosine to the float32 weights beside the file, ONNX or safetensors; unset: of folders alone, since "
-        "the hub's would have to be fetched",
-        show_default=False,
-    )
-    force: bool = FORCE()
-
-
 @reporting
-def adopt(options: AdoptOptions) -> None:
+def adopt(
+    source: str,
+    out: Path | None = None,
+    *,
+    name: str | None = None,
+    file: str | None = None,
+    pooling: str | None = None,
+    compare: bool | None = None,
+    force: bool = False,
+) -> None:
     """Make an exported model of the ONNX files that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
-    out = options.out or _in_store(options.source, options.name)
+    out, given = out or _in_store(source, name), {"name": name, "file": file, "pooling": pooling}
     with progress_bars() as progress:
-        card = adopt(
-            options.source,
-            out,
-            name=options.name,
-            file=options.file,
-            pooling=options.pooling,
-            compare=options.compare,
-            force=options.force,
-            progress=progress,
-        )
+        card = adopt(source, out, **given, compare=compare, force=force, progress=progress)
     _report(card, out)
 
 
 @reporting
-def verify(
-    folder: Annotated[
-        Path,
-        Argument(
-            metavar="FOLDER", help="folder that `inlay export` or `inlay adopt` wrote, or the name of one in the store"
-        ),
-    ],
-) -> None:
+def verify(folder: Path) -> None:
     """Hash an exported model's files and compare its graphs with the reference again."""
     from models.artifacts.verification import verify
 
@@ -177,12 +105,7 @@ def verify(
 
 
 @reporting
-def list_models(
-    store: Annotated[
-        Path | None,
-        Option(metavar="PATH", help="folder of exported models; unset: INLAY_STORE, else models/store"),
-    ] = None,
-) -> None:
+def list_models(store: Path | None = None) -> None:
     """List the exported models of the store, and the model families that can be exported."""
     from models.artifacts.description import families
     from models.artifacts.description import store as models_of
@@ -193,11 +116,7 @@ def list_models(
 
 
 @reporting
-def describe(
-    what: Annotated[
-        str, Argument(metavar="X", help=f"model_type, exported model or its name in the store, or checkpoint: {SOURCE}")
-    ],
-) -> None:
+def describe(what: str) -> None:
     """Describe the parts of a model_type, an exported model or a checkpoint."""
     from models.artifacts.description import describe, is_model_type
 
@@ -211,30 +130,18 @@ def describe(
 class CreateOptions:
     """Arguments and options of `inlay create`."""
 
-    checkpoint: Path = argument("CHECKPOINT", "folder to write; a new or an empty one")
-    model_type: str | None = option("one that `inlay list` names, such as bert; unset: that of --config", "NAME")
-    config: Path | None = option(
-        "a config.json, or a part of one: its keys replace the family's defaults, others are kept", "FILE"
-    )
-    whole: bool = option(
-        "the blocks too, as published files hold them; poolers and output heads are not written",
-        default=False,
-        flags=["--whole"],
-    )
-    vocab_size: int | None = option("rows of the word table; unset: as --config says, else the family's", "N")
-    hidden_size: int | None = option("its columns; unset: as --config says, else the family's", "N")
-    dtype: Literal["float32", "float16", "bfloat16"] | None = option(
-        "of the weights; unset: as --config says, else float32", show_default=False
-    )
-    init: str = option("normal, scaled (1/sqrt(d)) or xavier_uniform; a padding row is zero", "NAME", default="normal")
-    std: float | None = option("standard deviation of --init normal; unset: 0.02", "NUMBER")
-    seed: int = option("the same numbers for the same seed", "N", default=0)
-    labels: int | None = option(
-        "of a classification head behind the blocks; 1: a reranker. unset: the head that --config names", "N"
-    )
-    base: Path | None = option(
-        "a checkpoint that is copied, its weights too: the head of --labels alone is random", "FOLDER"
-    )
+    checkpoint: Path
+    model_type: str | None = None
+    config: Path | None = None
+    whole: bool = False
+    vocab_size: int | None = None
+    hidden_size: int | None = None
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None
+    init: str = "normal"
+    std: float | None = None
+    seed: int = 0
+    labels: int | None = None
+    base: Path | None = None
 
 
 @reporting

@@ -1,18 +1,16 @@
 """`inlay serve`, `check`, `settings` and `health`."""
-# ruff: noqa: RUF009 (`option` makes fields of dataclasses)
 
 import logging
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from service.cli.console import MISUSED, fail, nearest, print_failure, reporting
-from service.cli.flat_options import option
+from service.cli.flat_options import HELP
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -33,22 +31,10 @@ def _tell(message: str, options: Mapping[str, Any]) -> None:
     logging.getLogger("inlay").error("%s", message)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServeOptions:
-    """Options of `inlay serve` that are not settings."""
-
-    model: list[str] | None = option(
-        "Serve this model: a folder, a .gguf file or a hub id, org/name or org/name@revision. It is exported into the "
-        "store once, and again when it has changed. Repeat it for several.",
-        "CHECKPOINT",
-    )
-    model_name: str | None = option(
-        "Serve the only --model under this name, also where it is exported already.", "NAME"
-    )
-
-
 @partial(reporting, tell=_tell)
-def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptions) -> None:
+def serve(
+    context: typer.Context, values: Mapping[str, str], model: list[str] | None = None, model_name: str | None = None
+) -> None:
     """Serve models over REST and gRPC.
 
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
@@ -58,7 +44,7 @@ def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptio
 
     exit_on_stop()  # process 1 of a container does not notice a signal without a handler
     try:
-        settings = _prepared(values, options)
+        settings = _prepared(values, model or [], model_name)
         from service.cli.startup import listen
 
         code = listen(settings)
@@ -71,7 +57,7 @@ def serve(context: typer.Context, values: Mapping[str, str], options: ServeOptio
     raise typer.Exit(code)
 
 
-def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
+def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str | None) -> "Settings":
     """Start logging, export the checkpoints, and return the settings."""
     from service.cli.options import ignored_variables, read_settings
 
@@ -81,11 +67,11 @@ def _prepared(values: Mapping[str, str], options: ServeOptions) -> "Settings":
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
-    if not options.model and options.model_name is None:
+    if not checkpoints and model_name is None:
         return settings
     from service.cli.checkpoints import exported
 
-    return exported(settings, options.model or [], options.model_name)
+    return exported(settings, checkpoints, model_name)
 
 
 @reporting
@@ -119,21 +105,11 @@ def settings() -> None:
             print(f"    {' '.join(paragraph.split())}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealthOptions:
-    """Options of `inlay health`."""
-
-    url: str | None = option("The service's URL; unset: the one that `inlay serve` runs on this machine.")
-    port: int | None = option("This machine's port; unset: as `inlay serve` was started, INLAY_PORT, 8080.", "N")
-    cert: str | None = option("PEM file for mutual TLS; unset: the service's own.", "PATH")
-    key: str | None = option("Its private key, PEM.", "PATH")
-
-
-def health(options: HealthOptions) -> None:
+def health(url: str | None = None, port: int | None = None, cert: str | None = None, key: str | None = None) -> None:
     """Ask a running service whether it is ready; exit code 0 or 1."""
     from service.cli import health
 
-    raise typer.Exit(health.check(options.url, options.port, options.cert, options.key))
+    raise typer.Exit(health.check(url, port, cert, key))
 
 
 def _refuse_unknown(context: typer.Context) -> None:
@@ -151,7 +127,7 @@ def misused(command: str, words: Sequence[str]) -> str:
     name = next((name for name in names if re.fullmatch("--[a-z-]+", name)), None)
     if name is None:
         return f"{len(words)} of the words belong to no option: one value follows each, lists have commas and no spaces"
-    known = [*Settings.model_fields, *([each.name for each in fields(ServeOptions)] if command == "serve" else [])]
+    known = [*Settings.model_fields, *HELP.get(command, ())]
     return f"{name} is not an option of {command}{nearest(name, map(flag, known))}"
 
 

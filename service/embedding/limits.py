@@ -7,6 +7,7 @@ from service.embedding.requests import Ids, Input, Text
 from service.errors import (
     SHORTEN_OR_TRUNCATE,
     EmptyRequest,
+    FieldPath,
     TooLarge,
     TooLong,
     TooManyCharacters,
@@ -15,7 +16,7 @@ from service.errors import (
 )
 from service.settings import Settings
 
-INPUTS = ("inputs",)
+INPUTS: FieldPath = ("inputs",)
 
 
 def check_inputs(count: int, most: int | None, what: str = "inputs") -> None:
@@ -93,11 +94,11 @@ def check_bytes(size: int, received: str, settings: Settings) -> None:
         )
 
 
-def too_many_tokens(tokens: int, max_tokens: int) -> TooLarge:
-    """Return the error for a request of more tokens than this server takes."""
+def too_many_tokens(tokens: int, max_tokens: int, field: FieldPath = INPUTS) -> TooLarge:
+    """Return the error for a request of more tokens than this server takes, in this field."""
     return TooManyTokens(
         f"has {tokens} tokens",
-        field=INPUTS,
+        field=field,
         allowed=f"this server takes {max_tokens} a request",
         remedy="send fewer inputs",
     )

@@ -11,7 +11,7 @@ from models.artifacts.card import Card
 from service.embedding import execution, limits
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
-from service.embedding.outputs.kind import Job, Kept, Plan
+from service.embedding.outputs.kind import Job, Plan
 from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
@@ -27,7 +27,6 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
-INLINE_INPUTS, INLINE_TOKENS = 24, 1 << 15  # of a request whose ids a kind of output prepares on the event loop
 NO_TOKENIZER = "send token ids instead of text, or name another model"
 UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized
 
@@ -128,7 +127,8 @@ class EmbeddingPipeline:
         sent = job.request.inputs, job.ids, key_name, plan.cached.cache_form, prompt, cut, plan.task
         inline = job.characters <= HASHED_INLINE
         job.keys = keys_of(*sent) if inline else await asyncio.to_thread(keys_of, *sent)
-        job.kept = self._cache.find(model, job.keys)
+        for index, read, vector in self._cache.find(model, job.keys):
+            job.ids[index], job.kept[index] = read, vector
         job.texts = [index for index in job.texts if index not in job.kept]
 
     def _keep(self, model: Model, job: Job) -> None:
@@ -136,7 +136,7 @@ class EmbeddingPipeline:
         name = job.plan.kinds[0].name
         for index, (key, sequence) in enumerate(zip(job.keys, job.ids, strict=True)):
             if index not in job.kept:
-                self._cache.keep(model, key, Kept(job.rows[index][name], sequence.tokens, sequence.cut))
+                self._cache.keep(model, key, sequence, job.rows[index][name])
 
     async def _tokenize(self, model: Model, job: Job, context: RequestContext) -> int:
         """Admit the texts of a request to its queues and tokenize them after its prompt.
@@ -198,17 +198,13 @@ class EmbeddingPipeline:
 
     async def _prepare(self, job: Job, context: RequestContext) -> None:
         """Let the kinds prepare the ids, check the request's size, and reserve memory for it."""
-        plan, ids, kept = job.plan, job.ids, job.kept
+        plan, ids = job.plan, job.ids
         job.vectors = len(ids)
         for kind in plan.preparing:
-            if len(ids) <= INLINE_INPUTS and sum([len(each.ids) for each in ids]) <= INLINE_TOKENS:
-                kind.prepare(job)
-            else:
-                await asyncio.to_thread(kind.prepare, job)
+            await asyncio.to_thread(kind.prepare, job)
         ids = job.ids
-        cut = [index for index, each in enumerate(ids) if (kept[index].cut if index in kept else each.cut)]
-        context.truncated = tuple(cut)
-        job.lengths = tuple([kept[index].tokens if index in kept else len(each.ids) for index, each in enumerate(ids)])
+        context.truncated = tuple([index for index, each in enumerate(ids) if each.cut])
+        job.lengths = tuple([len(each.ids) for each in ids])
         tokens = sum(job.lengths)
         if tokens > self._settings.max_request_tokens:
             raise limits.too_many_tokens(tokens, self._settings.max_request_tokens)
@@ -230,8 +226,8 @@ class EmbeddingPipeline:
             job.rows = [{}] if plan.typed else [{} for _ in ids]
             return {0: pack(card, ids, plan.task)} if plan.typed else {}
         job.rows = [{} for _ in ids]
-        for index, kept in job.kept.items():
-            job.rows[index] = {plan.kinds[0].name: kept.vector}
+        for index, vector in job.kept.items():
+            job.rows[index] = {plan.kinds[0].name: vector}
         parts = {}
         for index, sequence in enumerate(ids):
             if index in job.kept:

@@ -9,14 +9,14 @@ graph that pads its batches, whose last bits depend on them, it is what was comp
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.embedding.model import Model
-from service.embedding.outputs.kind import Kept
 from service.embedding.requests import Ids, Input, Text
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
@@ -45,23 +45,21 @@ class VectorCache:
         """The bytes of all entries."""
         return sum([_size(entries) for entries in self._models.values()])
 
-    def find(self, model: Model, keys: Sequence[bytes]) -> Mapping[int, Kept]:
-        """Return the entries of those keys that have one, by the number of the key."""
+    def find(self, model: Model, keys: Sequence[bytes]) -> Iterator[tuple[int, Ids, NDArray[np.float32]]]:
+        """Yield the number of each key that has an entry, zeros for the ids that were read, and the vector [1, d]."""
         entries: _Entries = self._models.get(model) or OrderedDict()
-        found: dict[int, Kept] = {}
-        for number, key in enumerate(keys):
-            if key in entries:
-                entries.move_to_end(key)
-                vector, tokens, cut = entries[key]
-                found[number] = Kept(np.frombuffer(vector, np.float32)[None], tokens, cut)
+        found = [number for number, key in enumerate(keys) if key in entries]
         self._count(model.card.name, len(found), len(keys) - len(found))
-        return found
+        for number in found:
+            entries.move_to_end(keys[number])
+            vector, tokens, cut = entries[keys[number]]
+            yield number, Ids(np.broadcast_to(np.int64(0), tokens), cut=cut), np.frombuffer(vector, np.float32)[None]
 
-    def keep(self, model: Model, key: bytes, kept: Kept) -> None:
-        """Keep the vector of an input; all vectors of a model have one width."""
-        if ENTRY_BYTES + kept.vector.nbytes > self.max_bytes:
+    def keep(self, model: Model, key: bytes, read: Ids, vector: NDArray[np.float32]) -> None:
+        """Keep the vector of an input that was read as these ids; all vectors of a model have one width."""
+        if ENTRY_BYTES + vector.nbytes > self.max_bytes:
             return
-        self._models.setdefault(model, OrderedDict())[key] = kept.vector.tobytes(), kept.tokens, kept.cut
+        self._models.setdefault(model, OrderedDict())[key] = vector.tobytes(), read.tokens, read.cut
         while self.held_bytes > self.max_bytes:
             max(self._models.values(), key=_size).popitem(last=False)
 

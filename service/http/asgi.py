@@ -19,7 +19,6 @@ from service.http.request_parser import ambiguity, varying_of
 from service.http.response import Response
 from service.http.response_writer import BODILESS, declared_length, in_pieces
 from service.http.routes import GONE, Head, Request
-from service.request_context import request_id
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -79,7 +78,6 @@ class Exchange:
         request, pipeline = self._request, self._pipeline
         try:
             if self._ambiguity is not None:
-                request.context.request_id = request_id(request.varying.get(b"x-request-id"))
                 raise self._ambiguity
             early = pipeline.accept(request)
             if early is None:

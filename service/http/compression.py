@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator
 from service.errors import BodyTooLarge
 from service.http.content_coding import Encoder, decode
 from service.http.response import Headers, Response
-from service.http.response_writer import in_pieces
+from service.http.response_writer import BODILESS, in_pieces
 from service.http.routes import Head
 from service.http.worker_threads import in_thread
 
 LEAST_BYTES = 1024  # below, a coding's own bytes and time outweigh what it saves
 INLINE_BYTES = 16384  # coded or decoded on the event loop, about 0.2 ms; more goes to a thread
-BODILESS = (204, 205, 206, 304)  # 206 has a body, but its range is of the plain bytes
 DENSE = (b"image/png", b"image/jpeg", b"image/webp", b"font/woff2", b"application/zip", b"application/gzip")
 TENSORS = (b"application/octet-stream", b"application/x-npy", b"application/vnd.safetensors")
 VARY = (b"vary", b"Accept-Encoding")
@@ -19,12 +18,11 @@ VARY = (b"vary", b"Accept-Encoding")
 
 async def compressed(response: Response, head: Head) -> Response:
     """Return the response under the coding that its request's head chooses; numbers, only on an explicit choice."""
-    assert head.codings is not None
     assert head.route is not None
     named, vectors = dict(response.headers), head.route.vectors
     media_type = named.get(b"content-type", b"").split(b";")[0].strip().lower()
     floats = media_type in TENSORS
-    coding, required = head.codings[floats or vectors]
+    coding = head.codings[floats or vectors]
     size = _size(response, named)
     if not vectors:
         response = response._replace(headers=_varied(response, head.headers.get(b"if-none-match", b"")))
@@ -34,7 +32,8 @@ async def compressed(response: Response, head: Head) -> Response:
         or response.status in BODILESS
         or size == 0
         or b"content-encoding" in named
-        or (not required and (media_type in DENSE or (size is not None and size < LEAST_BYTES)))
+        or media_type in DENSE
+        or (size is not None and size < LEAST_BYTES)
     ):
         return response
     headers = _coded_headers(response.headers, coding)

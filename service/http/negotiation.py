@@ -5,28 +5,13 @@ is used. Numbers hardly shrink: they are compressed only where Accept-Encoding n
 """
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from service.errors import NotAcceptable
 from service.http.content_coding import ALIASES, CODINGS
 
 Policy = Literal["asked", "always", "never"]
 LONGEST_KEPT = 256  # bytes of a header whose choice is kept; one may have 64 KiB
-
-
-class Choice(NamedTuple):
-    """The coding of a response.
-
-    Args:
-        coding: name of the coding; None: the response is not coded.
-        required: the client refuses responses that are not coded.
-    """
-
-    coding: str | None = None
-    required: bool = False
-
-
-PLAIN = Choice()
 
 
 def negotiate(accept: bytes | None, offers: tuple[str, ...]) -> str:
@@ -55,44 +40,35 @@ def _preferred(accept: bytes, offers: tuple[str, ...]) -> str:
     return best
 
 
-def choose(accept: bytes | None, policy: Policy = "asked", *, numbers: bool = False) -> Choice:
-    """Return the coding of a response that is large enough for one.
+def choose(accept: bytes | None, policy: Policy = "asked", *, numbers: bool = False) -> str | None:
+    """Return the coding of a response that is large enough for one; None: it is not coded.
+
+    A client that refuses uncoded responses (`identity;q=0`) gets them where they are small, and where it accepts none
+    of this server's codings.
 
     Args:
         accept: the Accept-Encoding header; None: there is none.
         policy: asked: as the module describes; always: numbers are compressed as documents are; never.
         numbers: the response is numbers, as text or as bytes.
-
-    Raises:
-        NotAcceptable: the client refuses every coding that this server has, and uncoded responses.
     """
-    if not accept:
-        return PLAIN
+    if not accept or policy == "never":
+        return None
     return (_chosen if len(accept) <= LONGEST_KEPT else _chosen.__wrapped__)(accept, policy, numbers)
 
 
 @lru_cache(maxsize=512)
-def _chosen(accept: bytes, policy: Policy, numbers: bool) -> Choice:
+def _chosen(accept: bytes, policy: Policy, numbers: bool) -> str | None:
     qualities = {ALIASES.get(name, name): quality for name, quality in _qualities(accept)}
     others = qualities.get("*", 0.0)
-    plain = qualities.get("identity", others if "*" in qualities else None)  # None: acceptable, the least preferred
-    offers = {} if policy == "never" else {name: qualities.get(name, others) for name in CODINGS}
-    best = max(offers, key=lambda name: offers[name], default=None)  # the first of equals: CODINGS' order
-    if best is None or offers[best] <= 0:
-        if plain == 0:
-            has = ", ".join((*offers, "identity"))
-            raise NotAcceptable(
-                f"accept-encoding is {accept[:40].decode('latin-1')!r}", allowed=f"this server has {has}"
-            )
-        return PLAIN
-    if plain == 0:
-        return Choice(best, True)
-    if plain is not None and plain > offers[best]:
-        return PLAIN
+    plain = qualities.get("identity", qualities.get("*"))  # None: acceptable, the least preferred
+    offers = {name: qualities.get(name, others) for name in CODINGS}
+    best = max(offers, key=lambda name: offers[name])  # the first of equals: CODINGS' order
+    if offers[best] <= 0 or (plain or 0) > offers[best]:
+        return None
     named = [quality for name, quality in qualities.items() if quality > 0 and name not in ("*", "identity")]
-    if numbers and policy == "asked" and (not named or named.count(max(named)) > 1):
-        return PLAIN  # the header is a library's list of what it can read
-    return Choice(best)
+    if numbers and policy == "asked" and plain != 0 and (not named or named.count(max(named)) > 1):
+        return None  # the header is a library's list of what it can read
+    return best
 
 
 def _qualities(header: bytes) -> list[tuple[str, float]]:

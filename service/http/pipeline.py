@@ -8,17 +8,16 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from time import perf_counter
 from typing import Protocol
 
 from service.embedding import truncation
-from service.errors import InlayError, MethodNotAllowed, NoSuchPath, NotAcceptable, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import content_coding
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
-from service.http.negotiation import PLAIN, Policy, choose
+from service.http.negotiation import Policy, choose
 from service.http.response import Headers, Response
 from service.http.router import Router
 from service.http.routes import GONE, Handler, Head, Request, Route
@@ -26,7 +25,7 @@ from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.access_log import AccessLog, Ended
 from service.observability.metrics import GATE, Metrics
-from service.request_context import CURRENT_CALL, request_id
+from service.request_context import CURRENT_CALL
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
 from service.scheduling.memory_budget import MemoryBudget
@@ -115,9 +114,8 @@ class Pipeline:
         if match is None:
             return
         accepted, policy = head.headers.get(b"accept-encoding"), self._compression
-        with suppress(NotAcceptable):  # raised again before a request is served
-            head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
-        head.may_compress = not match.route.vectors or head.codings is None or head.codings[1] is not PLAIN
+        head.codings = choose(accepted, policy), choose(accepted, policy, numbers=True)
+        head.may_compress = not match.route.vectors or head.codings[1] is not None
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
@@ -180,7 +178,6 @@ class Pipeline:
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return a response if the body need not be read."""
         head = request.head
-        request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         if self._access_log is not None:
             sent = [(name.decode(), value.decode("latin-1")) for name, value in request.varying.items()]
             attributes = {"http.request.method": head.verb, "url.scheme": "http"}
@@ -242,9 +239,7 @@ class Pipeline:
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
-        head, context, policy = request.head, request.context, self._compression
-        if head.codings is None:
-            choose(head.headers.get(b"accept-encoding"), policy)  # raises NotAcceptable
+        head, context = request.head, request.context
         if b"content-encoding" in head.headers:
             coding = content_coding.coding_of(head.headers[b"content-encoding"])
             if coding is not None:

@@ -13,10 +13,9 @@ from urllib.parse import unquote
 from pydantic import BaseModel
 
 from service.errors import InlayError
-from service.request_context import RequestContext
+from service.request_context import RequestContext, request_id
 
 if TYPE_CHECKING:
-    from service.http.negotiation import Choice
     from service.http.response import Headers, Response
 
 GONE = 499  # the status by which a client that left before its response is counted
@@ -52,7 +51,7 @@ class Head:
         cors_headers: headers of responses by which a browser gives them to a page.
         parameters: the values of the route's `{names}`.
         may_compress: whether responses may be compressed, or name Accept-Encoding in Vary.
-        codings: the choice of a content coding for documents, and for numbers.
+        codings: the content codings of documents and of numbers; None: they are not coded.
         batched: whether small requests go to the route's batch handler first.
         memo: what the route's handler keeps of it.
     """
@@ -62,7 +61,7 @@ class Head:
     error: InlayError | None = None
     cors_headers: "Headers" = ()
     may_compress = True
-    codings: "tuple[Choice, Choice] | None" = None
+    codings: tuple[str | None, str | None] = (None, None)
     batched = False
     memo: Any = None
 
@@ -116,6 +115,7 @@ class Request:
         self.verb, self.path, self.query, self.headers = head.verb, head.path, head.query, head.headers
         self.arrived = perf_counter()
         self.context = RequestContext()
+        self.context.request_id = request_id(varying.get(b"x-request-id"))
         if client is not None:
             self.context.caller = client[0]  # unless it shows a key
 

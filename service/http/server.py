@@ -19,7 +19,6 @@ from service.http.request_parser import RequestParser, ambiguity, varying_of
 from service.http.response import Response
 from service.http.response_writer import ResponseWriter, ends_with_connection, in_pieces
 from service.http.routes import GONE, Head, Request
-from service.request_context import request_id
 
 HEAD_BYTES = 64 * 1024  # of the request line, headers, chunk framing and trailers of one request
 HEAD_END = b"\r\n\r\n"  # of chunks and trailers too
@@ -266,8 +265,6 @@ class HttpProtocol(asyncio.Protocol):
         if request is None:
             varying = varying_of(parser.headers)
             request = Request(Head(parser.verb, parser.target or b"/", parser.headers), self._client, varying)
-        if request.context.request_id == b"-":
-            request.context.request_id = request_id(request.varying.get(b"x-request-id"))
         self._body.drop()
         self._discarding = True
         if isinstance(error, HeadTooLarge | Malformed):

@@ -12,7 +12,7 @@ from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.cohere import embed as cohere
 from service.protocols.cohere import rerank
-from service.protocols.inlay import embed_body as body
+from service.protocols.inlay import embed as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters

@@ -28,7 +28,7 @@ LIVENESS_SECONDS, CALLER_SECONDS = 0.01, 0.025  # between one question and the n
 ANSWER_SECONDS = 60.0
 MEMORY_SECONDS = 0.02  # between two readings
 CONTAINER_BYTES = 2 << 30
-LIVENESS, CALLER, MEMORY = ("live", "health"), ("embed", "Embed"), "memory"
+LIVENESS, CALLER, SERVER, CHILDREN = ("live", "health"), ("embed", "Embed"), "server", "children"
 BODY = json.dumps({"inputs": "hello world"}).encode()
 Answers = deque[tuple[float, float]]
 
@@ -50,7 +50,7 @@ class Watch:
         self._pipe.recv()
 
     def worst(self, since: float) -> dict[str, float]:
-        """Return the longest answer of each kind in seconds, and the most memory in bytes as MEMORY.
+        """Return the longest answer of each kind in seconds, and the most memory in bytes as SERVER and CHILDREN.
 
         Answers count that ended after `since` or are awaited yet.
 
@@ -92,8 +92,8 @@ def _probe(address: tuple[str, int], rpc_address: str, pid: int, pipe: Connectio
     for name, ask in asks.items():
         pause = LIVENESS_SECONDS if name in LIVENESS else CALLER_SECONDS
         threading.Thread(target=_ask, args=(name, ask, pause, answers[name], began, asking), daemon=True).start()
-    read = answers[MEMORY] = deque(maxlen=20_000)
-    threading.Thread(target=_read_memory, args=(pid, read), daemon=True).start()
+    answers |= {name: deque(maxlen=20_000) for name in (SERVER, CHILDREN)}
+    threading.Thread(target=_read_memory, args=(pid, answers[SERVER], answers[CHILDREN]), daemon=True).start()
     pipe.send(None)
     with suppress(EOFError):
         while True:
@@ -107,7 +107,10 @@ def _probe(address: tuple[str, int], rpc_address: str, pid: int, pipe: Connectio
 
 def _worst(since: float, answers: dict[str, Answers], began: dict[str, float]) -> dict[str, float]:
     now = time.monotonic()
-    worst = {MEMORY: max([size for when, size in tuple(answers[MEMORY]) if when >= since], default=0.0)}
+    worst = {
+        name: max([size for when, size in tuple(answers[name]) if when >= since], default=0.0)
+        for name in (SERVER, CHILDREN)
+    }
     for name in (*LIVENESS, *CALLER):
         seconds = [end - max(begin, since) for begin, end in tuple(answers[name]) if end >= since]
         if (awaited := began.get(name)) is not None:
@@ -116,11 +119,13 @@ def _worst(since: float, answers: dict[str, Answers], began: dict[str, float]) -
     return worst
 
 
-def _read_memory(pid: int, read: Answers) -> None:
-    """Read the memory of a server and its children until it ends or takes more than it may."""
+def _read_memory(pid: int, server_read: Answers, children_read: Answers) -> None:
+    """Read the memory of a server and its children until it ends or they take more than they may."""
     while size := memory(pid):
-        read.append((time.monotonic(), size))
-        if size > CONTAINER_BYTES:
+        children = sum([memory(each) for each in family(pid)[1:]])
+        server_read.append((time.monotonic(), size))
+        children_read.append((time.monotonic(), children))
+        if size + children > CONTAINER_BYTES:
             for each in family(pid):
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
@@ -143,13 +148,11 @@ def _children(task: Path) -> list[int]:
 
 
 def memory(pid: int) -> int:
-    """Return the memory that a server and its children have for themselves or share by name, in bytes."""
-    total = 0
-    for each in family(pid):
-        with suppress(OSError):
-            status = Path(f"/proc/{each}/status").read_text()
-            total += 1024 * sum([int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+) kB", status)])
-    return total
+    """Return the memory that a process has for itself or shares by name, in bytes; 0 if it has ended."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        return 1024 * sum([int(size) for size in re.findall(r"Rss(?:Anon|Shmem):\s+(\d+) kB", status)])
+    return 0
 
 
 def _ask(

@@ -12,7 +12,7 @@ from tests.fuzz.judging import Target
 def _embed(data: bytes) -> None:
     message = pb.EmbedRequest.FromString(data)
     sent, count = message.ByteSize(), len(message.inputs)
-    request = requests.decode(message).request
+    request, _ = requests.decode(message)
     assert len(request.inputs) == count
     assert sum(each.ids.size for each in request.inputs if hasattr(each, "ids")) <= sent
 

@@ -210,9 +210,15 @@ class _Details(NamedTuple):
 
 
 class _Context:
-    """What calls use of grpc.aio.ServicerContext; the client leaves after MOST_SENT bytes."""
+    """What calls use of grpc.aio.ServicerContext; the client sends one message and leaves after MOST_SENT bytes."""
 
     sent = 0
+
+    def __init__(self, message: bytes) -> None:
+        self._messages: list[Any] = [message]
+
+    async def read(self) -> Any:
+        return self._messages.pop() if self._messages else grpc.aio.EOF
 
     def set_trailing_metadata(self, metadata: Any) -> None:
         pass
@@ -246,7 +252,7 @@ def _rpc(data: bytes) -> None:
 
 
 async def _called(rpc: Pipeline, path: str, message: bytes) -> None:
-    call, context = rpc.service(_Details(path)), _Context()
+    call, context = rpc.service(_Details(path)), _Context(message)
 
     async def messages() -> AsyncIterator[bytes]:
         yield message

@@ -13,7 +13,7 @@ from service.embedding.requests import EmbedOptions, EmbedResult, Output
 from service.http.formats import FORMATS, OCTETS, encoder
 from service.http.negotiation import choose
 from service.observability.metrics import Metrics
-from service.protocols.inlay import embed_body
+from service.protocols.inlay import embed
 from service.protocols.inlay.rpc_messages import embed_response
 from service.protocols.inlay.rpc_requests import decode
 from service.protocols.openai import embeddings
@@ -37,9 +37,7 @@ def result(number: int) -> EmbedResult:
 FILLS: dict[str, Callable[[int], object]] = {
     "Accept": lambda number: encoder(b"application/json;a=%d" % number + b" " * 60_000),
     "Accept-Encoding": lambda number: choose(b"gzip;a=%d" % number + b" " * 60_000),
-    "options of /embed": lambda number: embed_body.read(
-        b'{"inputs":"a","outputs":["%d"%s]}' % (number, b',"a"' * 2_000)
-    ),
+    "options of /embed": lambda number: embed.read(b'{"inputs":"a","outputs":["%d"%s]}' % (number, b',"a"' * 2_000)),
     "options of /v1/embeddings": lambda number: embeddings.read(
         b'{"input":"a","model":"%d%s"}' % (number, b"a" * 60_000), EmbeddingsBody
     ),

@@ -62,31 +62,17 @@ class HeadGraph(NamedTuple):
     about: str
 
 
-class Kept(NamedTuple):
-    """The vector cache's entry for an input.
-
-    Args:
-        vector: pooled, float32 [1, width], neither cut nor normalised.
-        tokens: number of tokens that were read.
-        cut: the input was longer.
-    """
-
-    vector: NDArray[np.float32]
-    tokens: int
-    cut: bool
-
-
 @dataclass(slots=True, eq=False)
 class Job:
     """One request while it is computed: the inputs that its kinds of output read, and the arrays that they return.
 
     Attributes:
-        ids: ids of each input as it is read; the placeholder of a text that is not tokenized yet has no ids.
+        ids: ids of each input as it is read; a text has none before it is tokenized, and zeros if its vector is kept.
         texts: the numbers of the inputs that are still to be tokenized.
         characters: characters of the texts.
         tokenizing: seconds that it took.
         keys: keys of the inputs in the vector cache; empty: the cache keeps none of them.
-        kept: what the vector cache holds of an input, by its number.
+        kept: the pooled vector, float32 [1, width], of each input that the vector cache holds, by its number.
         prompts: the number of leading tokens of an input that pooling leaves out, by the input's number.
         located: where the tokens of a text lie, by its number; only for a plan that `locates`.
         chunks: the spans of each input; empty: the request has none.
@@ -104,7 +90,7 @@ class Job:
     characters: int = 0
     tokenizing: float = 0.0
     keys: Sequence[bytes] = ()
-    kept: Mapping[int, Kept] = field(default_factory=dict)
+    kept: dict[int, NDArray[np.float32]] = field(default_factory=dict)
     prompts: Mapping[int, int] = field(default_factory=dict)
     located: Mapping[int, OwnTokens] = field(default_factory=dict)
     chunks: tuple[Chunks, ...] = ()

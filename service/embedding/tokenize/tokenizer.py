@@ -89,9 +89,8 @@ class Tokenizer:
         self._may_be_empty = may_be_empty
         self._segments = segments
         self._filling = filling
-        self._longest_word: int = getattr(self._tokenizer.model, "max_input_chars_per_word", 0)
         self.frame = lru_cache(maxsize=4)(partial(frame_of, self._tokenizer))  # no self: no cycle
-        self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
+        self._longest = lru_cache(maxsize=64)(partial(_longest, max_characters))
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
@@ -154,7 +153,7 @@ class Tokenizer:
         room = None if most is None else max(0, most - frame.tokens)
         encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
         wanted = None if left and locate else room  # how many tokens are before the last is told
-        parts = [read_tokens(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
+        parts = [read_tokens(encode, each, wanted, left, locate, limit) for each in texts]
         shortened = self._is_over(index, text, cut, parts, frame.tokens)
         keeps = [len(part.ids) for part in parts]
         if room is not None and shortened:
@@ -242,7 +241,7 @@ class Tokenizer:
     def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[TextTokens]:
         """Return the first `most` tokens of each text with their places in it, without special tokens."""
         encode = self._tokenizer.encode_batch
-        return [read_tokens(encode, text, most, False, True, self._longest_word, limit) for text in texts]
+        return [read_tokens(encode, text, most, False, True, limit) for text in texts]
 
     @property
     def added_to_pairs(self) -> int:
@@ -250,12 +249,15 @@ class Tokenizer:
         added: int = self._tokenizer.num_special_tokens_to_add(True)
         return added
 
-    def decode(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool) -> list[str]:
+    def decode(self, sequences: Sequence[list[int]], skip_special_tokens: bool, limit: int | None = None) -> list[str]:
         """Return the text of each sequence of ids.
 
         Raises:
+            LongText: there are more than `limit` ids.
             OutOfRange: the vocabulary does not have an id.
         """
+        if limit is not None and sum(map(len, sequences)) > limit:
+            raise LongText
         # the library silently leaves out ids it does not know (0.23)
         unknown = {
             token_id
@@ -271,7 +273,7 @@ class Tokenizer:
                 field=("ids", index),
                 remedy="leave it out",
             )
-        texts: list[str] = self._tokenizer.decode_batch([list(ids) for ids in sequences], skip_special_tokens)
+        texts: list[str] = self._tokenizer.decode_batch(list(sequences), skip_special_tokens)
         return texts
 
     def pieces(self, text: str) -> list[int]:
@@ -323,7 +325,7 @@ async def beside(
     """Return what a method of a tokenizer returns: in a thread, and what is too long for it by the heavy process.
 
     Args:
-        characters: of all texts; INLINE_CHARACTERS are read on the event loop.
+        characters: of all texts, or ids; INLINE_CHARACTERS are read on the event loop.
         budget: where the memory of a long text is reserved, if this process itself has to read it.
         work: a method, or a function of a module; its last argument is the `limit` of characters.
     """
@@ -385,9 +387,9 @@ def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
     return tuple(each for each, _ in same)[::-1]
 
 
-def _longest(word: int, max_characters: int | None, most: int | None, limit: int | None) -> float:
+def _longest(max_characters: int | None, most: int | None, limit: int | None) -> float:
     """Return the characters of a text that is tokenized whole, with its special tokens."""
-    whole = None if most is None else whole_characters(most, word)
+    whole = None if most is None else whole_characters(most)
     return min([each for each in (whole, max_characters, limit) if each is not None], default=float("inf"))
 
 

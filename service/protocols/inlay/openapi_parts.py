@@ -12,3 +12,4 @@ OIP_REPOSITORY = "Open Inference Protocol: model repository"
 OPERATION = "operation"
 
 DATA = openapi_data.read(__package__)
+"""Its schemas, examples, descriptions and tags; `parts` are schemas that stand in others."""

@@ -118,13 +118,14 @@ class EmbedHandler:
 
     async def __call__(self, message: pb.EmbedRequest, call: RequestContext) -> Embedded:
         """Return the outputs, or rows for another inference server in the request's encoding."""
-        request, encoding, dtype_sent = decode(message, self._max_inputs)
-        if encoding is None:
+        request, form = decode(message, self._max_inputs)
+        if form.encoding == "float":
             result = await self._lookup.answer(request, call)
             return result or await self._embedder.embed(request, call)
         card = self._registry.get(request.model).card
-        result = await self._embedder.embed(prompt_embeds.rows_request(card, request, encoding, dtype_sent), call)
-        return prompt_embeds.prompt_embeds(result) if encoding == PROMPT_EMBEDS else result
+        rows = prompt_embeds.rows_request(card, request, form.encoding, form.dtype_sent)
+        result = await self._embedder.embed(rows, call)
+        return prompt_embeds.prompt_embeds(result) if form.encoding == PROMPT_EMBEDS else result
 
 
 def _stream_answer(answer: Embedded | pb.EmbedStreamResponse) -> bytes:

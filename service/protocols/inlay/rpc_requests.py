@@ -1,7 +1,7 @@
 """Decodes inlay.v1.EmbedRequest."""
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,12 @@ from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, MissingField, UnknownValue, WrongShape
 from service.http.validation_errors import CACHED_BYTES
 from service.protocols.inlay import late_chunking
+from service.protocols.inlay.embed import AnswerForm
 from service.protocols.inlay.prompt_embeds import INPUT_EMBEDS, PROMPT_EMBEDS
 from service.protocols.inlay.rpc_fields import dtype_name
 from service.protocols.inlay.rpc_messages import DTYPE_OF
 
-ENCODINGS = {pb.ENCODING_UNSPECIFIED: None, pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
+ENCODINGS = {pb.ENCODING_UNSPECIFIED: "float", pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
 SIDES: dict[int, Direction] = {pb.RIGHT: "right", pb.LEFT: "left"}
 POOLINGS = {
@@ -32,30 +33,8 @@ POOLINGS = {
 OPTIONAL = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_active_dims")
 
 
-class Decoded(NamedTuple):
-    """A decoded message.
-
-    Args:
-        encoding: PROMPT_EMBEDS or INPUT_EMBEDS if the answer is rows for another server, else None.
-        dtype_sent: whether the message names a dtype.
-    """
-
-    request: EmbedRequest
-    encoding: str | None
-    dtype_sent: bool
-
-
-class _Known(NamedTuple):
-    """The fields of a message except its inputs."""
-
-    model: str | None
-    options: EmbedOptions
-    encoding: str | None
-    dtype_sent: bool
-
-
-def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
-    """Return the request in a message, and clear the message.
+def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
+    """Return the request in a message and the form of its response, and clear the message.
 
     Args:
         max_inputs: the limit, checked before any input is read.
@@ -69,13 +48,13 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> Decoded:
     message.ClearField("inputs")
     spans = late_chunking.read_message(message, max_inputs)
     rest = message.SerializeToString()
-    known = _known_options(rest) if len(rest) <= CACHED_BYTES else _known_options.__wrapped__(rest)
-    return Decoded(EmbedRequest(inputs, known.model, known.options, spans), known.encoding, known.dtype_sent)
+    model, options, form = (_known_options if len(rest) <= CACHED_BYTES else _known_options.__wrapped__)(rest)
+    return EmbedRequest(inputs, model, options, spans), form
 
 
 @lru_cache(maxsize=256)
-def _known_options(message_without_inputs: bytes) -> _Known:
-    """Return the fields of a message except its inputs; cached, because callers repeat their options."""
+def _known_options(message_without_inputs: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
+    """Return the model, the options and the form of the response; cached, because callers repeat their options."""
     message = pb.EmbedRequest.FromString(message_without_inputs)
     if message.pooling not in POOLINGS:
         raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())
@@ -95,8 +74,8 @@ def _known_options(message_without_inputs: bytes) -> _Known:
         input_type=SPELLINGS[message.input_type] if message.HasField("input_type") else None,
         **{name: getattr(message, name) for name in OPTIONAL if message.HasField(name)},
     )
-    dtype_sent = message.dtype != pb.DTYPE_UNSPECIFIED
-    return _Known(message.model or None, options, ENCODINGS[message.encoding], dtype_sent)
+    form = AnswerForm(ENCODINGS[message.encoding], message.dtype != pb.DTYPE_UNSPECIFIED)
+    return message.model or None, options, form
 
 
 def _not_one_of(field: str, value: object, allowed: Any) -> BadRequest:

@@ -3,7 +3,6 @@
 Operations raise WrongModelKind where a model does not do what they are for, and the errors of EmbeddingPipeline.embed.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -16,13 +15,13 @@ from models.artifacts.card import Card
 from models.recipes.heads import ScoreActivation
 from service.context import ServiceContext
 from service.embedding import ranking
-from service.embedding.limits import check_characters
+from service.embedding.limits import check_characters, too_many_tokens
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import POOLINGS, normalize
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
-from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Token, Tokenizer, beside
+from service.embedding.tokenize.tokenizer import Token, Tokenizer, beside
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
 from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
@@ -95,9 +94,11 @@ class Operations:
         """Return the text of each sequence of ids."""
         tokenizer = tokenizer_of(model)
         self.check_batch(len(sequences), "ids")
-        if sum(map(len, sequences)) <= INLINE_CHARACTERS:
-            return tokenizer.decode(sequences, skip_special_tokens)
-        return await asyncio.to_thread(tokenizer.decode, sequences, skip_special_tokens)
+        count, most = sum(map(len, sequences)), self.settings.max_request_tokens
+        if count > most:
+            raise too_many_tokens(count, most, ("ids",))
+        ids = [list(each) for each in sequences]
+        return await beside(count, self.context.budget, tokenizer.decode, ids, skip_special_tokens)
 
     def describe(self, model: Model) -> dict[str, Any]:
         """Return the document of /info about this server and a model."""

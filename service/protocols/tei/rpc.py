@@ -177,7 +177,7 @@ class Handlers(Operations):
         """Return the text of token ids."""
         if not request.ids:
             raise EmptyRequest("`ids` cannot be empty", remedy="send one at least")
-        (text,) = await self.texts(self._model(), [list(request.ids)], request.skip_special_tokens)
+        (text,) = await self.texts(self._model(), [request.ids], request.skip_special_tokens)
         return pb.DecodeResponse(text=text)
 
     async def predict(self, request: PredictRequest, call: RequestContext) -> Timed:

@@ -144,7 +144,7 @@ def test_characters_that_the_model_cannot_read_cost_nothing(kind: str, piece: st
     part, characters = read(kind, piece * (200_000 // len(piece)), 256)
     assert len(part.ids) == 256
     assert part.total is None
-    assert characters <= text_tokens.whole_characters(256, 0) + text_tokens.ENDS
+    assert characters <= text_tokens.whole_characters(256) + text_tokens.ENDS
 
 
 def test_no_piece_ends_where_the_rest_could_change_it() -> None:

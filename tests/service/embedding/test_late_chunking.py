@@ -12,7 +12,6 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
-from service.embedding import pipeline
 from service.embedding.requests import Chunking, Cut, EmbedResult, Ids, Spans, Text
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import BadInput, ConflictingFields, InlayError, MissingField, OutOfRange, TooManyInputs, WrongShape
@@ -201,14 +200,6 @@ def test_texts_cut_by_characters_keep_their_offsets(store: Path, direction: Any,
     assert located[0].starts.tolist() == starts
     plain = tokenizer.encode({0: Text(PROMPT + TEXT)}, Cut(direction=direction))
     assert np.array_equal(ids[0].ids, plain[0].ids)
-
-
-async def test_threads_give_the_same_bits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = [Text(TEXT), Text("hello world")]
-    here = await embed(make(), *inputs, spans=Chunking(2))
-    monkeypatch.setattr(pipeline, "INLINE_INPUTS", 0)
-    there = await embed(make(), *inputs, spans=Chunking(2))
-    assert np.array_equal(there.outputs[0].rows, here.outputs[0].rows)
 
 
 async def test_a_chunk_has_the_same_bits_beside_others(make: Make) -> None:

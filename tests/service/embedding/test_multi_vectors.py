@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MULTI_VECTOR
 from models.artifacts.export import export
-from service.embedding import pipeline
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.requests import EmbedOptions, EmbedResult, Ids, Text
 from service.embedding.scores import maxsim
@@ -133,13 +132,6 @@ async def test_projecting_in_parts_changes_no_bit(service: Service, monkeypatch:
     parts = await vectors(service, TEXTS)
     assert len(runs) > 2
     assert [own.tobytes() for own in parts] == [own.tobytes() for own in whole]
-
-
-async def test_marking_in_a_thread_changes_no_bit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    inline = await vectors(service, TEXTS, input_type="query")
-    monkeypatch.setattr(pipeline, "INLINE_INPUTS", 1)
-    threaded = await vectors(service, TEXTS, input_type="query")
-    assert [own.tobytes() for own in threaded] == [own.tobytes() for own in inline]
 
 
 async def test_long_texts_are_cut_to_the_length_of_their_kind(service: Service) -> None:

@@ -14,7 +14,7 @@ from models.artifacts.export import export
 from service.embedding.model import Model
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Cut, EmbedResult, Ids, Text
-from service.embedding.vector_cache import Kept, VectorCache, keys_of
+from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadRequest, EngineFailure, InlayError, Overloaded, TooLarge, TooLong
 from service.request_context import RequestContext
 from service.settings import Settings
@@ -289,8 +289,13 @@ def model_of(service: Service, name: str = "a") -> Model:
     return service.registry.get(name)
 
 
-def kept(number: int, width: int = 384) -> Kept:
-    return Kept(np.full((1, width), number, np.float32), 24, False)
+def keep(cache: VectorCache, model: Model, number: int, width: int = 384) -> None:
+    cache.keep(model, key_of(number), Ids(np.zeros(24, np.int64)), np.full((1, width), number, np.float32))
+
+
+def found(cache: VectorCache, model: Model, *numbers: int) -> list[tuple[int, float]]:
+    vectors = cache.find(model, [key_of(number) for number in numbers])
+    return [(index, float(vector[0, 0])) for index, _, vector in vectors]
 
 
 def key_of(number: int) -> bytes:
@@ -305,7 +310,7 @@ def test_memory_stays_within_the_bound(make: Make) -> None:
     try:
         before = tracemalloc.get_traced_memory()[0]
         for number in range(6000):
-            cache.keep(model, key_of(number), kept(number))
+            keep(cache, model, number)
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -317,11 +322,10 @@ def test_least_recently_used_vectors_make_room(make: Make) -> None:
     model = model_of(make())
     cache = VectorCache(5000)  # two vectors of 384 values
     for number in (1, 2):
-        cache.keep(model, key_of(number), kept(number))
-    assert list(cache.find(model, [key_of(1)])) == [0]
-    cache.keep(model, key_of(3), kept(3))
-    found = cache.find(model, [key_of(number) for number in (1, 2, 3)])
-    assert {number: each.vector[0, 0] for number, each in found.items()} == {0: 1, 2: 3}
+        keep(cache, model, number)
+    assert found(cache, model, 1) == [(0, 1)]
+    keep(cache, model, 3)
+    assert found(cache, model, 1, 2, 3) == [(0, 1), (2, 3)]
 
 
 def test_models_share_the_bound(tmp_path: Path) -> None:
@@ -331,17 +335,17 @@ def test_models_share_the_bound(tmp_path: Path) -> None:
     a, b = model_of(service, "a"), model_of(service, "b")
     cache = VectorCache(5000)
     for number, model in enumerate((b, a, b)):
-        cache.keep(model, key_of(number), kept(number))
-    assert list(cache.find(a, [key_of(1), key_of(2)])) == [0]
-    assert list(cache.find(b, [key_of(0), key_of(1), key_of(2)])) == [2]
+        keep(cache, model, number)
+    assert found(cache, a, 1, 2) == [(0, 1)]
+    assert found(cache, b, 0, 1, 2) == [(2, 2)]
 
 
 def test_vector_over_the_bound_is_not_kept(make: Make) -> None:
     model = model_of(make())
     cache = VectorCache(1000)
-    cache.keep(model, key_of(1), kept(1))
+    keep(cache, model, 1)
     assert cache.held_bytes == 0
-    cache.keep(model, key_of(1), kept(1, width=8))
+    keep(cache, model, 1, width=8)
     assert cache.held_bytes > 0
 
 

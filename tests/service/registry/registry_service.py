@@ -31,11 +31,12 @@ class Service:
         self.pipeline = EmbeddingPipeline(self.registry, settings)
 
     async def rank(self, query: str, texts: Sequence[str], name: str | None = None, **fields: Any) -> Ranks:
-        """Return the scores of texts with a query; `fields` are those of Reading, and a `context`."""
+        """Return the scores of texts with a query; `fields` are Reading's, how texts are cut, and a `context`."""
         context = fields.pop("context", None) or RequestContext()
         scorer = Scorer(self.pipeline, MemoryBudget(1 << 30), Settings())
         pairs = [(query, text) for text in texts]
-        options = EmbedOptions(truncate=fields.pop("truncate", None))
+        cut = {"truncate": fields.pop("truncate", None), "truncation_direction": fields.pop("direction", "right")}
+        options = EmbedOptions(**cut)
         return await scorer.score(self.registry.get(name), pairs, context, Reading(options, **fields))
 
     async def vector(self, name: str | None = "a") -> bytes:

@@ -8,7 +8,7 @@ import pytest
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import EmbedRequest
 from service.errors import BadRequest, EmptyRequest, Malformed
-from service.protocols.inlay.embed_body import (
+from service.protocols.inlay.embed import (
     POOLING_NAMES,
     AnswerForm,
     EmbedBody,

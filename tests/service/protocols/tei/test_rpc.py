@@ -225,6 +225,11 @@ def test_decode_keeps_special_tokens_by_default(tokenize: stubs.TokenizeStub) ->
     assert [each.text for each in tokenize.DecodeStream(iter(requests))] == ["hello", "world", "a"]
 
 
+def test_rejects_more_ids_than_a_request_may_have(tokenize: stubs.TokenizeStub) -> None:
+    with pytest.raises(grpc.RpcError, match="ids has 524289 tokens; this server takes 524288"):
+        tokenize.Decode(pb.DecodeRequest(ids=[5] * 524289))
+
+
 def test_info_matches_rest(served: Served, channel: grpc.Channel) -> None:
     response = stubs.InfoStub(channel).Info(pb.InfoRequest())
     info = served.http.get("/info").json()
