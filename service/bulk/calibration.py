@@ -9,12 +9,12 @@ from models.artifacts import card as cards
 from models.artifacts.card import Calibration
 from models.artifacts.folder import replace_card
 from service.bulk import inputs
-from service.bulk.embedder import Embedder, TextError
+from service.bulk.embedder import Embedder
 from service.bulk.inputs import Columns
 from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import ranges
 from service.embedding.requests import EmbedOptions
-from service.errors import StartError
+from service.errors import InlayError, StartError
 from service.settings import Settings
 
 
@@ -39,8 +39,8 @@ def calibrated(folder: Path, source: str, column: str | None, options: EmbedOpti
         texts = [text for text in listed if text.strip()]
         try:
             vectors = embedder.collect(embedder.submit(texts)).rows
-        except TextError as error:
-            raise StartError(f"{source}: {texts[error.number][:40]!r} {error.reason}") from error
+        except InlayError as error:
+            raise StartError(f"{source}: {texts[error.index or 0][:40]!r} {error.received}") from error
         if texts:
             found = ranges(np.concatenate([found, vectors]))
             count += len(texts)

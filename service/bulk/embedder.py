@@ -28,19 +28,6 @@ RUNS_AHEAD = 4  # of one task, so that few batches are left half full
 Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their output to come
 
 
-class TextError(Exception):
-    """Raised for a text that has no vector.
-
-    Args:
-        number: number of the text.
-        reason: what is wrong with it.
-    """
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(number, reason)
-        self.number, self.reason = number, reason
-
-
 class Embedder:
     """Loads a model and computes one of its outputs.
 
@@ -98,7 +85,7 @@ class Embedder:
         """Return the results of `submit`, in the order of the texts.
 
         Raises:
-            TextError: a text has no vector; it carries the text's number.
+            InlayError: a text has no vector; `index` is its number.
         """
         outputs = [_result(numbers, future) for numbers, future in tasks]
         order = np.argsort([number for numbers, _ in tasks for number in numbers])
@@ -124,10 +111,11 @@ class Embedder:
 
 
 def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:
-    """Return the result of a task; raise TextError for the first text that could not be read."""
+    """Return the result of a task; an error's index becomes the number of the text."""
     try:
         return future.result()
     except InlayError as error:
         if error.index is None:
             raise StartError(error.message) from error
-        raise TextError(numbers[error.index], error.received) from error
+        error.index = numbers[error.index]
+        raise

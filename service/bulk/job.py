@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from service.bulk import inputs
-from service.bulk.embedder import Embedder, Tasks, TextError
+from service.bulk.embedder import Embedder, Tasks
 from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS
 from service.bulk.outputs import FLOATS, ParquetParts
 from service.bulk.plan import BulkRun, Dtype, Options, Part
@@ -110,9 +110,9 @@ class PartComputer:
         try:
             vectors = self._embedder.collect(window.tasks)
             stored = _stored(vectors.rows, self._options.dtype, self._limits)
-        except TextError as error:
-            row = window.first + int(np.flatnonzero(window.present)[error.number])
-            raise StartError(f"{window.part.path}: the text of row {row} {error.reason}") from error
+        except InlayError as error:
+            row = window.first + int(np.flatnonzero(window.present)[error.index])
+            raise StartError(f"{window.part.path}: the text of row {row} {error.received}") from error
         self.target.write(window.part, window.first, window.table, window.present, vectors._replace(rows=stored))
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
 from time import monotonic
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 import typer
@@ -56,26 +55,24 @@ def reporting(
     @wraps(command)
     def run(*values: Parameters.args, **options: Parameters.kwargs) -> None:
         try:
-            _as_failed(command, *values, **options)
+            command(*values, **options)
+            return
         except Failed as failed:
-            tell(failed.message, options)
-            raise typer.Exit(failed.exit_code) from failed
+            message, code = failed.message, failed.exit_code
+        except (ModelError, StartError) as error:
+            message, code = str(error), CANNOT
+        except KeyboardInterrupt:
+            message, code = "stopped; nothing was left behind", STOPPED
+        except BrokenPipeError:  # `inlay list | head`
+            sys.stdout = None  # so that Python does not flush into the pipe at exit
+            return
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            message, code = f"{place}{error.strerror or error}", CANNOT
+        tell(message, options)
+        raise typer.Exit(code)
 
     return run
-
-
-def _as_failed(command: Callable[Parameters, None], *values: Parameters.args, **options: Parameters.kwargs) -> None:
-    try:
-        command(*values, **options)
-    except (ModelError, StartError) as error:
-        fail(str(error))
-    except KeyboardInterrupt:
-        fail("stopped; nothing was left behind", STOPPED)
-    except BrokenPipeError:  # `inlay list | head`
-        sys.stdout = None  # so that Python does not flush into the pipe at exit
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        fail(f"{place}{error.strerror or error}")
 
 
 def fail(message: str, code: int = CANNOT) -> NoReturn:
@@ -97,11 +94,6 @@ def nearest(word: str, allowed: "Iterable[str]") -> str:
     return f" (did you mean {similar[0]}?)" if similar else ""
 
 
-def interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt, as Python does for Ctrl-C."""
-    raise KeyboardInterrupt
-
-
 @contextmanager
 def progress_bars(shown: bool = True) -> Iterator["Progress"]:
     """Show the progress of work on stderr: a line that changes on a terminal, else one every REPORT_SECONDS.
@@ -111,7 +103,7 @@ def progress_bars(shown: bool = True) -> Iterator["Progress"]:
     Args:
         shown: False: none, because every line of stderr has to be JSON.
     """
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, signal.default_int_handler)
     line = _ProgressLine(sys.stderr.isatty())
     try:
         yield line if shown else lambda what, done, total: None

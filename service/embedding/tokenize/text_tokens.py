@@ -6,7 +6,7 @@ after can change the last tokens of a piece alone. Where it changes more, the tw
 times as long, until it is the text. That is so for every kind of tokenizer, whatever its normalizer drops and its
 pre-tokenizer looks ahead for:
 
-    the words of WordPiece     are unknown above a length, by which the second piece is longer
+    the words of WordPiece     are unknown above a length (BERT's 100), and the second piece is longer by more than that
     Unigram, of one character  a thousand of it are tokens of 16 and the rest before them, so the first tokens are of
                                another length unless the pieces differ by a multiple of it: they do not
     combining marks            are sorted however many there are, and a token such as `<mask>` may take all blanks
@@ -24,7 +24,7 @@ import numpy as np
 from service.embedding.requests import Ids, Int64s, OwnTokens
 
 TOKEN_CHARACTERS, MORE_CHARACTERS = 8, 1024  # the first piece has so many for each token, and these
-LONGER = 1000  # characters by which the second piece is longer, beside those of the longest word
+LONGER = 1000  # characters by which the second piece is longer
 MARGIN = 16  # tokens of a piece behind those that are read
 FACTORS = 30030  # 2 * 3 * 5 * 7 * 11 * 13: pieces do not differ by a multiple of up to 16 characters
 COMPARED_CHARACTERS = 1 << 16  # of the shorter of two texts whose tokens are counted to find the longer
@@ -81,9 +81,9 @@ class Frame(NamedTuple):
         return np.concatenate(ids), np.concatenate(types)
 
 
-def whole_characters(most: int, longest_word: int) -> int:
+def whole_characters(most: int) -> int:
     """Return the characters of a text that is tokenized whole, which costs less than two pieces do."""
-    return 2 * (TOKEN_CHARACTERS * most + MORE_CHARACTERS) + LONGER + longest_word
+    return 2 * (TOKEN_CHARACTERS * most + MORE_CHARACTERS) + LONGER
 
 
 def read_tokens(
@@ -92,7 +92,6 @@ def read_tokens(
     most: int | None,
     left: bool = False,
     located: bool = False,
-    longest_word: int = 0,
     limit: int | None = None,
 ) -> TextTokens:
     """Return the first tokens of a text, or its last ones.
@@ -102,14 +101,13 @@ def read_tokens(
         most: tokens to return, at most; None: all.
         left: return the last.
         located: return where the tokens lie; `encode` keeps offsets.
-        longest_word: characters of a word that the tokenizer reads.
         limit: characters to tokenize at once, at most; None: any number.
 
     Raises:
         LongText: more than `limit` are needed.
     """
     earlier = None
-    for size in _sizes(text, most, left, longest_word):
+    for size in _sizes(text, most, left):
         if limit is not None and size > limit:
             raise LongText
         start = len(text) - size if left else 0
@@ -139,10 +137,10 @@ def _places(encoding: Any, count: int, left: bool) -> Int64s:
     return places[len(places) - count :] if left else places[:count]
 
 
-def _sizes(text: str, most: int | None, left: bool, longest_word: int) -> Iterator[int]:
+def _sizes(text: str, most: int | None, left: bool) -> Iterator[int]:
     """Yield the characters of each piece; the last are those of the text."""
-    if most is not None and len(text) > whole_characters(most, longest_word):
-        size, longer = TOKEN_CHARACTERS * most + MORE_CHARACTERS, LONGER + longest_word
+    if most is not None and len(text) > whole_characters(most):
+        size, longer = TOKEN_CHARACTERS * most + MORE_CHARACTERS, LONGER
         while size < len(text):
             if (end := _end(text, size, left)) is not None:
                 yield end

@@ -28,7 +28,9 @@ from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
-MOST_CHARACTERS = 1 << 14  # that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+TOGETHER_CHARACTERS = 1 << 14  # of texts that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+THREAD_CHARACTERS = 1 << 16  # of a text that a thread tokenizes; its memory is reserved
+LISTED_CHARACTERS = 1 << 12  # of texts whose tokens a thread makes objects of
 CHARACTER_BYTES = 1100  # of memory, most of which a token takes: 2 tokens a character, as of Hangul in WordPiece
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
@@ -89,9 +91,8 @@ class Tokenizer:
         self._may_be_empty = may_be_empty
         self._segments = segments
         self._filling = filling
-        self._longest_word: int = getattr(self._tokenizer.model, "max_input_chars_per_word", 0)
         self.frame = lru_cache(maxsize=4)(partial(frame_of, self._tokenizer))  # no self: no cycle
-        self._longest = lru_cache(maxsize=64)(partial(_longest, self._longest_word, max_characters))
+        self._longest = lru_cache(maxsize=64)(partial(_longest, max_characters))
         self.prompt_length = lru_cache(maxsize=64)(partial(_prompt_length, self._tokenizer))
         self.ending = lru_cache(maxsize=4)(partial(_ending, self._tokenizer))
 
@@ -154,7 +155,7 @@ class Tokenizer:
         room = None if most is None else max(0, most - frame.tokens)
         encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
         wanted = None if left and locate else room  # how many tokens are before the last is told
-        parts = [read_tokens(encode, each, wanted, left, locate, self._longest_word, limit) for each in texts]
+        parts = [read_tokens(encode, each, wanted, left, locate, limit) for each in texts]
         shortened = self._is_over(index, text, cut, parts, frame.tokens)
         keeps = [len(part.ids) for part in parts]
         if room is not None and shortened:
@@ -229,10 +230,10 @@ class Tokenizer:
         """Return what `write` makes of every token of each text; nothing is cut.
 
         Raises:
-            LongText: the texts have more than a quarter of `limit` characters: each token is an object.
+            LongText: there is a `limit`, and the texts have more than LISTED_CHARACTERS.
             TooLarge: all texts together have more than `most` tokens.
         """
-        if limit is not None and sum(map(len, texts)) > limit // 4:
+        if limit is not None and sum(map(len, texts)) > LISTED_CHARACTERS:
             raise LongText
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
@@ -242,7 +243,7 @@ class Tokenizer:
     def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[TextTokens]:
         """Return the first `most` tokens of each text with their places in it, without special tokens."""
         encode = self._tokenizer.encode_batch
-        return [read_tokens(encode, text, most, False, True, self._longest_word, limit) for text in texts]
+        return [read_tokens(encode, text, most, False, True, limit) for text in texts]
 
     @property
     def added_to_pairs(self) -> int:
@@ -327,16 +328,17 @@ async def beside(
 
     Args:
         characters: of all texts, or ids; INLINE_CHARACTERS are read on the event loop.
-        budget: where the memory of a long text is reserved, if this process itself has to read it.
+        budget: where the memory of a long text is reserved that this process reads.
         work: a method, or a function of a module; its last argument is the `limit` of characters.
     """
     if characters <= INLINE_CHARACTERS:
         return work(*arguments, None)
-    try:
-        return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
-    except LongText:
-        with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
-            return await run_beside(work, *arguments, None)
+    with suppress(LongText):
+        return await asyncio.to_thread(work, *arguments, TOGETHER_CHARACTERS)
+    with suppress(LongText), budget.held_for(CHARACTER_BYTES * min(characters, THREAD_CHARACTERS)):
+        return await asyncio.to_thread(work, *arguments, THREAD_CHARACTERS)
+    with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
+        return await run_beside(work, *arguments, None)
 
 
 @lru_cache(maxsize=4)
@@ -388,21 +390,21 @@ def _ending(tokenizer: Any, one: str, other: str) -> tuple[int, ...]:
     return tuple(each for each, _ in same)[::-1]
 
 
-def _longest(word: int, max_characters: int | None, most: int | None, limit: int | None) -> float:
+def _longest(max_characters: int | None, most: int | None, limit: int | None) -> float:
     """Return the characters of a text that is tokenized whole, with its special tokens."""
-    whole = None if most is None else whole_characters(most, word)
+    whole = None if most is None else whole_characters(most)
     return min([each for each in (whole, max_characters, limit) if each is not None], default=float("inf"))
 
 
 def _batches(texts: Mapping[int, Text]) -> Iterator[list[tuple[int, Text]]]:
     """Yield texts that are tokenized together, with their numbers."""
     batch: list[tuple[int, Text]] = []
-    room = MOST_CHARACTERS
+    room = TOGETHER_CHARACTERS
     for index, text in texts.items():
         size = len(text.text) + len(text.pair or "")
         if batch and size > room:
             yield batch
-            batch, room = [], MOST_CHARACTERS
+            batch, room = [], TOGETHER_CHARACTERS
         batch.append((index, text))
         room -= size
     if batch:

@@ -144,7 +144,7 @@ def test_characters_that_the_model_cannot_read_cost_nothing(kind: str, piece: st
     part, characters = read(kind, piece * (200_000 // len(piece)), 256)
     assert len(part.ids) == 256
     assert part.total is None
-    assert characters <= text_tokens.whole_characters(256, 0) + text_tokens.ENDS
+    assert characters <= text_tokens.whole_characters(256) + text_tokens.ENDS
 
 
 def test_no_piece_ends_where_the_rest_could_change_it() -> None:
@@ -184,8 +184,8 @@ def test_the_longest_texts_and_pairs_need_little_memory() -> None:
 
 async def test_a_long_text_is_tokenized_by_the_heavy_process(tmp_path: Path) -> None:
     path = write("wordpiece", tmp_path)
-    tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 3000)}
-    work = 36_000, MemoryBudget(0), tokenizer.encode, texts
+    tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 6000)}
+    work = 72_000, MemoryBudget(80 << 20), tokenizer.encode, texts
     with serving(HeavyLane(1, 256 << 20, 60.0)):
         read = await beside(*work, Cut())
         assert read[3].ids.tolist() == tokenizer.encode(texts, Cut())[3].ids.tolist()

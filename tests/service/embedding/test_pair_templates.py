@@ -90,7 +90,7 @@ async def test_a_long_query_is_not_copied_for_every_document(service: Service) -
 
 async def test_rejects_a_cut_at_the_left(service: Service) -> None:
     with pytest.raises(ConflictingFields, match="cut at their end"):
-        await scores(service, "h", DOCUMENTS, options=EmbedOptions(truncation_direction="left"))
+        await scores(service, "h", DOCUMENTS, direction="left")
 
 
 async def test_rejects_a_long_pair_where_nothing_may_be_cut(service: Service) -> None:
