@@ -370,7 +370,7 @@ def _heading(results: Results) -> list[str]:
         f"Bounds, while one request is served: {LIVENESS_SECONDS:g} s for an answer to a liveness probe over HTTP or",
         f"gRPC, {CALLER_SECONDS:g} s for one to a small request, {PEAK_BYTES >> 20} MiB of the server beyond what",
         f"it had at rest, {CHILDREN_BYTES >> 20} MiB of its heavy process; {LEFT_BYTES >> 20} MiB more than at",
-        f"rest {LEFT_SECONDS:g} s after the last case of a group, read as soon as it is within that. At rest means after",
+        f"rest {LEFT_SECONDS:g} s after the last case of a group, read as soon as it is within that. Rest means after",
         "one ordinary request of each road: the libraries that draw pictures and write ONNX files are imported then,",
         "and stay. A row has the longest answers beside all cases of a road, and the most time of the processor that",
         "the event loop's thread took for one, small requests included.",
