@@ -478,6 +478,21 @@ def test_the_build_backend_is_locked() -> None:
     assert all(Requirement(line).specifier.contains(pins[Requirement(line).name]) for line in requires)
 
 
+def test_a_wheel_holds_every_file_beside_the_code() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = ["*.py", "*.pyi", *setuptools["package-data"]["*"]]
+    store = ROOT / "models/store"
+    beside = [
+        file
+        for room in ("models", "service", "proto")
+        for file in (ROOT / room).rglob("*")
+        if file.is_file() and store not in file.parents
+    ]
+    held = [file for file in beside if "__pycache__" not in file.parts and file.name != "README.md"]
+    assert len(held) > 300
+    assert [file for file in held if not any(file.match(pattern) for pattern in patterns)] == []
+
+
 def test_a_package_has_one_version_per_environment() -> None:
     versions: dict[str, set[str]] = {}
     for lock in [lock for lock in LOCKS if lock.stem not in APART]:
