@@ -254,7 +254,8 @@ def _identity(value: Any) -> str:
     if isinstance(value, QuantizedTable):
         value = value[:]
     if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+        data = little_endian(np.ascontiguousarray(value))  # not copied: it may be large
+        return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
     return repr(value)
 
 
