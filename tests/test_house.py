@@ -107,8 +107,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),
-    "backports": ("service.http.content_coding",),
-    "compression": ("service.http.content_coding",),  # the same from Python 3.14 on
+    "backports": ("service.http.content_coding", "service.bulk.text_files"),
+    "compression": ("service.http.content_coding", "service.bulk.text_files"),  # the same from Python 3.14 on
     "matplotlib": ("models.plots" + IN_FUNCTIONS,),
     "PIL": ("service.embedding.image_decoding" + IN_FUNCTIONS, "models.vision" + IN_FUNCTIONS),
     "ml_dtypes": ("service", "models"),
