@@ -11,6 +11,7 @@ import os
 import select
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from traceback import format_exception
@@ -53,9 +54,13 @@ def config(format: str, level: str, inputs: bool) -> dict[str, Any]:
 
 
 def start_logging(format: str, level: str, inputs: bool) -> None:
-    """Log as `config` says, also Python's warnings and uncaught exceptions, which would be printed as plain text."""
+    """Log as `config` says, also Python's warnings and uncaught exceptions, which would be printed as plain text.
+
+    Not Pillow's warnings: a caller's picture can raise 65 535 of them, each a line of the log.
+    """
     logging.config.dictConfig(config(format, level, inputs))
     logging.captureWarnings(True)
+    warnings.filterwarnings("ignore", module="PIL")
     sys.excepthook = _log_uncaught
     threading.excepthook = lambda ended: _log_uncaught(ended.exc_type, ended.exc_value, ended.exc_traceback)
 

@@ -6,6 +6,9 @@ import io
 import json
 import logging
 import logging.config
+import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -218,3 +221,20 @@ def test_log_messages_are_constants(path: Path) -> None:
         and node.func.value.id in ("log", "logger", "access")
     ]
     assert [node.lineno for node in calls if not isinstance(node.args[0], ast.Constant)] == []
+
+
+def test_a_picture_of_many_faults_writes_no_log_lines() -> None:
+    tags = b"".join([struct.pack("<HHII", tag, 7, 2**20, 8) for tag in range(1, 1000)])  # each past the file's end
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 999) + tags + bytes(4)
+    program = f"""
+import io
+from PIL import Image
+from service.embedding.image_decoding import open_picture
+from service.observability import logs
+logs.start_logging("text", "info", False)
+file = io.BytesIO()
+Image.new("RGB", (8, 8)).save(file, "png", exif={exif!r})
+print(open_picture(file.getvalue(), 0, 100).size)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("(8, 8)\n", "")
