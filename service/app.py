@@ -179,6 +179,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
+        strict_fields=settings.strict_fields,
     )
 
 

@@ -163,6 +163,13 @@ class Settings(BaseSettings):
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
+    strict_fields: bool = False
+    """Refuse unknown fields in bodies of other people's protocols too; false: ignore them and name them in a header.
+
+    The header is `inlay-ignored-fields`. A field that is spelt nearly as a known one is always refused.
+    """
+    empty_inputs: Literal["refuse", "vector"] = "refuse"
+    """What /v1/embeddings does with an empty text: refuse the request, as OpenAI, or embed the special tokens alone."""
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
     """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB.
 

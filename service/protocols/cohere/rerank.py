@@ -122,7 +122,7 @@ def answer_of(
         ranks = await scorer.score(context.registry.get(body.named), pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
-        return await inline_or_in_thread(size if shown else 0, json_response, document, 200, body.ignored(data))
+        return await inline_or_in_thread(size if shown else 0, json_response, document)
 
     return answer
 

@@ -31,7 +31,7 @@ from service.http.formats import array_response, buffer, count_values
 from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Response
 from service.http.routes import Handler, Request
-from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
 from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
@@ -70,6 +70,7 @@ def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
     data = parse_json(body)
     if type(data) is not dict or "input" not in data:
         validated(model, data)
+    data = without_ignored(model, data)
     inputs = data.pop("input")
     user, request_id = data.pop("user", None), data.pop("request_id", None)
     if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):

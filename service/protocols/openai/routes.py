@@ -23,10 +23,10 @@ PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 DATA = openapi_data.read(__package__)
 IMAGE = Example(value=DATA.examples["embeddings"]["image"], need=needs.IMAGES_OF_OPENAI)
 EXAMPLES = DATA.examples["embeddings"] | {"image": IMAGE}
+SCORE_HEADERS = truncation.HEADERS | ignored_fields.HEADERS
 HEADERS = {
     "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
-} | truncation.HEADERS
-SCORE_HEADERS = truncation.HEADERS | ignored_fields.HEADERS
+} | SCORE_HEADERS
 ABOUT_SCORES = (
     "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
 )

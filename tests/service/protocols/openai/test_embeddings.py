@@ -257,7 +257,7 @@ def test_body_that_is_not_json_gets_openai_error(served: Served) -> None:
 
 
 def test_rejects_deeply_nested_body(served: Served) -> None:
-    body = b'{"input": "a", "x": ' + b"[" * 300 + b"]" * 300 + b"}"
+    body = b'{"input": "a", "task": ' + b"[" * 300 + b"]" * 300 + b"}"
     refused = served.http.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
 
