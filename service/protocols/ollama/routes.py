@@ -17,7 +17,7 @@ from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
-from service.errors import SHORTEN_OR_TRUNCATE, InlayError, Spelling, Unsupported, WrongModelKind
+from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling, Unsupported, WrongModelKind
 from service.http import ignored_fields, openapi_data
 from service.http.formats import JSON, array_response
 from service.http.openapi_data import reference
@@ -77,14 +77,16 @@ class OllamaShowBody(NamedModel):
 
 
 def render_error(error: InlayError) -> Response:
-    """Return an error as {"error": message}."""
+    """Return an error as {"error": message}; a path that Ollama may have and this server has not is 501."""
+    if isinstance(error, NoSuchPath):
+        error = Unsupported(error.received, allowed="this server embeds, and writes no texts")
     status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
     return json_response({"error": error.render(SPELLING)}, status, tuple(retry_headers(error)))
 
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Ollama's routes."""
-    rows = [*_embedding_routes(context), *_model_routes(context), *_other_routes()]
+    rows = [*_embedding_routes(context), *_model_routes(context)]
     return RouteGroup(rows, render_error, ("/api",), (OllamaError, JSON), schemas=DATA.schemas)
 
 
@@ -211,17 +213,3 @@ def _description(model: Model) -> dict[str, Any]:
 
 def _modified(store: Any, model: Model) -> str:
     return datetime.fromtimestamp(created(store, model.card.name), UTC).isoformat()
-
-
-# ---- routes for texts that models write
-
-
-def _other_routes() -> list[Route]:
-    async def refuse(request: Request) -> Response:
-        raise Unsupported(f"{request.path[:40]} is not served here", allowed="this server embeds; it writes no texts")
-
-    about, others = "What Ollama has besides", dict[str, Any](admitted=False, documented=False)
-    return [
-        Route("GET", "/api/{name:path}", refuse, "ollama_other_get", about, MODELS, **others),
-        Route("POST", "/api/{name:path}", refuse, "ollama_other_post", about, MODELS, **others),
-    ]

@@ -56,6 +56,7 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
     return [
         embed("/v1/embeddings", name="openai_embeddings", summary="Embed as OpenAI does", about=about),
         embed("/embeddings", name="embeddings", summary="The same without /v1", about=about),
+        embed("/infinity/embeddings", name="infinity_embeddings", summary="Embed as infinity does", about=about),
         post("/pooling", pool, "pooling", summary, rows, "PoolingList", PoolingBody),
     ]
 

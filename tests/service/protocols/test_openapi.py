@@ -30,7 +30,7 @@ from tests.served import Served, serving
 Operation = tuple[str, str]
 DATA_FILE = Path(inlay.__file__).with_name("openapi.json")
 DOCS = {"/docs/swagger-ui.js", "/docs/swagger-ui.css", "/docs/favicon.png"}
-PAGES = {"/docs", *DOCS, "/openapi.json", "/web/{file:path}", "/api/{name:path}"}
+PAGES = {"/docs", *DOCS, "/openapi.json", "/web/{file:path}"}
 VERBS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 FILLED = {"name": "bert", "version": "1", "region": "none"}
 

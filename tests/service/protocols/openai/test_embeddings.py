@@ -17,7 +17,7 @@ from tests.minilm_golden import Case, cases
 from tests.served import Served, serving
 from tests.sweeps import sampled
 
-PATHS = ("/v1/embeddings", "/embeddings")
+PATHS = ("/v1/embeddings", "/embeddings", "/infinity/embeddings")
 UNIT = 1e-6
 ALL = cases()
 TEXTS = [case for case in ALL if isinstance(case.input, str) and case.input]
