@@ -34,7 +34,6 @@ HEADERS = truncation.HEADERS | ignored_fields.HEADERS
 SPELLING = Spelling(
     fields={"inputs": "input", "dtype": "model"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": true'}
 )
-LATEST = ":latest"  # the tag that Ollama adds to a name without one
 
 
 class OllamaError(BaseModel):
@@ -49,11 +48,6 @@ class NamedModel(BaseModel):
     model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, description="a model's name, with or without :latest; left out: the default")
-
-    @property
-    def named(self) -> str | None:
-        """The name of the model without the tag; None: the body names none."""
-        return self.model.removesuffix(LATEST) if self.model else None
 
 
 class OllamaEmbedBody(NamedModel):
@@ -97,7 +91,7 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
     async def embed(request: Request) -> Response:
         body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbedBody)
         texts = [body.input] * bool(body.input) if isinstance(body.input, str) else body.input
-        name = context.registry.get(body.named).card.name
+        name = context.registry.get(body.model).card.name
         if not texts:  # Ollama loads the model then
             return json_response({"model": body.model or name, "embeddings": []})
         options = EmbedOptions((POOLED,), body.truncate, normalize=True, dimensions=body.dimensions or None)
@@ -109,7 +103,7 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
 
     async def embeddings(request: Request) -> Response:
         body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbeddingsBody)
-        name = context.registry.get(body.named).card.name
+        name = context.registry.get(body.model).card.name
         if not body.prompt:
             return json_response({"embedding": []})
         options = EmbedOptions((POOLED,), truncate=True)
@@ -161,7 +155,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
 
     async def show(request: Request) -> Response:
         body = _read(request.body, OllamaShowBody)
-        model = registry.get(body.named or (body.name or "").removesuffix(LATEST) or None)
+        model = registry.get(body.model or body.name)
         return json_response(_description(model) | {"modified_at": _modified(store, model)})
 
     async def version(request: Request) -> Response:
