@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -219,6 +219,9 @@ images: ## build the container images inlay:cpu and inlay:cuda
 
 container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, read-only, losing nothing on SIGTERM or under the worst load
 	@DOCKER=$(DOCKER) $(BIN)/python -m tests.deploy.container
+
+wheel-test: $(INLAY) .venv/.locked-demo ## build a wheel, install it into an empty environment, use it from an empty folder; one minute
+	@$(BIN)/python -m tests.deploy.wheel
 
 # HAProxy, which comes with Ray, instead of Serve's proxy in Python: a quarter of the cost, and it sends again what a dead replica had.
 RAY_SERVE = RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_ENABLE_HA_PROXY=1 RAY_SERVE_HAPROXY_RETRY_ON='conn-failure empty-response'

@@ -5,6 +5,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ def available_cpus(cgroup: Path = CGROUP) -> int:
     ONNX Runtime's own default counts the machine's cores and ignores both.
     """
     allowed = len(os.sched_getaffinity(0))
-    quota = _quota_v2(cgroup) or _quota_v1(cgroup)
+    quota = _quota(cgroup)
     return max(1, allowed if quota is None else min(allowed, int(quota)))
 
 
@@ -57,21 +58,13 @@ def processor_flags(cpuinfo: Path = CPUINFO) -> frozenset[str]:
     return frozenset(flags.partition(":")[2].split())
 
 
-def _quota_v2(cgroup: Path) -> float | None:
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(cgroup: Path) -> float | None:
-    try:
-        quota = int((cgroup / "cpu/cpu.cfs_quota_us").read_text())
-        period = int((cgroup / "cpu/cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
+def _quota(cgroup: Path) -> float | None:
+    """Return the cores of the cgroup's quota, by version 2 or 1; None if it has none."""
+    for files in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        with suppress(OSError, ValueError):  # no such file, or "max"
+            quota, period = map(int, " ".join([(cgroup / file).read_text() for file in files]).split())
+            return quota / period if quota > 0 else None
+    return None
 
 
 def limit_heaps(variables: Mapping[str, str] = os.environ) -> int | None:

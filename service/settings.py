@@ -277,7 +277,7 @@ class Settings(BaseSettings):
     heavy_memory_bytes: Count = _memory_share(4, 384 * MIB)
     """Bytes that such a process may allocate for a request, above it 413; unset: 1/4 of the memory, up to 384 MiB."""
     heavy_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """Seconds that such a process may work on one request, above it the request gets 503."""
+    """Seconds of the processor that such a process may take for one request, above it the request gets 503."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0
     """Seconds after which a run counts as stuck: its callers get an error, later requests go on.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from models.artifacts.export import export
 from models.vision.families import FAMILIES
@@ -79,11 +79,10 @@ def test_octets_give_the_golden_rows(served: Served, golden: Case) -> None:
 
 
 @some_cases
-def test_safetensors_go_in_and_come_out(served: Served, golden: Case) -> None:
+def test_safetensors_give_the_golden_rows(served: Served, golden: Case) -> None:
     feed = str(feed_of(golden.arrays))
-    types = {"content-type": "application/vnd.safetensors", "accept": "application/vnd.safetensors"}
-    body = save({feed: golden.arrays[feed]}, {"outputs": "input_embeddings"})
-    answer = served.http.post(f"/models/{golden.name}/images", content=body, headers=types).raise_for_status()
+    images, outputs = [{feed: tensor(each)} for each in fed(golden)], ["input_embeddings"]
+    answer = post(served, golden, images, "application/vnd.safetensors", outputs=outputs)
     tensors = load(answer.content)
     check(golden, np.concatenate([tensors[f"{index}/input_embeddings"] for index in range(len(fed(golden)))]))
 

@@ -107,8 +107,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "pydantic_settings": ("service.settings", "service.cli"),
     "orjson": ("service.http", "service.protocols"),
     "pybase64": ("service.http", "service.protocols"),
-    "backports": ("service.http.content_coding",),
-    "compression": ("service.http.content_coding",),  # the same from Python 3.14 on
+    "backports": ("service.http.content_coding", "service.bulk.text_files"),
+    "compression": ("service.http.content_coding", "service.bulk.text_files"),  # the same from Python 3.14 on
     "matplotlib": ("models.plots" + IN_FUNCTIONS,),
     "PIL": ("service.embedding.image_decoding" + IN_FUNCTIONS, "models.vision" + IN_FUNCTIONS),
     "ml_dtypes": ("service", "models"),
@@ -477,6 +477,21 @@ def test_the_build_backend_is_locked() -> None:
     requires = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
     pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", (ROOT / "requirements/build.txt").read_text(), re.MULTILINE))
     assert all(Requirement(line).specifier.contains(pins[Requirement(line).name]) for line in requires)
+
+
+def test_a_wheel_holds_every_file_beside_the_code() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = ["*.py", "*.pyi", *setuptools["package-data"]["*"]]
+    store = ROOT / "models/store"
+    beside = [
+        file
+        for room in ("models", "service", "proto")
+        for file in (ROOT / room).rglob("*")
+        if file.is_file() and store not in file.parents
+    ]
+    held = [file for file in beside if "__pycache__" not in file.parts and file.name != "README.md"]
+    assert len(held) > 300
+    assert [file for file in held if not any(file.match(pattern) for pattern in patterns)] == []
 
 
 def test_a_package_has_one_version_per_environment() -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from service.bulk import inputs
 from service.bulk.embedder import Embedder, Tasks
-from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS
-from service.bulk.outputs import FLOATS, ParquetParts
+from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS, Rows
+from service.bulk.outputs import ARRAYS, FLOATS, ArrayParts, Parts
 from service.bulk.plan import BulkRun, Dtype, Options, Part
 from service.embedding import quantization
 from service.embedding.outputs.dense import SentenceVector
@@ -36,7 +35,7 @@ class Window(NamedTuple):
 
     part: Part
     first: int
-    table: pa.Table
+    rows: list[Rows]
     present: NDArray[np.bool_]
     tasks: Tasks
 
@@ -61,7 +60,7 @@ class PartComputer:
         if embedder.kind.sparse and embedder.kind.input_bytes:
             rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
-        self.target = ParquetParts(plan, output, embedder)
+        self.target = _parts(plan, output, embedder)
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
         """Compute parts one after the other.
@@ -88,9 +87,9 @@ class PartComputer:
         try:
             for part in parts:
                 first = part.start
-                for table in self._reader.windows(part.path, part.start, part.rows):
-                    ahead.append(self._begin(part, first, table))
-                    first += table.num_rows
+                for rows in self._reader.windows(part.path, part.start, part.rows):
+                    ahead.append(self._begin(part, first, rows))
+                    first += sum(len(piece) for piece in rows)
                     finish(WINDOWS_AHEAD)
             finish(0)
         finally:
@@ -99,12 +98,11 @@ class PartComputer:
         if last is not None:
             self.target.close(last)
 
-    def _begin(self, part: Part, first: int, table: pa.Table) -> Window:
-        columns = [table.column(name) for name in self._options.columns.texts]
-        present = np.all([texts.is_valid().to_numpy() for texts in columns], axis=0)
-        if not present.all():
-            columns = [texts.filter(pa.array(present)) for texts in columns]
-        return Window(part, first, table, present, self._embedder.submit(*[texts.to_pylist() for texts in columns]))
+    def _begin(self, part: Part, first: int, rows: list[Rows]) -> Window:
+        texts = [text for piece in rows for text in zip(*piece.texts, strict=True)]
+        present = np.array([None not in text for text in texts], np.bool_)
+        columns = list(zip(*(text for text in texts if None not in text), strict=True)) or [()] * len(rows[0].texts)
+        return Window(part, first, rows, present, self._embedder.submit(*columns))
 
     def _finish(self, window: Window) -> None:
         try:
@@ -113,7 +111,16 @@ class PartComputer:
         except InlayError as error:
             row = window.first + int(np.flatnonzero(window.present)[error.index])
             raise StartError(f"{window.part.path}: the text of row {row} {error.received}") from error
-        self.target.write(window.part, window.first, window.table, window.present, vectors._replace(rows=stored))
+        self.target.write(window.part, window.first, window.rows, window.present, vectors._replace(rows=stored))
+
+
+def _parts(plan: BulkRun, output: Path, embedder: Embedder) -> Parts:
+    """Return what writes the parts of a run to an output."""
+    if output.suffix in ARRAYS:
+        return ArrayParts(plan, output, embedder)
+    from service.bulk.parquet_parts import ParquetParts
+
+    return ParquetParts(plan, output, embedder)
 
 
 def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> tuple[tuple[float, ...], ...]:

@@ -95,8 +95,10 @@ def _check(output: Path, options: Options) -> None:
         raise StartError(f"{output.suffix} holds vectors alone: leave out --keep, or write parquet")
     if outputs.EMBEDDING in options.columns.kept:
         raise StartError(f"the column of vectors is called {outputs.EMBEDDING!r}: rename that of the input")
-    if output.suffix in inputs.FORMATS and not outputs.is_file(output):
+    if output.suffix[1:2].isalpha() and not outputs.is_file(output) and not output.is_dir():
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
+    if output.suffix not in outputs.ARRAYS:
+        inputs.need_pyarrow(f"{output}: writing parquet")
 
 
 def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:

@@ -73,13 +73,14 @@ def embed(options: EmbedOptions) -> None:
 
     Variables of `inlay serve` such as INLAY_STORE, INLAY_DEVICE, INLAY_ENGINE and INLAY_THREADS count here too.
     """
-    try:
-        from service.bulk.run import run
-    except ModuleNotFoundError as error:
-        fail(f"inlay embed needs {error.name}, which is not installed: install requirements/bulk.txt")
+    from service.bulk import inputs
+    from service.bulk.run import run
+
     _tokenize_by_threads()
     if options.ray is not None and find_spec("ray") is None:
-        fail("--ray needs ray, which is not installed: install requirements/ray.txt")
+        fail("--ray needs ray, which is not installed: pip install 'inlay[ray]'")
+    for note in inputs.notes(inputs.find(options.source)):
+        print(f"note: {note}", file=sys.stderr)
     folder, settings = _model(options.model)
     cluster = None if options.ray is None else (options.ray, options.ray_actors)
     started = time.monotonic()
@@ -106,10 +107,7 @@ def calibrate(
 
     A running server with INLAY_WATCH_STORE takes them up without a break; any other, when it loads the model again.
     """
-    try:
-        from service.bulk.calibration import calibrated
-    except ModuleNotFoundError as error:
-        fail(f"inlay calibrate needs {error.name}, which is not installed: install requirements/bulk.txt")
+    from service.bulk.calibration import calibrated
     from service.cli.checkpoints import keeping_origin
     from service.cli.models import model_of_store
     from service.cli.options import read_settings

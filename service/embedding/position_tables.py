@@ -53,11 +53,6 @@ class TypedOutput:
     dtype: str
 
     @property
-    def row_bytes(self) -> int:
-        """The bytes of a row."""
-        return self.output.width * ITEM_SIZES[self.dtype]
-
-    @property
     def size(self) -> int:
         """The bytes of all rows."""
         return prod(self.output.shape) * ITEM_SIZES[self.dtype]
@@ -254,7 +249,8 @@ def _identity(value: Any) -> str:
     if isinstance(value, QuantizedTable):
         value = value[:]
     if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+        data = little_endian(np.ascontiguousarray(value))  # not copied: it may be large
+        return f"{value.dtype}{value.shape}{hashlib.sha256(data).hexdigest()}"
     return repr(value)
 
 

@@ -30,7 +30,7 @@ Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 MAX_WAITING = 256  # tasks of all callers
 CALLER_SHARE = 4  # one caller may have this part of them waiting
-LEAST_SECONDS = 1.0  # a task is not ended sooner, even if its caller waits no longer: a start costs as much
+WALL_FACTOR = 6  # seconds that a task may last for each second of the processor that it may take
 ENDED_BY_MEMORY = (OUT_OF_MEMORY, -signal.SIGKILL, -signal.SIGABRT)
 """Exit codes of a process that wanted more memory: Python's, the system's (OOM) and that of libraries in C and Rust."""
 ENVIRONMENT = {
@@ -49,7 +49,6 @@ class Task:
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
-    deadline: float | None
     future: "Future[Any]" = field(default_factory=Future)
 
 
@@ -97,17 +96,18 @@ class HeavyProcess:
         size = 0
         try:
             size = transfer.send(channel, (task.function, task.arguments))
-            channel.settimeout(self._seconds_for(task))
-            answer: tuple[bool, Any] = transfer.receive(channel)
-            return answer
+            channel.settimeout(WALL_FACTOR * self._seconds)
+            message = transfer.receive(channel)
         except TimeoutError:
             process.kill()
             process.wait()
-            raise self._gave_up(task, size, None) from None
+            raise self._gave_up(task, size, -signal.SIGXCPU) from None
         except (EOFError, ConnectionError):
             if code := process.wait():
                 raise self._gave_up(task, size, code) from None
             return None
+        answer: tuple[bool, Any] = message.load()
+        return answer
 
     def _open(self) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
         """Return the process and the channel to it, started if there is none."""
@@ -116,7 +116,7 @@ class HeavyProcess:
                 return self._channel, self._process
             self._channel.close()
         self._channel, other = socket.socketpair()
-        numbers = (other.fileno(), self._memory_bytes, os.getpid())
+        numbers = (other.fileno(), os.getpid(), self._memory_bytes, self._seconds)
         with other:
             try:
                 self._process = subprocess.Popen(
@@ -129,17 +129,12 @@ class HeavyProcess:
                 raise Unavailable(f"no process could be started for this ({error.strerror})") from error
         return self._channel, self._process
 
-    def _seconds_for(self, task: Task) -> float:
-        if task.deadline is None:
-            return self._seconds
-        return max(LEAST_SECONDS, min(self._seconds, task.deadline - perf_counter()))
-
-    def _gave_up(self, task: Task, size: int, code: int | None) -> InlayError:
-        """Return the error for a task whose process ended with an exit code, or by the time limit (None)."""
+    def _gave_up(self, task: Task, size: int, code: int) -> InlayError:
+        """Return the error for a task whose process ended with an exit code; SIGXCPU is the time limit."""
         self.ended += 1
         log.warning(
-            "the heavy process was ended (%s) in %s of %d bytes",
-            "out of time" if code is None else f"exit code {code}",
+            "the heavy process ended (exit code %d) in %s of %d bytes",
+            code,
             task.function.__qualname__,
             size,
         )
@@ -149,7 +144,7 @@ class HeavyProcess:
                 allowed=f"this server has {self._memory_bytes} bytes for it",
                 remedy="send less at a time, or have INLAY_HEAVY_MEMORY_BYTES raised",
             )
-        if code is None:
+        if code == -signal.SIGXCPU:
             return Unavailable(
                 f"to read or compute this request of {size} bytes takes more than {self._seconds:g} s",
                 remedy="send less at a time, or have INLAY_HEAVY_SECONDS raised",
@@ -163,7 +158,7 @@ class HeavyLane:
     Args:
         processes: how many; 0: the same work in threads of this process, without limits.
         memory_bytes: what a task may allocate.
-        seconds: how long a task may run.
+        seconds: of the processor that a task may take.
 
     Attributes:
         processes: these processes.
@@ -197,9 +192,8 @@ class HeavyLane:
             Overloaded: too many tasks wait.
             BodyTooLarge, Unavailable: a limit ended it.
         """
-        call = CURRENT_CALL.get()
-        task = Task(function, arguments, call.deadline)
-        self._add(call.caller, task)
+        task = Task(function, arguments)
+        self._add(CURRENT_CALL.get().caller, task)
         self._threads.submit(self._serve_next)
         result: Result = await asyncio.wrap_future(task.future)
         return result

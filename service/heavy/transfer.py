@@ -11,7 +11,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 HEADER = struct.Struct("<QQ")  # the offsets behind the pickle, and behind the buffers
 ALIGNMENT = 64  # of buffers, as numpy's own
@@ -40,8 +40,22 @@ def send(channel: socket.socket, message: object) -> int:
         return buffers_end
 
 
-def receive(channel: socket.socket) -> Any:
-    """Return the next object; its arrays lie in the shared memory.
+class Message(NamedTuple):
+    """An object that came, in shared memory."""
+
+    memory: memoryview
+    pickle_end: int
+    buffers_end: int
+
+    def load(self) -> Any:
+        """Return the object; its arrays lie in the shared memory."""
+        spans = struct.iter_unpack("<QQ", self.memory[self.buffers_end :])
+        buffers = [self.memory[start : start + size] for start, size in spans]
+        return pickle.loads(self.memory[: self.pickle_end], buffers=buffers)
+
+
+def receive(channel: socket.socket) -> Message:
+    """Return the next message.
 
     Raises:
         EOFError: the other process has ended.
@@ -50,13 +64,10 @@ def receive(channel: socket.socket) -> Any:
     header, descriptors, _, _ = socket.recv_fds(channel, HEADER.size, 1)
     if not header:
         raise EOFError
-    pickle_end, buffers_end = HEADER.unpack(header)
     try:
-        memory = memoryview(mmap.mmap(descriptors[0], 0, access=mmap.ACCESS_COPY))
+        return Message(memoryview(mmap.mmap(descriptors[0], 0, access=mmap.ACCESS_COPY)), *HEADER.unpack(header))
     finally:
         os.close(descriptors[0])
-    spans = struct.iter_unpack("<QQ", memory[buffers_end:])
-    return pickle.loads(memory[:pickle_end], buffers=[memory[start : start + size] for start, size in spans])
 
 
 @contextmanager

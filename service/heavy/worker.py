@@ -14,7 +14,9 @@ import socket
 import sys
 import traceback
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 from service import machine
@@ -27,34 +29,39 @@ OUT_OF_MEMORY = 77  # exit code
 _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of linux/prctl.h
 
 
-def serve(channel: socket.socket, memory_bytes: int) -> None:
+def serve(channel: socket.socket, memory_bytes: int, seconds: float) -> None:
     """Run tasks until the parent ends, no task comes, or too much memory is kept."""
-    gc.disable()  # millions of lists would be visited again and again: 16 MiB of `[],` took 15 s, else 2
+    gc.disable()  # it visits millions of lists again and again: 16 MiB of `[],` are read in 0.7 s, without it in 0.3
     channel.settimeout(IDLE_SECONDS)
     start_bytes = _data_bytes()
     while True:
         try:
-            function, arguments = transfer.receive(channel)  # imports the function's module
-            _limit_memory(memory_bytes)
-            answer: tuple[bool, Any] = True, function(*arguments)
+            task = transfer.receive(channel)
         except (EOFError, TimeoutError, ConnectionError):
             return
-        except Exception as error:
-            if isinstance(error, MemoryError):
-                os._exit(OUT_OF_MEMORY)
-            if not isinstance(error, InlayError):
-                error.add_note(f"in the heavy process:\n{traceback.format_exc()}")
-            answer = False, error
-        except BaseException:  # a panic of a library in Rust, which a failed allocation ends in
-            os._exit(OUT_OF_MEMORY)
-        function = arguments = None
-        _send(channel, answer)
-        answer = False, None
+        _send(channel, _answer(task, memory_bytes, seconds))
+        del task
         if _data_bytes() - start_bytes > memory_bytes:
             gc.collect()
             machine.trim_heaps()
             if _data_bytes() - start_bytes > memory_bytes:
                 return
+
+
+def _answer(task: transfer.Message, memory_bytes: int, seconds: float) -> tuple[bool, Any]:
+    """Return whether a task succeeded, and its result or its error."""
+    try:
+        function, arguments = task.load()  # imports the function's module, which is not the task's cost
+        _limit(memory_bytes, seconds)
+        return True, function(*arguments)
+    except Exception as error:
+        if isinstance(error, MemoryError):
+            os._exit(OUT_OF_MEMORY)
+        if not isinstance(error, InlayError):
+            error.add_note(f"in the heavy process:\n{traceback.format_exc()}")
+        return False, error
+    except BaseException:  # a panic of a library in Rust, which a failed allocation ends in
+        os._exit(OUT_OF_MEMORY)
 
 
 def _send(channel: socket.socket, answer: tuple[bool, Any]) -> None:
@@ -67,9 +74,14 @@ def _send(channel: socket.socket, answer: tuple[bool, Any]) -> None:
         transfer.send(channel, (False, RuntimeError(f"{answer[1]!r:.200} cannot be sent: {error}")))
 
 
-def _limit_memory(memory_bytes: int) -> None:
-    """Limit what the next task may allocate, besides what is allocated, and write."""
-    for limit, most in ((resource.RLIMIT_DATA, _data_bytes() + memory_bytes), (resource.RLIMIT_FSIZE, memory_bytes)):
+def _limit(memory_bytes: int, seconds: float) -> None:
+    """Limit what the next task may allocate, besides what is allocated, write, and take of the processor."""
+    limits = {
+        resource.RLIMIT_DATA: _data_bytes() + memory_bytes,
+        resource.RLIMIT_FSIZE: memory_bytes,
+        resource.RLIMIT_CPU: ceil(process_time() + seconds),
+    }
+    for limit, most in limits.items():
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
@@ -87,6 +99,7 @@ def _stay_behind(parent: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
@@ -97,6 +110,6 @@ def _stay_behind(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    channel_number, memory, parent_number = map(int, sys.argv[1:])
-    _stay_behind(parent_number)
-    serve(socket.socket(fileno=channel_number), memory)
+    channel_number, parent_number, memory, time = sys.argv[1:]
+    _stay_behind(int(parent_number))
+    serve(socket.socket(fileno=int(channel_number)), int(memory), float(time))

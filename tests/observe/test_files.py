@@ -32,6 +32,8 @@ def samples() -> dict[str, set[str]]:
     metrics.watch("inlay_reserved_bytes", {}, lambda: 0)
     metrics.watch("inlay_vector_cache_bytes", {}, lambda: 0)
     metrics.watch("inlay_workers_ready", {}, lambda: True)
+    for name in ("tasks", "seconds", "ended", "waiting"):
+        metrics.watch(f"inlay_heavy_{name}", {}, lambda: 0)
     labels_by_name: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:

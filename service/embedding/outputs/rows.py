@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from models.artifacts.card import Card
 from models.positions import learned
 from service.embedding.outputs.kind import ROW_OF_EACH, OutputKind, Plan, Planning
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
@@ -43,30 +42,30 @@ class GraphRows(OutputKind):
         return name in planning.card.outputs
 
 
-class _Lookup(NamedTuple):
-    """What requests with the same options share.
-
-    Args:
-        named: the requests name their outputs.
-        longest: tokens of one input at most.
-        most: tokens of one request at most.
-    """
-
-    model: "Model"
-    plan: Plan
-    named: bool
-    longest: int
-    most: int
-
-
 class _Member(NamedTuple):
-    """One request of a run."""
+    """One request of a batch."""
 
     number: int
     context: RequestContext
-    ids: list[Int64s]
     lengths: tuple[int, ...]
     tokens: int
+
+
+class _Batch:
+    """Requests for the same outputs of one model, gathered until they fill a run."""
+
+    __slots__ = ("ids", "longest", "members", "model", "most", "named", "plan", "tokens", "uncounted")
+
+    def __init__(self, model: "Model", plan: Plan, named: bool, longest: int, most: int) -> None:
+        self.model, self.plan, self.named, self.longest, self.most = model, plan, named, longest, most
+        self.uncounted = UNCOUNTED_BYTES // max(1, plan.token_bytes)
+        self.members: list[_Member] = []
+        self.ids: list[Int64s] = []
+        self.tokens = 0
+
+    def clear(self) -> None:
+        """Begin the next run."""
+        self.members, self.ids, self.tokens = [], [], 0
 
 
 class RowLookup:
@@ -85,109 +84,116 @@ class RowLookup:
         self._models = models
         self._metrics = metrics
         self._settings = settings
+        self._max_inputs = settings.max_inputs
+        self._max_tokens = min(settings.max_request_tokens, settings.max_input_tokens or settings.max_request_tokens)
 
     def answer(self, requests: Sequence[tuple[EmbedRequest, RequestContext] | None]) -> list[EmbedResult | None]:
         """Return the result of each request; None for those that the embedding pipeline has to serve."""
         results: list[EmbedResult | None] = [None] * len(requests)
-        waiting: dict[tuple[object, ...], tuple[_Lookup | None, list[_Member]]] = {}  # by the fields after the inputs
+        batches: dict[tuple[object, ...], _Batch | None] = {}  # by a request's fields after its inputs
         options: tuple[object, ...] = ()
-        lookup, members, gathered = None, list[_Member](), 0
+        batch: _Batch | None = None
         for number, entry in enumerate(requests):
             if entry is None or not entry[0].inputs or type(entry[0].inputs[0]) is not Ids:
                 continue
             request, context = entry
             if request[1:] != options:  # most equal those before: comparing is faster than looking up
                 options = request[1:]
-                if options not in waiting:
-                    waiting[options] = self._lookup(request), []
-                lookup, members = waiting[options]
-                gathered = sum([member.tokens for member in members])
-            if lookup is None or not (ids := self._plain_ids(request.inputs, lookup.longest)):
+                if options not in batches:
+                    batches[options] = self._batch(request)
+                batch = batches[options]
+            if batch is None or not (lengths := self._plain_lengths(request.inputs, batch.longest)):
                 continue
-            lengths = tuple([len(each) for each in ids])
             tokens = sum(lengths)
-            if tokens > lookup.most:
+            if tokens > batch.most:
                 continue
-            if members and gathered + tokens > RUN_TOKENS:
-                self._run(lookup, members, results)
-                members.clear()
-                gathered = 0
-            members.append(_Member(number, context, ids, lengths, tokens))
-            gathered += tokens
-        for lookup, members in waiting.values():
-            if lookup is not None and members:
-                self._run(lookup, members, results)
+            if batch.tokens + tokens > RUN_TOKENS and batch.members:
+                self._run(batch, results)
+                batch.clear()
+            batch.members.append(_Member(number, context, lengths, tokens))
+            batch.ids += [sequence.ids for sequence in request.inputs]  # type: ignore[union-attr]
+            batch.tokens += tokens
+        for batch in batches.values():
+            if batch is not None and batch.members:
+                self._run(batch, results)
         return results
 
-    def _lookup(self, request: EmbedRequest) -> _Lookup | None:
-        """Return what requests with these options share; None if they need more than a lookup."""
+    def _batch(self, request: EmbedRequest) -> _Batch | None:
+        """Return an empty batch for the options of a request; None if they need more than a lookup."""
         try:
             model = self._models.get(request.model)
             plan = model.plan(request.options, "")
         except InlayError:
             return None
-        options, settings = plan.options, self._settings
+        options = plan.options
         if plan.lookup is None or request.late_chunking or (options.max_tokens, options.task) != (None, None):
             return None
-        most = min(settings.max_request_tokens, settings.max_answer_bytes // max(1, plan.token_bytes))
-        longest = min(model.card.position.longest() or most, settings.max_input_tokens or most, most)
-        return _Lookup(model, plan, bool(request.options.outputs), longest, most)
+        longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
+        answered = self._settings.max_answer_bytes // plan.token_bytes if plan.token_bytes else self._max_tokens
+        most = min(self._settings.max_request_tokens, answered)
+        return _Batch(model, plan, bool(request.options.outputs), longest, most)
 
-    def _plain_ids(self, inputs: Sequence[object], longest: int) -> list[Int64s]:
-        """Return the ids of the inputs; empty unless all are plain token ids of allowed lengths."""
-        if len(inputs) > self._settings.max_inputs:
-            return []
-        plain = []
+    def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
+        """Return the lengths of the inputs; empty unless all are plain token ids of allowed lengths."""
+        if len(inputs) > self._max_inputs:
+            return ()
+        lengths = []
         for sequence in inputs:
             if type(sequence) is not Ids:
-                return []
+                return ()
             ids, mask, types, positions, extras = sequence[:5]
+            length = len(ids)
             if mask is not None or types is not None or positions is not None or extras:
-                return []
-            if not 0 < len(ids) <= longest:
-                return []
-            plain.append(ids)
-        return plain
+                return ()
+            if not 0 < length <= longest:
+                return ()
+            lengths.append(length)
+        return tuple(lengths)
 
-    def _run(self, lookup: _Lookup, members: Sequence[_Member], results: list[EmbedResult | None]) -> None:
+    def _run(self, batch: _Batch, results: list[EmbedResult | None]) -> None:
         """Run a batch unless an id is outside the vocabulary or the engine is busy."""
-        model, plan, named, *_ = lookup
-        card, graph, parts = model.card, plan.lookup, [ids for member in members for ids in member.ids]
+        model, plan, members = batch.model, batch.plan, batch.members
+        card, graph = model.card, plan.lookup
         assert graph is not None
-        ids = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        ids = batch.ids[0] if len(batch.ids) == 1 else np.concatenate(batch.ids)
         unsigned = ids.view(np.uint64)  # negative ids wrap to huge ones
         if unsigned[unsigned.argmax()] >= card.vocab_size:
             return
-        feeds = {name: _column(name, card, ids, parts) for name in card.graphs[graph].inputs}
-        ran = model.batchers[graph].run_now(partial(model.engine.run, graph, feeds, plan.names), len(ids), len(members))
+        feeds = {name: self._column(name, batch, ids) for name in card.graphs[graph].inputs}
+        ran = model.batchers[graph].run_now(
+            partial(model.engine.run, graph, feeds, plan.names), batch.tokens, len(members)
+        )
         if ran is None:
             return
         arrays, seconds = ran
         name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
-        self._metrics.passes([member.context for member in members], name, len(ids), times)
+        self._metrics.passes([member.context for member in members], name, batch.tokens, times)
         columns = list(zip(plan.names, arrays, strict=True))
-        for number, context, _, lengths, tokens in members:
+        for number, context, lengths, tokens in members:
+            if tokens > batch.uncounted and not self._reserved(batch, tokens, context):
+                start += tokens
+                continue
             stop = start + tokens
-            size = tokens * plan.token_bytes
-            if size <= UNCOUNTED_BYTES or self._has_room(size, context):
-                outputs = tuple([Output(output, array[start:stop], lengths, False) for output, array in columns])
-                results[number] = EmbedResult(name, outputs, tokens, named, lengths, 0, times)
+            outputs = tuple([Output(output, array[start:stop], lengths, False) for output, array in columns])
+            results[number] = EmbedResult(name, outputs, tokens, batch.named, lengths, 0, times)
             start = stop
 
-    def _has_room(self, size: int, context: RequestContext) -> bool:
+    def _reserved(self, batch: _Batch, tokens: int, context: RequestContext) -> bool:
         """Reserve memory for the rows of one request; return False where there is no room."""
+        size = tokens * batch.plan.token_bytes
         try:
             self._budget.reserve(context.copies * size, context)
         except InlayError:
             return False
         return True
 
-
-def _column(name: str, card: Card, ids: Int64s, parts: Sequence[Int64s]) -> Int64s:
-    """Return one input of the graph for all sequences of a batch, int64 [N]."""
-    if name == "ids":
-        return ids
-    if name == "types":
-        return np.zeros(len(ids), np.int64)
-    positions = [learned.positions(card.position, sequence) for sequence in parts]
-    return positions[0] if len(positions) == 1 else np.concatenate(positions)
+    def _column(self, name: str, batch: _Batch, ids: Int64s) -> Int64s:
+        """Return one input of the graph for all sequences of a batch, int64 [N]."""
+        if name == "ids":
+            return ids
+        if name == "types":
+            return np.zeros(len(ids), np.int64)
+        rule = batch.model.card.position
+        if len(batch.ids) == 1:
+            return learned.positions(rule, ids)
+        return np.concatenate([learned.positions(rule, sequence) for sequence in batch.ids])

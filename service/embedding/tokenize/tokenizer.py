@@ -28,7 +28,9 @@ from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 
 INLINE_CHARACTERS = 2000  # about half a millisecond of tokenising; longer work goes to a thread
-MOST_CHARACTERS = 1 << 14  # that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+TOGETHER_CHARACTERS = 1 << 14  # of texts that a thread tokenizes at once: 18 MB at CHARACTER_BYTES
+THREAD_CHARACTERS = 1 << 16  # of a text that a thread tokenizes; its memory is reserved
+LISTED_CHARACTERS = 1 << 12  # of texts whose tokens a thread makes objects of
 CHARACTER_BYTES = 1100  # of memory, most of which a token takes: 2 tokens a character, as of Hangul in WordPiece
 MOST_ID = 2**32 - 1  # what the library's ids hold
 Result = TypeVar("Result")
@@ -228,10 +230,10 @@ class Tokenizer:
         """Return what `write` makes of every token of each text; nothing is cut.
 
         Raises:
-            LongText: the texts have more than a quarter of `limit` characters: each token is an object.
+            LongText: there is a `limit`, and the texts have more than LISTED_CHARACTERS.
             TooLarge: all texts together have more than `most` tokens.
         """
-        if limit is not None and sum(map(len, texts)) > limit // 4:
+        if limit is not None and sum(map(len, texts)) > LISTED_CHARACTERS:
             raise LongText
         encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
         if (count := sum(map(len, encodings))) > most:
@@ -326,16 +328,17 @@ async def beside(
 
     Args:
         characters: of all texts, or ids; INLINE_CHARACTERS are read on the event loop.
-        budget: where the memory of a long text is reserved, if this process itself has to read it.
+        budget: where the memory of a long text is reserved that this process reads.
         work: a method, or a function of a module; its last argument is the `limit` of characters.
     """
     if characters <= INLINE_CHARACTERS:
         return work(*arguments, None)
-    try:
-        return await asyncio.to_thread(work, *arguments, MOST_CHARACTERS)
-    except LongText:
-        with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
-            return await run_beside(work, *arguments, None)
+    with suppress(LongText):
+        return await asyncio.to_thread(work, *arguments, TOGETHER_CHARACTERS)
+    with suppress(LongText), budget.held_for(CHARACTER_BYTES * min(characters, THREAD_CHARACTERS)):
+        return await asyncio.to_thread(work, *arguments, THREAD_CHARACTERS)
+    with budget.held_for(0 if has_processes() else CHARACTER_BYTES * characters):
+        return await run_beside(work, *arguments, None)
 
 
 @lru_cache(maxsize=4)
@@ -396,12 +399,12 @@ def _longest(max_characters: int | None, most: int | None, limit: int | None) ->
 def _batches(texts: Mapping[int, Text]) -> Iterator[list[tuple[int, Text]]]:
     """Yield texts that are tokenized together, with their numbers."""
     batch: list[tuple[int, Text]] = []
-    room = MOST_CHARACTERS
+    room = TOGETHER_CHARACTERS
     for index, text in texts.items():
         size = len(text.text) + len(text.pair or "")
         if batch and size > room:
             yield batch
-            batch, room = [], MOST_CHARACTERS
+            batch, room = [], TOGETHER_CHARACTERS
         batch.append((index, text))
         room -= size
     if batch:

@@ -24,6 +24,7 @@ from service.errors import (
     WrongType,
 )
 from service.http.formats import count_values, encoder
+from service.http.json_structure import check_structure
 from service.http.response import Response
 from service.http.routes import Request, RequestBody, Route, binary
 from service.http.tensors import tensor
@@ -114,6 +115,7 @@ def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
     media_type, body = request.media_type, request.body
     if media_type in PICTURES:
         return [Picture(body)], _options(query_values(request))
+    check_structure(body)
     fields = parse_json_fields(body, ImagesBody)
     inputs = fields.inputs if isinstance(fields.inputs, list) else [fields.inputs]
     return [image for index, value in enumerate(inputs) for image in read_input(value, index)], fields

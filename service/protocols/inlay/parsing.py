@@ -72,6 +72,8 @@ async def from_body(model: type[Model], request: Request) -> Model:
 def parse_json_fields(body: bytes, model: type[Model]) -> Model:
     """Return a JSON body as a model without converting types: "5" is not a number.
 
+    A large one is for `read_whole`, or `check_structure` before.
+
     Raises:
         Malformed: the body is not JSON.
         BadRequest: the body does not fit the model.

@@ -11,7 +11,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from service.bulk.inputs import Columns, Reader, columns, count_rows, find
+from service.bulk.inputs import Columns, Reader, columns, count_rows, find, notes
 from service.errors import StartError
 
 TEXTS = ["one", 'two, with a comma and a "quote"', "three\nover lines", "", "fünf", "six " * 50] * 7
@@ -46,7 +46,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 
 def read(path: Path, start: int, rows: int, reader: Reader | None = None) -> list[list[str | None]]:
     reader = reader or Reader(Columns("text"), 8, 120)
-    return [window.column("text").to_pylist() for window in reader.windows(path, start, rows)]
+    return [[text for piece in window for text in piece.texts[0]] for window in reader.windows(path, start, rows)]
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -57,6 +57,27 @@ def test_every_format_gives_the_same_texts_from_any_row_on(name: str, tmp_path: 
     assert count_rows(path, Columns("text")) == len(TEXTS)
     for start in (0, 1, 8, 9, 17, len(TEXTS) - 1):
         assert [text for window in read(path, start, len(TEXTS) - start) for text in window] == TEXTS[start:]
+
+
+@pytest.mark.parametrize(
+    ("content", "delimiter"),
+    [
+        ("id;text\n1;one, two\n", ";"),
+        ("id\ttext\n1\tone; two\n", "\t"),
+        ("id|text\n1|one\n", "|"),
+        ("id,text\n1,one; two; three\n", ","),
+        ("text\none; two\n", ","),
+        ("text; note\none\n", ","),
+    ],
+)
+def test_the_delimiter_of_a_csv_is_found_and_shown(content: str, delimiter: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    shown = f"{tmp_path}/a.csv: values are separated by {delimiter!r}"
+    assert notes([tmp_path / "a.csv"]) == ([] if delimiter == "," else [shown])
+    column = content.split("\n")[0].split(delimiter)[-1]
+    assert read(tmp_path / "a.csv", 0, 1, Reader(Columns(column), 8, 120)) == [
+        [content.split("\n")[1].split(delimiter)[-1]]
+    ]
 
 
 def test_lines_of_a_text_file_are_its_rows(tmp_path: Path) -> None:
@@ -116,9 +137,12 @@ def test_files_are_found_by_folder_and_glob(tmp_path: Path) -> None:
     [
         ("a.parquet", b"nonsense", "a.parquet cannot be read"),
         ("a.arrow", b"nonsense", "a.arrow cannot be read"),
-        ("a.csv", b"text,id\na,1\nb\n", "a.csv cannot be read: CSV parse error"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": ', "a.jsonl cannot be read"),
-        ("a.txt", b"good\n\xff\xfe\n", "a.txt cannot be read: Invalid UTF8"),
+        ("a.csv", b"text,id\na,1\nb\n", "a.csv cannot be read: line 3 has 1 of 2 values"),
+        ("a.csv", b'text,id\na,1\n"b\nc",2\n"d,3\ne,4\n', "a.csv: the quote that opens in line 5 is not closed"),
+        ("a.csv", b'text,id\n"a,1\n"b",2\n', "a.csv: the quote that opens in line 2 is not closed"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": ', "a.jsonl cannot be read: line 2"),
+        ("a.jsonl", b'{"text": "a"}\n\n["b"]', "a.jsonl cannot be read: line 3 is not an object"),
+        ("a.txt", b"good\n\xff\xfe\n", "a.txt cannot be read: 'utf-8' codec"),
         ("a.jsonl.gz", b"nonsense", "a.jsonl.gz cannot be read"),
     ],
 )

@@ -1,6 +1,7 @@
 """`inlay embed`: vectors as the judges give them, in every format; killed and started again; what it refuses."""
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -126,6 +127,53 @@ def test_narrow_vectors(dtype: str, inlay: Run, tmp_path: Path) -> None:
         assert (np.unpackbits(bits, axis=1)[:, : wide.shape[1]] == (wide > 0)).all()
 
 
+WITHOUT_PYARROW = """
+import sys
+from service.cli.main import main
+
+sys.modules["pyarrow"] = None
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def embed_without_pyarrow(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    call = [sys.executable, "-c", WITHOUT_PYARROW, "embed", *map(str, words), "--model", "tiny"]
+    return subprocess.run(call, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("output", ["out.npy", "out.safetensors"])
+def test_texts_and_arrays_need_no_pyarrow(output: str, inlay: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a\nb c\n")
+    (tmp_path / "in.csv").write_text("id;text\n1;a\n2;b c\n")
+    (tmp_path / "in.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n{"text": "b c"}\n'))
+    for source in ("in.txt", "in.csv", "in.jsonl.gz"):
+        done = embed_without_pyarrow(tmp_path / source, tmp_path / output)
+        assert (done.returncode, "2 vectors" in done.stdout) == (0, True), done.stderr
+        assert ("separated by ';'" in done.stderr) == (source == "in.csv")
+        (tmp_path / output).rename(tmp_path / f"{source}.{output}")
+    first, *others = [vectors(tmp_path / f"{source}.{output}") for source in ("in.txt", "in.csv", "in.jsonl.gz")]
+    assert all((first == other).all() for other in others)
+    assert inlay("embed", tmp_path / "in.txt", tmp_path / "out.parquet", "--model", "tiny")[0] == 0
+    assert (first == vectors(tmp_path / "out.parquet")).all()
+
+
+@pytest.mark.parametrize(("source", "output"), [("in.parquet", "out.npy"), ("in.txt", "out"), ("in.txt", "a.parquet")])
+def test_tables_of_arrow_ask_for_pyarrow(source: str, output: str, tmp_path: Path) -> None:
+    (tmp_path / source).write_text("a\n")
+    done = embed_without_pyarrow(tmp_path / source, tmp_path / output)
+    assert done.returncode == 1
+    assert done.stderr.endswith("needs pyarrow: pip install 'inlay[bulk]'\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_kept_columns_of_json_lines_have_types(inlay: Run, tmp_path: Path) -> None:
+    rows = [{"text": "a", "id": 1, "tags": ["x"]}, {"text": None, "id": 2}, {"text": "b", "id": 3, "more": 1.5}]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert inlay("embed", tmp_path / "in.jsonl", tmp_path / "out", "--model", "tiny", "--keep", "id,tags,more")[0] == 0
+    kept = pq.read_table(tmp_path / "out").drop_columns(["embedding"]).to_pydict()
+    assert kept == {"id": [1, 2, 3], "tags": [["x"], None, None], "more": [None, None, 1.5]}
+
+
 KILLED = """
 import os, signal, sys
 from service.bulk import job
@@ -240,6 +288,7 @@ def test_another_run_does_not_mix_with_the_parts_of_one(inlay: Run, tmp_path: Pa
     [
         (["in.parquet", "out.npy", "--keep", "id"], ".npy holds vectors alone: leave out --keep, or write parquet"),
         (["in.parquet", "out.csv"], "vectors are written to a folder, .parquet, .npy or .safetensors"),
+        (["in.parquet", "out.json"], "vectors are written to a folder, .parquet, .npy or .safetensors"),
         (["in.parquet", "out", "--keep", "nope"], "has no column 'nope'; it has 'id', 'text'"),
         (["in.parquet", "out", "--model", "./nope"], "--model ./nope cannot be exported"),
         (["in.parquet", "out", "--output", "nope"], "tiny has no output 'nope'; it has"),

@@ -127,7 +127,7 @@ async def test_a_running_registry_takes_the_ranges_up(store, inlay):
     [
         (b"one\n", "holds 1 text: ranges are between"),
         (b"\n", "holds 0 texts"),
-        (b"a\n\xff\n", "cannot be read: Invalid UTF8 payload"),
+        (b"a\n\xff\n", "cannot be read: 'utf-8' codec"),
     ],
 )
 def test_unusable_texts_are_refused(texts, says, store, inlay):

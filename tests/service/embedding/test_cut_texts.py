@@ -184,8 +184,8 @@ def test_the_longest_texts_and_pairs_need_little_memory() -> None:
 
 async def test_a_long_text_is_tokenized_by_the_heavy_process(tmp_path: Path) -> None:
     path = write("wordpiece", tmp_path)
-    tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 3000)}
-    work = 36_000, MemoryBudget(0), tokenizer.encode, texts
+    tokenizer, texts = Tokenizer(path), {3: Text("a long text " * 6000)}
+    work = 72_000, MemoryBudget(80 << 20), tokenizer.encode, texts
     with serving(HeavyLane(1, 256 << 20, 60.0)):
         read = await beside(*work, Cut())
         assert read[3].ids.tolist() == tokenizer.encode(texts, Cut())[3].ids.tolist()

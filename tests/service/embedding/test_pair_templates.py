@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from models.artifacts.export import export
-from service.embedding.requests import EmbedOptions, Ids, Text
+from service.embedding.requests import Ids, Text
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.errors import ConflictingFields, TooLong, TooManyCharacters
 from tests.classifier_models import tensors

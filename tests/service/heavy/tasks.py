@@ -30,6 +30,11 @@ def refused(value: int) -> None:
     raise OutOfRange(f"is {value}", field=("inputs", 3), allowed="it is below 5", remedy="send less")
 
 
+def without_end() -> None:
+    """Raise what the process itself meets when its parent ends."""
+    raise EOFError("a file's end")
+
+
 def faulty() -> None:
     """Raise an error of the code."""
     raise ZeroDivisionError("a fault")

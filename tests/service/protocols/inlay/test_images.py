@@ -46,7 +46,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     sides = {"qwen": "vision", "whisper": "encoder"}
     for name in (*golden, "qwen", "bert"):
         export(folder / name, folder / "store" / name, side=sides.get(name))
-    limits = {"max_body_bytes": 200_000, "max_inputs": 8, "max_image_pixels": MOST_PIXELS, "max_request_tokens": 100}
+    limits = {"max_body_bytes": 2**20, "max_inputs": 8, "max_image_pixels": MOST_PIXELS, "max_request_tokens": 100}
     with serving(folder / "store", default_model="bert", **limits) as running:
         yield running
 
@@ -315,8 +315,11 @@ def test_bounds_images_and_patches(served: Served) -> None:
     assert "9 images; this server takes 8" in problem(post(served, [url(PNG)] * 9), 422, "too_many_inputs")
     many = problem(post(served, [url(PNG)] * 8), 422, "too_large")
     assert "inputs[0] to inputs[6] make 112 patches; this server takes 100" in many
-    problem(post(served, [url(b"x" * 180_000)]), 413, "body_too_large")
+    problem(post(served, [url(b"x" * 2**20)]), 413, "body_too_large")
     problem(post(served, []), 400, "empty")
+    body = b'{"inputs":[' + b"[]," * 2**18 + b"[]]}"
+    lists = served.http.post("/models/vit/images", content=body, headers={"content-type": "application/json"})
+    assert "262147 lists and objects" in problem(lists, 422, "too_large")
 
 
 def test_rejects_pictures_that_resize_too_large(served: Served) -> None:
