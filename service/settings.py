@@ -199,6 +199,20 @@ class Settings(BaseSettings):
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
+    strict_fields: bool = False
+    """Refuse unknown fields in bodies of other people's protocols too; false: ignore them and name them in a header.
+
+    The header is `inlay-ignored-fields`. A field that is spelt nearly as a known one is always refused.
+    """
+    empty_inputs: Literal["refuse", "vector"] = "refuse"
+    """What /v1/embeddings does with an empty text: refuse the request, as OpenAI, or embed the special tokens alone."""
+    openai_token_ids: str = "model"
+    """Whose token ids /v1/embeddings takes: model, refuse, or an encoding of tiktoken, such as cl100k_base.
+
+    Ids of an encoding are turned back into text, as LangChain's OpenAI class needs; the header `inlay-token-ids` says
+    whose they were taken for. It needs tiktoken (an extra) and the encoding's file, in TIKTOKEN_CACHE_DIR or fetched at
+    the start.
+    """
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
     """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB.
 
