@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from service.cli.console import MISUSED, fail, nearest, print_failure, reporting
+from service.cli.console import MISUSED, fail, nearest, print_failure, reporting, say
 from service.cli.flat_options import HELP
 
 if TYPE_CHECKING:
@@ -59,14 +59,22 @@ def serve(
 
 def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str | None) -> "Settings":
     """Start logging, export the checkpoints, and return the settings."""
-    from service.cli.options import ignored_variables, read_settings
+    from service.cli.options import flag, ignored_variables, read_settings, variables_of_others
 
-    settings = read_settings(values)
+    others = variables_of_others(values)
+    chosen = None if checkpoints else others.get("models")
+    others.pop("models", None)
+    given = {name: os.environ[other] for name, other in others.items()}
+    settings = read_settings({**given, **values}, lambda name: others.get(name) or flag(name))
     from service.observability.logs import start_logging
 
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
+    for name, other in {**others, **({"model": chosen} if chosen else {})}.items():
+        say(settings, f"{other} is read as {flag(name)}")
+    if chosen:
+        checkpoints = [os.environ[chosen]]
     if not checkpoints and model_name is None:
         return settings
     from service.cli.checkpoints import exported

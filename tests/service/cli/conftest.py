@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.cli.main import main
+from service.cli.options import ELSEWHERE
 from service.observability import logs
 from service.settings import Settings
 
@@ -15,8 +16,8 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(autouse=True)
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test reads the settings of the machine it runs on."""
-    for name in Settings.model_fields:
-        monkeypatch.delenv(f"INLAY_{name.upper()}", raising=False)
+    for name in [*(f"INLAY_{name.upper()}" for name in Settings.model_fields), *ELSEWHERE]:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)
