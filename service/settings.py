@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -37,7 +37,15 @@ def _split_keys(value: object) -> object:
     return keys
 
 
+def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
+    for alias in aliases:
+        if not all(part.strip() for part in alias.rpartition("=")):
+            raise ValueError(f"it holds {alias[:40]!r}: write ALIAS=NAME")
+    return aliases
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Aliases = Annotated[Names, AfterValidator(_check_aliases)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings whose values are never shown."""
@@ -146,10 +154,17 @@ class Settings(BaseSettings):
     """Folder of exported models, one subfolder each."""
     models: Names = ()
     """Names of the models to load from the store, separated by commas; empty: all of them."""
-    default_model: str | None = None
-    """Model of requests that name none; unset: the first of INLAY_MODELS, else the only one loaded, else none.
+    default_model: Names = ()
+    """Models of requests that name none: the first; unset: the first of INLAY_MODELS, else the only one loaded.
 
-    The first `--model` of `inlay serve` comes before INLAY_MODELS.
+    The first `--model` of `inlay serve` comes before INLAY_MODELS. A route that needs a reranker, a classifier, sparse
+    vectors or a reader of images takes the first of that kind among these and INLAY_MODELS, else the only one loaded.
+    """
+    aliases: Aliases = ()
+    """Further names of models, each ALIAS=NAME, separated by commas; aliases may hold slashes.
+
+    A model also answers to the aliases in its card, to the hub id that it was exported from and to that id's last part.
+    Its own name wins over those of others, and a name that two models would answer to is refused.
     """
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
@@ -297,6 +312,12 @@ class Settings(BaseSettings):
     """OTLP/HTTP collector to send traces to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of requests that are traced, of those whose callers did not decide it."""
+
+    @property
+    def model_of_alias(self) -> dict[str, str]:
+        """The models' own names by the aliases that these settings give them."""
+        pairs = [alias.rpartition("=")[::2] for alias in self.aliases]
+        return {alias.strip(): name.strip() for alias, name in pairs}
 
     @classmethod
     def settings_customise_sources(

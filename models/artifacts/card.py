@@ -232,6 +232,7 @@ class Card:
         no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
+        aliases: further names that it answers to where it is served, such as the hub id that it is known by.
     """
 
     name: str = ""
@@ -294,6 +295,7 @@ class Card:
     no_classifier_reason: str | None = None
     reads_segments: bool = True
     sparse: Sparse | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def token_width(self) -> int:

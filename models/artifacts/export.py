@@ -4,7 +4,7 @@ The graphs are compared with the reference before the folder is renamed into pla
 behind. torch is not needed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ def export(
     attention: Attention | None = None,
     int8: Int8Options | None = None,
     reranker: str | None = None,
+    aliases: Iterable[str] = (),
     progress: Progress = no_progress,
 ) -> Card:
     """Write a checkpoint's model to `out` and return its card.
@@ -60,6 +61,7 @@ def export(
         int8: options of blocks in int8; None: in float32.
         reranker: of a causal model: the entries of its vocabulary, joined by a comma, whose logits make the score of a
             pair: the first's less the second's; None: what its files say.
+        aliases: further names that the model answers to where it is served.
         progress: called with what is being done, bytes done and bytes in all.
 
     Raises:
@@ -83,7 +85,7 @@ def export(
         reranker=reranker,
     )
     with located(checkpoint, progress) as place:
-        return _exported(place, options, Target(out, name or out.name, place.name, progress))
+        return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 
 def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) -> Card:

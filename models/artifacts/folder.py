@@ -86,17 +86,19 @@ class Target:
         name: name of the model.
         source: the checkpoint that it is made from.
         progress: receives what is being done, bytes done and bytes in all.
+        aliases: further names of the model.
     """
 
     out: Path
     name: str
     source: str
     progress: Progress = no_progress
+    aliases: tuple[str, ...] = ()
 
 
 def finish_folder(folder: Path, card: Card, target: Target) -> Card:
     """Write the card with the size and hash of every file, flush all to disk, and return the card."""
-    card = replace(card, name=target.name, source=target.source, tool=tool_version())
+    card = replace(card, name=target.name, source=target.source, tool=tool_version(), aliases=target.aliases)
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
     for path in paths:
         _sync(path)

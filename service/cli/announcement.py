@@ -32,7 +32,7 @@ def introduce(settings: Settings, registry: ModelRegistry) -> None:
     if fault := registry.default_fault():
         names = f"{DEFAULT_VARIABLE} or --default-model sets it"
         say(settings, f"no default model: {fault}; requests must name one, {names}")
-    alone = registry.default if not registry.named_default else None
+    alone = registry.default if not registry.named_defaults else None
     if alone is not None and (settings.watch_store or settings.model_control != "none"):
         name = alone.card.name
         keeps = f"{DEFAULT_VARIABLE}={name} keeps it"

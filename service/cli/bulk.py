@@ -140,7 +140,7 @@ def _model(name: str | None) -> "tuple[Path, Settings]":
         settings = exported(settings, [name])
         folders = configured_folders(settings)
         name = settings.models[0]
-    name = name or settings.default_model or (next(iter(folders)) if len(folders) == 1 else None)
+    name = name or next(iter(settings.default_model), None) or (next(iter(folders)) if len(folders) == 1 else None)
     if name is None or name not in folders:
         held = ", ".join(folders) or "none; `inlay export` puts one there"
         fail(f"which model? name one with --model; {settings.store} holds {held}")

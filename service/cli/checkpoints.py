@@ -4,8 +4,8 @@ The origin of a model is stored beside it in `.NAME.checkpoint.json`; the store 
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from models.checkpoints.checkpoint import FLOAT32_ONNX
 from models.errors import BadCard, BadCheckpoint, ModelError
 from service.cli.console import progress_bars, say
 from service.errors import StartError
-from service.registry.store import export_version
+from service.registry.further_names import hub_id
+from service.registry.store import export_version, exports
 from service.settings import Settings
 
 
@@ -36,46 +37,77 @@ class Origin:
     version: str
 
 
-def exported(settings: Settings, checkpoints: list[str], model_name: str | None = None) -> Settings:
-    """Return the settings that serve these checkpoints, after exporting those that the store does not hold yet.
+def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | None = None) -> Settings:
+    """Return the settings that serve these models, after exporting the checkpoints that the store does not hold yet.
 
     Args:
-        model_name: name to serve the only checkpoint under; it may then be an exported model of any folder.
+        checkpoints: folders, files and hub ids, names of the store, or exported models of any folder.
+        model_name: name to serve the only one under; what is before a slash in it becomes part of an alias.
 
     Raises:
         StartError: a name cannot be used, or a checkpoint cannot be exported.
     """
     named: dict[str, str] = {}
+    aliases = settings.aliases
     if model_name is not None:
+        alias, model_name = model_name, model_name.rpartition("/")[2]
         _check_only(model_name, checkpoints)
+        aliases = (*aliases, *([f"{alias}={model_name}"] if alias != model_name else []))
     for checkpoint in checkpoints:
-        name = model_name or name_of(checkpoint)
+        held = _held(settings, checkpoint)
+        name = model_name or held or name_of(checkpoint)
         if named.setdefault(name, checkpoint) != checkpoint:
             raise StartError(
                 f"--model {named[name]} and --model {checkpoint} would both be called {name}: export one of them "
                 f"under another name with `inlay export CHECKPOINT {settings.store}/NAME`"
             )
-        folder = Path(checkpoint).resolve()
+        folder = (settings.store / held if held else Path(checkpoint)).resolve()
         if not (folder / cards.FILE_NAME).is_file():
             _export(settings, checkpoint, settings.store / name)
-        elif model_name:
-            _link(settings.store / model_name, folder)
-        elif folder.parent != settings.store.resolve():
-            raise StartError(
-                f"--model {checkpoint} is an exported model already: `inlay serve --store {folder.parent} --models "
-                f"{folder.name}` serves it; so does --model-name NAME"
-            )
-    return settings.model_copy(update={"models": tuple(dict.fromkeys((*named, *settings.models)))})
+        elif model_name or folder.parent != settings.store.resolve():
+            _link(settings.store / name, folder)
+    models = tuple(dict.fromkeys((*named, *settings.models)))
+    return settings.model_copy(update={"models": models, "aliases": aliases})
 
 
-def _check_only(model_name: str, checkpoints: list[str]) -> None:
+def may_be_model(settings: Settings, word: str) -> bool:
+    """Return whether a word of the command line names a model of the store, a path or a hub id."""
+    return "/" in word or word.endswith(".gguf") or Path(word).exists() or word in exports(settings.store)
+
+
+def _held(settings: Settings, checkpoint: str) -> str | None:
+    """Return the store's model that is served as it is: the one of that name, or of a hub id under another name.
+
+    None for a hub id whose export has the usual name: that is exported again when the hub's has changed.
+    """
+    folders = {} if Path(checkpoint).exists() else exports(settings.store)
+    if checkpoint in folders:
+        return checkpoint
+    if not (repository := _repository(checkpoint)):
+        return None
+    usual, fitting = name_of(checkpoint), []
+    for name, folder in folders.items():
+        with suppress(BadCard):
+            card = cards.read(folder)
+            from_hub = hub_id(card) == repository[0] and (card.source == checkpoint or "@" not in checkpoint)
+            if from_hub and name == usual:
+                return None
+            if from_hub or checkpoint in card.aliases:
+                fitting.append(name)
+    held = usual if usual in fitting else fitting[0] if len(fitting) == 1 else None
+    if held:
+        say(settings, f"{settings.store / held} is served, which is {checkpoint}")
+    return held
+
+
+def _check_only(model_name: str, checkpoints: Sequence[str]) -> None:
     """Raise StartError unless `model_name` can be a folder's name and there is a single checkpoint."""
     if len(set(checkpoints)) != 1:
         raise StartError(
             f"--model-name {model_name} names one model, and {len(set(checkpoints))} are given: one --model"
         )
-    if not model_name or model_name.startswith(".") or "/" in model_name:
-        raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without / or a dot first")
+    if not model_name or model_name.startswith("."):
+        raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without a dot first")
 
 
 def _link(place: Path, folder: Path) -> None:
@@ -90,8 +122,8 @@ def _link(place: Path, folder: Path) -> None:
     except OSError as error:
         why = "another model is there" if isinstance(error, FileExistsError) else error.strerror
         raise StartError(
-            f"--model-name cannot make {place} a link to {folder}: {why}; choose another store with INLAY_STORE or "
-            "--store, such as an empty folder under /tmp"
+            f"{folder} is exported already, and {place} cannot be a link to it: {why}; choose another store with "
+            "INLAY_STORE or --store, such as an empty folder under /tmp, or another name with --model-name"
         ) from error
 
 
@@ -135,7 +167,7 @@ def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
     if held != (_identity(checkpoint) if origin else _source(checkpoint, source)):
         raise StartError(
             f"--model {checkpoint}: {out} holds a model of {held}; remove it, or export under another name with "
-            f"`inlay export {checkpoint} {out.parent}/NAME`"
+            f"`inlay export {checkpoint} {out.parent}/NAME`; `inlay serve {out.name}` serves what is there"
         )
     if origin is None:
         say(settings, f"{out} is served as it is; exported by hand, it is not written anew when {checkpoint} changes")

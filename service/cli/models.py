@@ -32,6 +32,7 @@ class ExportOptions:
     calibration: Path | None = None
     min_cosine: float | None = None
     reranker: str | None = None
+    alias: list[str] | None = None
     force: bool = False
 
     def int8(self) -> "Int8Options | None":
@@ -65,6 +66,7 @@ def export(options: ExportOptions) -> None:
             attention=options.attention,
             int8=options.int8(),
             reranker=options.reranker,
+            aliases=options.alias or (),
             force=options.force,
             progress=progress,
         )

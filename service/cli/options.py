@@ -5,7 +5,7 @@ Values stay text until pydantic reads them, so an option means what the same tex
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any
 
@@ -25,8 +25,12 @@ METAVARS = {"integer": "N", "number": "NUMBER", "array": "A,B,...", "string": "T
 """How --help shows a type of JSON schema."""
 WIDEST = 24
 """Characters of choices that --help shows before a description; with more there is too little room for it."""
-ELSEWHERE = {"PORT": ("port",), "API_KEY": ("api_keys", "api_keys_file"), "MODEL_ID": ("models", "default_model")}
-"""Variables of text-embeddings-inference and of hosts such as Cloud Run, each read where none of its settings is set."""
+ELSEWHERE = {
+    "PORT": ("port",),
+    "API_KEY": ("api_keys", "api_keys_file"),
+    "MODEL_ID": ("model", "models", "default_model"),
+}
+"""Variables of text-embeddings-inference and of hosts such as Cloud Run: each gives its first option if none is set."""
 ALLOWED = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -105,13 +109,13 @@ def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag)
         raise StartError(str(error)) from None
 
 
-def variables_of_others(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return which variable of ELSEWHERE gives a setting that neither an option nor an INLAY_ variable does."""
+def variables_of_others(given: Collection[str]) -> dict[str, str]:
+    """Return which variable of ELSEWHERE gives an option that is not given, nor by an INLAY_ variable."""
     ours = {name.upper() for name, value in EnvSettingsSource(Settings).env_vars.items() if value}
     return {
         names[0]: other
         for other, names in ELSEWHERE.items()
-        if os.environ.get(other) and not any(name in values or variable(name) in ours for name in names)
+        if os.environ.get(other) and not any(name in given or variable(name) in ours for name in names)
     }
 
 

@@ -33,18 +33,25 @@ def _tell(message: str, options: Mapping[str, Any]) -> None:
 
 @partial(reporting, tell=_tell)
 def serve(
-    context: typer.Context, values: Mapping[str, str], model: list[str] | None = None, model_name: str | None = None
+    values: Mapping[str, str],
+    names: list[str] | None = None,
+    model: list[str] | None = None,
+    model_name: str | None = None,
+    alias: list[str] | None = None,
 ) -> None:
     """Serve models over REST and gRPC.
 
     Each option is a variable too: INLAY_MAX_INPUTS=64 is --max-inputs 64. Options win.
     """
-    _refuse_unknown(context)
+    if (names and "api_keys" in values) or any(name.startswith("-") for name in names or ()):
+        fail(misused("serve", names or ()), MISUSED)  # a word may be part of a key
+    if alias:
+        values = {**values, "aliases": ",".join(alias)}
     from service.process.stop_signals import exit_on_stop, was_stopped
 
     exit_on_stop()  # process 1 of a container does not notice a signal without a handler
     try:
-        settings = _prepared(values, model or [], model_name)
+        settings = _prepared(values, names or [], model or [], model_name)
         from service.cli.startup import listen
 
         code = listen(settings)
@@ -57,29 +64,31 @@ def serve(
     raise typer.Exit(code)
 
 
-def _prepared(values: Mapping[str, str], checkpoints: list[str], model_name: str | None) -> "Settings":
+def _prepared(
+    values: Mapping[str, str], names: Sequence[str], checkpoints: Sequence[str], model_name: str | None
+) -> "Settings":
     """Start logging, export the checkpoints, and return the settings."""
     from service.cli.options import flag, ignored_variables, read_settings, variables_of_others
 
-    others = variables_of_others(values)
-    chosen = None if checkpoints else others.get("models")
-    others.pop("models", None)
-    given = {name: os.environ[other] for name, other in others.items()}
+    others = variables_of_others([*values, *(["model"] if names or checkpoints else [])])
+    given = {name: os.environ[other] for name, other in others.items() if name != "model"}
     settings = read_settings({**given, **values}, lambda name: others.get(name) or flag(name))
     from service.observability.logs import start_logging
 
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
-    for name, other in {**others, **({"model": chosen} if chosen else {})}.items():
+    for name, other in others.items():
         say(settings, f"{other} is read as {flag(name)}")
-    if chosen:
-        checkpoints = [os.environ[chosen]]
-    if not checkpoints and model_name is None:
+    if "model" in others:
+        checkpoints = [os.environ[others["model"]]]
+    if not names and not checkpoints and model_name is None:
         return settings
-    from service.cli.checkpoints import exported
+    from service.cli.checkpoints import exported, may_be_model
 
-    return exported(settings, checkpoints, model_name)
+    if unknown := [name for name in names if not may_be_model(settings, name)]:
+        fail(f"{misused('serve', unknown)}; the store has no model of that name", MISUSED)
+    return exported(settings, [*names, *checkpoints], model_name)
 
 
 @reporting
@@ -135,7 +144,7 @@ def misused(command: str, words: Sequence[str]) -> str:
     name = next((name for name in names if re.fullmatch("--[a-z-]+", name)), None)
     if name is None:
         return f"{len(words)} of the words belong to no option: one value follows each, lists have commas and no spaces"
-    known = [*Settings.model_fields, *HELP.get(command, ())]
+    known = [*Settings.model_fields, *(name for name, row in HELP.get(command, {}).items() if "argument" not in row)]
     return f"{name} is not an option of {command}{nearest(name, map(flag, known))}"
 
 

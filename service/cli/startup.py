@@ -28,7 +28,7 @@ from service.http.startup_probes import answer_until
 from service.observability import logs
 from service.process.stop_signals import exit_on_stop, ignore_stops, was_stopped
 from service.process.supervisor import START_FAILURE, Supervisor
-from service.registry.registry import check_default
+from service.registry.registry import check_names
 from service.registry.store import configured_folders
 from service.security import tls
 from service.security.api_keys import open_keys
@@ -81,9 +81,9 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
     """Serve with several workers."""
     models = configured_folders(settings)
     for name, folder in models.items():
-        if not settings.watch_store or name in (*settings.models, settings.default_model):
+        if not settings.watch_store or name in (*settings.models, *settings.default_model):
             cards.read(folder)  # what would fail in every worker fails here, once
-    check_default(settings, models)
+    check_names(settings, models)
     open_keys(settings)
     with shared_directory() as name:
         worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when

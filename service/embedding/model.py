@@ -47,7 +47,7 @@ class Models(Protocol):
     """The loaded models by name."""
 
     def get(self, name: str | None) -> Model:
-        """Return the model of that name, or the default model.
+        """Return the model that answers to that name, or the default model.
 
         Raises:
             NotFound: no such model is loaded.

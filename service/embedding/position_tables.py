@@ -53,11 +53,6 @@ class TypedOutput:
     dtype: str
 
     @property
-    def row_bytes(self) -> int:
-        """The bytes of a row."""
-        return self.output.width * ITEM_SIZES[self.dtype]
-
-    @property
     def size(self) -> int:
         """The bytes of all rows."""
         return prod(self.output.shape) * ITEM_SIZES[self.dtype]

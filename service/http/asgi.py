@@ -111,7 +111,6 @@ class Exchange:
     async def _answer(self, early: Response | None) -> None:
         request = self._request
         response = in_pieces(early or await self._pipeline.respond(request))
-        self._pipeline.leaving(request)
         try:
             await self._write(response)
         except ClientGone:

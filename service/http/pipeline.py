@@ -215,14 +215,14 @@ class Pipeline:
     async def respond(self, request: Request) -> Response:
         """Return the response to a complete request; the route's protocol renders errors."""
         CURRENT_CALL.set(request.context)
-        route = request.head.route
+        route, cors_headers, admitted = request.head.route, request.head.cors_headers, False
         assert route is not None
         try:
             if route.admitted:
                 self._admission.acquire()
-                request.admitted = True
+                admitted = True
             response = await self._handled(request, request.handler or route.handler)
-            return _with_headers(response, request.head.cors_headers)
+            return _with_headers(response, cors_headers) if cors_headers else response
         except InlayError as error:
             return self.error_response(request, error)
         except asyncio.CancelledError:
@@ -236,6 +236,9 @@ class Pipeline:
                 "a request to %s met a fault (x-request-id: %s)", route.path, request.context.request_id.decode()
             )
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
+        finally:
+            if admitted:
+                self._admission.release()
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
@@ -273,17 +276,9 @@ class Pipeline:
             headers = (*headers, CHALLENGE)
         return response._replace(headers=(*headers, *self._cors.headers(request.head)))
 
-    def leaving(self, request: Request) -> None:
-        """Release a request whose response is being sent, except its memory."""
-        if request.admitted:
-            self._admission.release()
-            request.admitted = False
-
     def finish(self, request: Request, status: int) -> None:
         """Count and release a request whose response has been sent, or whose client has left (GONE)."""
         now = perf_counter()
-        if request.admitted:
-            self.leaving(request)
         if request.key is not None:
             request.key.release(now - request.arrived)
         route = request.head.route
@@ -319,7 +314,7 @@ def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:
 
 
 def _with_headers(response: Response, more: Headers) -> Response:
-    return response._replace(headers=(*response.headers, *more)) if more else response
+    return response._replace(headers=(*response.headers, *more))
 
 
 def shown_key(value: bytes) -> bytes | None:

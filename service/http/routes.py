@@ -94,7 +94,6 @@ class Request:
         key: the API key that counts it among its requests.
         span: the span that follows it.
         disconnected: whether the client has left.
-        admitted: whether it holds a place of the admission controller.
         render_error: how its errors look, where its route reads the bodies of several protocols; None: as the route's.
     """
 
@@ -104,7 +103,6 @@ class Request:
     span: Any = None
     disconnected = False
     refused_at_gate = False
-    admitted = False
     render_error: "ErrorRenderer | None" = None
 
     def __init__(
@@ -235,7 +233,7 @@ class Route:
         batch_handler: returns, for each of several requests that arrived together, its response, its error, or the
             handler that answers it in a task of its own.
         needs_key: whether callers must show a key, where the server has any.
-        admitted: whether a request counts against `max_concurrent_requests` until its response is sent.
+        admitted: whether a request counts against `max_concurrent_requests` until its response is made.
         probe: whether it is for probes and scrapers: never refused, counted or timed out.
         changes_state: whether it changes what the server serves, so that pages of foreign origins may not call it.
         management: whether it moves to the management port where there is one.

@@ -305,7 +305,6 @@ class HttpProtocol(asyncio.Protocol):
             if self._pipeline.stopping:
                 self._keep_alive = False
             response = in_pieces(response)
-            self._pipeline.leaving(request)
             if response.stream is None:
                 self._writer.write(request, response, self._keep_alive)
             else:

@@ -9,7 +9,7 @@ import difflib
 import logging
 import weakref
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from service.embedding.model import Model
 from service.errors import BadRequest, ModelRequired, NotFound, StartError, UnknownModel
 from service.observability.metrics import Metrics
 from service.registry import store, warmup
+from service.registry.further_names import LATEST, claims
 from service.registry.loading import load_model
 from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
@@ -29,6 +30,7 @@ from service.settings import Settings
 WARMUP_SECONDS = 120.0  # seconds for the warm-up of a new model, whose files may come from a slow disk
 DEFAULT_VARIABLE = "INLAY_DEFAULT_MODEL"
 LONGEST_COMPARED = 64  # characters of an unknown name that similar names are looked up for
+Kind = Callable[[Model], bool]  # whether a model is of a kind, such as a reranker
 log = logging.getLogger(__name__)
 
 
@@ -49,13 +51,16 @@ class ModelRegistry:
 
     Args:
         models: those to begin with.
-        named_default: the model of requests that name none, while it is loaded; None: the only model that is loaded.
+        named_defaults: the first is the model of requests that name none, while it is loaded; of a route that needs a
+            kind of model, such as a reranker, the first of that kind is. Empty: the only model that is loaded.
         folder: the store.
         load: opens one folder of the store; called in a thread.
         reasons: why models of the store are not among `models`, by name.
+        aliases: own names by further names that the settings give.
 
     Attributes:
-        models: a live view; keep the view, not a model of it.
+        models: a live view by own names; keep the view, not a model of it.
+        further: the loaded models by the other names that they answer to.
         default: the model of requests that name none. It follows from the settings and from the models that are loaded,
             never from the order in which they came, so a restart does not change it.
     """
@@ -63,16 +68,19 @@ class ModelRegistry:
     def __init__(
         self,
         models: Mapping[str, Model],
-        named_default: str | None,
+        named_defaults: Sequence[str],
         folder: Path,
         load: Callable[[Path], Model],
         metrics: Metrics,
         reasons: Mapping[str, str] = MappingProxyType({}),
+        aliases: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._loaded = dict(models)
         self.models: Mapping[str, Model] = MappingProxyType(self._loaded)
-        self.named_default = named_default
+        self.named_defaults = tuple(named_defaults)
+        self._aliases = aliases
         self.default = self._find_default()
+        self._find_further()
         self._store = folder
         self._open = load
         self._metrics = metrics
@@ -81,20 +89,48 @@ class ModelRegistry:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by name
         self._changes: set[asyncio.Task[None]] = set()
 
-    def get(self, name: str | None) -> Model:
-        """Return the model of that name, or the default model.
+    def get(self, name: str | None, *kinds: Kind) -> Model:
+        """Return the model that answers to a name, or the default model.
+
+        Args:
+            kinds: kinds of models that the caller's route needs, for requests that name none, the best first.
 
         Raises:
             NotFound: no such model is loaded.
             BadRequest: none was named and there is no default.
         """
-        model = self.models.get(name) if name else self.default
+        model = self.find(name) if name else self.default_of(*kinds)
         if model is None:
             raise self._not_found(name) if name else self._no_default()
         return model
 
+    def find(self, name: str) -> Model | None:
+        """Return the loaded model that answers to a name, Ollama's `:latest` aside; None if there is none."""
+        model = self.models.get(name) or self.further.get(name)
+        return model or (self.find(name.removesuffix(LATEST)) if name.endswith(LATEST) else None)
+
+    def default_of(self, *kinds: Kind) -> Model | None:
+        """Return the model of requests that name none on a route that needs a model of one of these kinds.
+
+        It is the default model if it is of one; else the first named default of a kind, or its only loaded model; else
+        the default model all the same.
+        """
+        if self.default is not None and any(is_of_kind(self.default) for is_of_kind in kinds):
+            return self.default
+        named = [self.models[name] for name in self.named_defaults if name in self.models]
+        for is_of_kind in kinds:
+            fitting = [model for model in self.models.values() if is_of_kind(model)]
+            chosen = [model for model in named if is_of_kind(model)] or fitting
+            if chosen and (len(fitting) == 1 or chosen is not fitting):
+                return chosen[0]
+        return self.default
+
     def _not_found(self, name: str) -> NotFound:
-        similar = difflib.get_close_matches(name, self.models, 1) if len(name) <= LONGEST_COMPARED else []
+        if several := self._claims.get(name.removesuffix(LATEST)):
+            remedy = "send the name of one of them"
+            return UnknownModel(f"{shortened(name)} may be any of {quote_names(several)}", remedy=remedy)
+        known = [*self.models, *self.further]
+        similar = difflib.get_close_matches(name, known, 1) if len(name) <= LONGEST_COMPARED else []
         remedy = f"did you mean {similar[0]!r}?" if similar else ""
         return UnknownModel(
             f"no model {shortened(name)} here", allowed=f"loaded: {quote_names(self.models)}", remedy=remedy
@@ -110,17 +146,22 @@ class ModelRegistry:
         """Return why requests must name a model; empty where there is a default model or no model at all."""
         if self.default is not None or not self.models:
             return ""
-        if self.named_default:
-            return f"the default model {self.named_default!r} is not loaded"
+        if self.named_defaults:
+            return f"the default model {self.named_defaults[0]!r} is not loaded"
         return "this server holds several models and none is the default"
 
     def _find_default(self) -> Model | None:
-        if self.named_default:
-            return self.models.get(self.named_default)
+        if self.named_defaults:
+            return self.models.get(self.named_defaults[0])
         return next(iter(self.models.values())) if len(self.models) == 1 else None
 
-    def _update_default(self) -> None:
-        """Choose the default model again after the loaded models changed; log another choice, or the lack of one."""
+    def _find_further(self) -> None:
+        self._claims = claims({name: model.card for name, model in self.models.items()}, self._aliases)
+        self.further = {name: self.models[own[0]] for name, own in self._claims.items() if len(own) == 1}
+
+    def _update_names(self) -> None:
+        """Find names and the default again after the loaded models changed; log another default, or the lack of one."""
+        self._find_further()
         before, self.default = self.default, self._find_default()
         if self.default and (before is None or before.card.name != self.default.card.name):
             log.info("requests that name no model now get %r", self.default.card.name)
@@ -143,7 +184,8 @@ class ModelRegistry:
         Raises:
             NotFound: it is not loaded.
         """
-        self.get(check_name(name))
+        if check_name(name) not in self.models:
+            raise self._not_found(name)
         await self._in_order(name, self._unload_now)
 
     async def sync(self, name: str) -> None:
@@ -209,7 +251,7 @@ class ModelRegistry:
         self._unloaded_versions.pop(name, None)
         self._trim_memory_after(self.models.get(name))
         self._loaded[name] = model
-        self._update_default()
+        self._update_names()
         self._metrics.loaded(name, model.card.bytes, model.batchers)
         log.info("%s is loaded", name)
 
@@ -227,11 +269,12 @@ class ModelRegistry:
         return BadRequest(f"{name} cannot be loaded: {why}{goes_on}")
 
     async def _unload_now(self, name: str) -> None:
-        model = self.get(name)
+        if (model := self.models.get(name)) is None:
+            raise self._not_found(name)
         self._trim_memory_after(model)
         self._unloaded_versions[name] = model.version
         del self._loaded[name]
-        self._update_default()
+        self._update_names()
         self._reasons[name] = "unloaded"
         self._metrics.unloaded(name)
         log.info("%s is unloaded", name)
@@ -271,7 +314,7 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     """
     folders = store.configured_folders(settings, must_exist=settings.workers == 1)
     if settings.workers == 1:
-        check_default(settings, folders)
+        check_names(settings, folders)
     threads = settings.threads or max(1, machine.available_cpus() // settings.workers)
     load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
     models, reasons = {}, {}
@@ -279,20 +322,27 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
         try:
             models[name] = load(folder)
         except (StartError, ModelError) as error:
-            if not settings.watch_store or name in (*settings.models, settings.default_model):
+            if not settings.watch_store or name in (*settings.models, *settings.default_model):
                 raise
             log.warning("%s is not loaded: %s", name, error)  # as when it comes to a store that is watched
             reasons[name] = _reason(_without_path(str(error), settings.store))
     for name, model in models.items():
         metrics.loaded(name, model.card.bytes, model.batchers)
-    named = settings.default_model or next(iter(settings.models), None)
-    return ModelRegistry(models, named, settings.store, load, metrics, reasons)
+    named = (*settings.default_model, *settings.models)
+    return ModelRegistry(models, named, settings.store, load, metrics, reasons, settings.model_of_alias)
 
 
-def check_default(settings: Settings, names: Collection[str]) -> None:
-    """Raise StartError if the settings name a default model that is not among `names`."""
-    if settings.default_model and settings.default_model not in names:
-        raise StartError(
-            f"default model {settings.default_model!r} is not loaded; loaded: {quote_names(names)}; name one of them "
-            f"with {DEFAULT_VARIABLE} or --default-model"
-        )
+def check_names(settings: Settings, names: Collection[str]) -> None:
+    """Raise StartError if the settings name a default model, or the model of an alias, that is not among `names`."""
+    for default in settings.default_model:
+        if default not in names:
+            raise StartError(
+                f"default model {default!r} is not loaded; loaded: {quote_names(names)}; name one of them "
+                f"with {DEFAULT_VARIABLE} or --default-model"
+            )
+    for alias, name in settings.model_of_alias.items():
+        if name not in names and not settings.watch_store:
+            raise StartError(
+                f"alias {alias!r} is of {name!r}, which is not loaded; loaded: {quote_names(names)}; name one of them "
+                "with INLAY_ALIASES or --alias"
+            )

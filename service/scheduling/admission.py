@@ -17,7 +17,7 @@ class AdmissionController:
     """Bounds the requests that one process serves at a time. Every `acquire` is paired with a `release`.
 
     Args:
-        max_requests: requests at a time, from a whole body to a sent response.
+        max_requests: requests at a time, from a whole body to a response that is being sent.
     """
 
     def __init__(self, max_requests: int) -> None:

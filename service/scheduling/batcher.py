@@ -359,7 +359,10 @@ class Batcher(Generic[Item, Result]):
             for item, result in zip(run.batch, results, strict=True):
                 shared = self._shared(item.item)
                 for waiting in [item] if shared is None else shared.end(item.future):
-                    waiting.times.add(max(0.0, run.began - waiting.since), ended - max(run.began, waiting.since))
+                    times, began = waiting.times, max(run.began, waiting.since)
+                    times.items += 1
+                    times.queued += began - waiting.since
+                    times.ran += ended - began
                     if waiting.future.done():  # the caller left during the run
                         continue
                     if isinstance(result, BaseException):

@@ -49,12 +49,6 @@ class ItemTimes:
         self.caller = caller
         self.items, self.joined, self.queued, self.ran = 0, 0, 0.0, 0.0
 
-    def add(self, queued: float, ran: float) -> None:
-        """Add one finished item."""
-        self.items += 1
-        self.queued += queued
-        self.ran += ran
-
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):
     """One item and the future that its request awaits. The items of a request run in this order.
@@ -204,7 +198,10 @@ class FairQueue(Generic[Item, Result]):
         return self._callers[name]
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
-        """Forget callers without queued or reserved work; keep the turn of those that had more than their share."""
+        """Forget callers without queued or reserved work, and all shares if nothing is queued.
+
+        The turn of those that had more than their share is kept while something is.
+        """
         for caller in callers:
             if not caller.requests and not caller.reservations:
                 del self._callers[caller.name]
@@ -212,6 +209,10 @@ class FairQueue(Generic[Item, Result]):
                     self._turns[caller.name] = caller.turn
         while len(self._turns) > MAX_REMEMBERED:
             del self._turns[next(iter(self._turns))]
+        if not self.items:
+            self._turns.clear()
+            for caller in self._callers.values():
+                caller.turn = caller.owed = 0.0
 
     # ---- which requests may join
 
@@ -354,8 +355,6 @@ class FairQueue(Generic[Item, Result]):
             heapreplace(heads, (caller.turn, place, caller, smallest))
         self._now = max(self._now, first_turn) + taken / (len(callers) or 1)
         self._retire(callers)
-        if not self.items:
-            self._forget_shares()
         return batch
 
     def _due(self, heads: list[Head[Item, Result]], now: float, full: int | None) -> Request[Item, Result] | None:
@@ -372,16 +371,13 @@ class FairQueue(Generic[Item, Result]):
                 continue
             item = request.items[0]
             done = now if full is None else now + self._run_seconds(max(item.cost, full))
-            if not item.future.done() and _in_time(item, now, done):
-                return request
+            if not item.future.done():
+                if item.deadline is None or done <= item.deadline:
+                    return request
+                late = f"the time allowed was over after {now - item.since:.3g} s of waiting"
+                item.future.set_exception(DeadlineExceeded(late, remedy="allow more or try again later"))
             self._remove(item, caller, request)
         return None
-
-    def _forget_shares(self) -> None:
-        """Reset the shares, since nothing is queued."""
-        self._turns.clear()
-        for caller in self._callers.values():
-            caller.turn = caller.owed = 0.0
 
     def _remove(
         self, item: QueuedItem[Item, Result], caller: Caller[Item, Result], request: Request[Item, Result]
@@ -410,16 +406,3 @@ class FairQueue(Generic[Item, Result]):
 def _bound(most: int, held: int) -> float:
     """Return the bound of the queue for a caller that would hold `held` of it."""
     return most * HEADROOM if held * SMALL_SHARE <= most else most
-
-
-def _in_time(item: QueuedItem[Item, Result], now: float, done: float) -> bool:
-    """Return whether an item that would be done at `done` meets its deadline; refuse it if not."""
-    if item.deadline is None or done <= item.deadline:
-        return True
-    item.future.set_exception(
-        DeadlineExceeded(
-            f"the time allowed was over after {now - item.since:.3g} s of waiting",
-            remedy="allow more or try again later",
-        )
-    )
-    return False

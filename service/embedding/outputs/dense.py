@@ -7,15 +7,14 @@ from numpy.typing import NDArray
 
 from models.artifacts.card import MODULES, Card
 from models.checkpoints.sentence_transformers import EOS
-from service.embedding.outputs.kind import HIDDEN, POOLED, HeadGraph, Job, OutputKind, Planning
+from service.embedding.outputs.kind import HIDDEN, POOLED, HeadGraph, Job, OutputKind, Planning, Ranges
 from service.embedding.pooling import end_row, normalize, pool
-from service.embedding.quantization import PRECISIONS, RANGED, quantized
-from service.embedding.requests import EmbedOptions, Output
+from service.embedding.quantization import PRECISIONS, RANGED
+from service.embedding.requests import EmbedOptions
 from service.embedding.tokenize.packing import Rows
 from service.errors import ConflictingFields
 
 AS_THE_MODEL_GIVES = "leave out pooling, normalize and dimensions, or ask for binary or ubinary"
-Ranges = NDArray[np.float32]  # the least and the largest value of each dimension, [2, width]
 
 
 class Recipe(NamedTuple):
@@ -48,7 +47,6 @@ class SentenceVector(OutputKind):
         mode: how to pool, one or several of POOLINGS; None: the graph gives the pooled vector.
         dimensions: leading values to keep before the vector is scaled; None: all.
         kept: leading values to keep after it is scaled; None: all.
-        ranges: ranges for each precision of the vectors.
     """
 
     fields: tuple[str, ...] = ("pooling", "dimensions", "normalize")
@@ -97,12 +95,6 @@ class SentenceVector(OutputKind):
         """Return the vectors cut, scaled and cut again."""
         vectors = np.ascontiguousarray(rows[:, : self.dimensions])
         return (normalize(vectors) if self.normalize else vectors)[:, : self.kept]
-
-    def finish(self, job: Job) -> Output:
-        """Return the vectors; quantized ones are put into the job too."""
-        output = super().finish(job)
-        job.quantized = {name: quantized(output.rows, name, ranges) for name, ranges in self.ranges.items()}
-        return output._replace(rows=job.quantized.get(self.dtype, output.rows))
 
     def _ranges(self, planning: Planning, dtype: str) -> Ranges | None:
         """Return the ranges of int8 and uint8 vectors; None for binary vectors, which need none.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
+from service.embedding.quantization import quantized
 from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output, OwnTokens
 from service.embedding.tokenize.packing import Rows, split
 from service.errors import BadRequest, EngineFailure
@@ -20,6 +21,8 @@ HIDDEN = "last_hidden_state"
 ROW_OF_EACH = (POOLED, CLASS_LOGITS)  # outputs with a row for each input
 NARROW_DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
+Ranges = NDArray[np.float32]
+"""The least and the largest value of each dimension, [2, width]."""
 Graphs = dict[str, tuple[str, ...]]
 """The outputs to compute of each graph, by its name."""
 
@@ -127,6 +130,7 @@ class OutputKind:
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
         cache_form: what determines the arrays besides the inputs; None: the vector cache does not keep them.
         longest: the most tokens that it reads of an input; None: as many as the model.
+        ranges: the ranges of each precision of its vectors; empty: they are not quantized.
     """
 
     fields: tuple[str, ...] = ()
@@ -145,6 +149,7 @@ class OutputKind:
     input_bytes = 0
     cache_form: tuple[object, ...] | None = None
     longest: int | None = None
+    ranges: Mapping[str, Ranges | None] = {}
 
     def __init__(self, planning: Planning, name: str, source: str | None = None) -> None:
         self.card, self.engine, self.name, self.source = planning.card, planning.engine, name, source
@@ -195,7 +200,7 @@ class OutputKind:
         return split(values, map(len, parts))
 
     def finish(self, job: Job) -> Output:
-        """Return the output of all inputs."""
+        """Return the output of all inputs; quantized vectors are put into the job too."""
         arrays = [part[self.name] for part in job.rows]
         rows = self.shaped(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
         if self.pooled:
@@ -203,6 +208,9 @@ class OutputKind:
         else:
             lengths = tuple(map(len, arrays)) if len(arrays) == len(job.lengths) else job.lengths
         rows = np.ascontiguousarray(rows if self.dtype == "float32" else cast(rows, self.dtype))
+        if self.ranges:
+            job.quantized = {name: quantized(rows, name, ranges) for name, ranges in self.ranges.items()}
+            rows = job.quantized.get(self.dtype, rows)
         return Output(self.name, rows, lengths, self.pooled)
 
     def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:

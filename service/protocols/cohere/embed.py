@@ -127,7 +127,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
     async def handler(request: Request) -> Response:
         size = len(request.body)
         body, source, unused = await read_json(request, read, model_of_body, max_inputs)
-        model = registry.get(body.model)
+        model = registry.get(body.model, *([needs.reads_images] if source.pictures else []))
         request.context.copies = 2  # of float32, and of all other types together
         if source.pictures:
             result = await _embed_images(context, model, body, source, request)
@@ -237,7 +237,7 @@ async def _embed_images(
             allowed = "images have float, binary, ubinary and base64"
             raise ConflictingFields(f"holds {precision}", field=("dtype",), allowed=allowed)
     options = EmbedOptions((IMAGE_VECTOR,), dimensions=body.output_dimension)
-    result = await context.images.embed(ImagesRequest(source.pictures, body.model, options), request.context)
+    result = await context.images.embed(ImagesRequest(source.pictures, model.card.name, options), request.context)
     rows = result.outputs[0].rows
     return result._replace(quantized={name: quantized(rows, name) for name in _precisions(body)})
 

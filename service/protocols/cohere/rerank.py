@@ -25,7 +25,7 @@ from service.http.routes import Answer, Request, RequestBody, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
-from service.protocols.inlay import vllm_fields
+from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.openapi_parts import RERANK
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody
@@ -119,7 +119,8 @@ def answer_of(
         ranking = await inline_or_in_thread(size, read, data, max_inputs)
         body, pairs = ranking.body, [(ranking.body.query, text) for text in ranking.texts]
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
-        ranks = await scorer.score(context.registry.get(body.named), pairs, request.context, reading)
+        model = context.registry.get(body.named, needs.ranks)
+        ranks = await scorer.score(model, pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
         return await inline_or_in_thread(size if shown else 0, json_response, document, 200, body.ignored(data))

@@ -36,7 +36,6 @@ LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 ROWS_FORMATS = ("float", "base64")
 PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
-POOLED_BYTES_FORMATS = (pooled_bytes.BYTES, pooled_bytes.BYTES_ONLY)
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
 UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
 TIMING_HEADERS = DATA.descriptions["timing headers"]

@@ -177,7 +177,7 @@ def split_stack(name: str, array: Any, grid: tuple[int, int] | None) -> list[Val
 
 async def embed_message(context: ServiceContext, message: pb.ImagesRequest, call: RequestContext) -> EmbedResult:
     """Return the outputs of a message's images; raise InlayError where an image or an option cannot be served."""
-    name = context.registry.get(message.model or None).card.name
+    name = context.registry.get(message.model or None, needs.reads_images).card.name
     inputs = await inline_or_in_thread(message.ByteSize(), _message_inputs, message)
     message.ClearField("inputs")
     body = validated(ImagesBody, {"inputs": None} | fields_of(message), strict=True)

@@ -6,7 +6,7 @@ from models.artifacts.card import MULTI_VECTOR, Card
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
-from service.embedding.ranking import classifies
+from service.embedding.ranking import classifies, ranks_pairs
 from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 
@@ -22,6 +22,16 @@ def kind_of(model: Model) -> str:
     if classifier is None or not classifies(model.card):
         return "embedding"
     return "reranker" if classifier.ranks else "classifier"
+
+
+def ranks(model: Model) -> bool:
+    """Return whether a model is made to rank texts: a cross-encoder, or one that compares vectors of tokens."""
+    return ranks_pairs(model.card)
+
+
+def has_sparse_vectors(model: Model) -> bool:
+    """Return whether a model gives a sparse vector per text."""
+    return sparse_output(model.card) is not None
 
 
 def labels_of(model: Model) -> tuple[str, ...]:
@@ -62,6 +72,8 @@ def _ranks(model: Model) -> bool:
     return model.card.classifier is not None and model.card.classifier.ranks
 
 
+LABELLING = (lambda model: kind_of(model) == "classifier", _labels)
+"""Kinds of models that label texts, the best first: classifiers, then rerankers."""
 TABLE = Need(what="a model with a word table, exported with Inlay", status=404, is_met_by=has_word_table)
 HEAD = Need(
     what="a model with an output head, such as a GPT-2 or a Llama",

@@ -100,7 +100,7 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
     async def handler(request: Request) -> Response:
         began = perf_counter()
         decoded = await read_json(request, read, body)
-        model = registry.get(decoded.request.model)
+        model = registry.get(decoded.request.model, *([needs.reads_images] if decoded.pictures else []))
         if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
         if decoded.pictures:
@@ -165,7 +165,7 @@ def _of_images(decoded: Decoded, model: Model) -> ImagesRequest:
         )
     normalize = None if tokens else options.normalize
     wanted = EmbedOptions((output,), normalize=normalize, dimensions=options.dimensions)
-    return ImagesRequest(decoded.pictures, decoded.request.model, wanted)
+    return ImagesRequest(decoded.pictures, card.name, wanted)
 
 
 def _check_ids(request: EmbedRequest, name: str, vocab_size: int) -> None:

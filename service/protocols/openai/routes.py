@@ -84,22 +84,26 @@ def _score_routes(context: ServiceContext) -> list[Route]:
 def _model_routes(context: ServiceContext) -> list[Route]:
     registry, settings = context.registry, context.settings
 
-    def entry(model: Model) -> dict[str, Any]:
-        card, since = model.card, created(settings.store, model.card.name)
-        named: dict[str, Any] = {"id": card.name, "object": "model", "created": since, "owned_by": "inlay"}
-        return named | {"max_model_len": card.max_tokens, "root": card.source, "parent": None}
+    def entry(model: Model, name: str) -> dict[str, Any]:
+        card, since, parent = model.card, created(settings.store, model.card.name), None
+        named: dict[str, Any] = {"id": name, "object": "model", "created": since, "owned_by": "inlay"}
+        if name in registry.further:
+            parent = card.name
+        return named | {"max_model_len": card.max_tokens, "root": card.source, "parent": parent}
 
     async def list_models(request: Request) -> Response:
-        return json_response({"object": "list", "data": [entry(model) for model in registry.models.values()]})
+        models = [*registry.models.items(), *registry.further.items()]
+        return json_response({"object": "list", "data": [entry(model, name) for name, model in models]})
 
     async def get_model(request: Request) -> Response:
-        return json_response(entry(registry.get(request.parameters["name"])))
+        model, name = registry.get(request.parameters["name"]), request.parameters["name"]
+        return json_response(entry(model, name if name in registry.further else model.card.name))
 
     def get(path: str, handler: Handler, name: str, summary: str, schema: str) -> Route:
         answers = {200: Answer(description="What is loaded.", content={JSON: reference(schema)})}
         return Route("GET", path, handler, name, summary, MODELS, answers=answers, admitted=False)
 
-    about = "Every loaded model, as OpenAI lists them"
+    about = "Every name of every loaded model, as OpenAI lists them"
     return [
         get("/v1/models", list_models, "openai_models", about, "OpenAIModelList"),
         get("/v1/models/{name:path}", get_model, "openai_model", "One model, as OpenAI has it", "OpenAIModel"),

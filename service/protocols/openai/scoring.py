@@ -20,7 +20,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Handler, Request
 from service.http.validation_errors import parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import vllm_fields
+from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody, RequestId, ScoredBody
 from service.protocols.openai.schemas import INPUT
@@ -61,7 +61,8 @@ def score_handler(context: ServiceContext) -> Handler:
 
     async def handler(request: Request) -> Response:
         data, body, pairs = await read_json(request, read_pairs, max_inputs)
-        ranks = await scorer.score(context.registry.get(body.named), pairs, request.context, body.reading())
+        model = context.registry.get(body.named, needs.ranks)
+        ranks = await scorer.score(model, pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, data, body, ranks.result, entries, "list", "score")
 
@@ -73,7 +74,7 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
 
     async def handler(request: Request) -> Response:
         data, body, inputs = await read_json(request, read_classify, decode)
-        infinity, model = body.raw_scores is not None, context.registry.get(body.named)
+        infinity, model = body.raw_scores is not None, context.registry.get(body.named, *needs.LABELLING)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)
         how = vllm_fields.activation(body.raw_scores, body.use_activation is False)

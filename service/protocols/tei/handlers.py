@@ -162,7 +162,7 @@ class Handlers(Operations):
         inputs, name = data.get("inputs"), data.get("model")
         if type(inputs) is dict and "source_sentence" in inputs:
             return self.similarity
-        model = self.registry.models.get(name) if type(name) is str else self.registry.default
+        model = self.registry.find(name) if type(name) is str else self.registry.default
         return self._embed if model is None or needs.kind_of(model) == "embedding" else self.predict
 
     def _vectors_body(self, body: bytes, model: type[Vectors]) -> tuple[Vectors, list[Input]]:
@@ -186,7 +186,8 @@ class Handlers(Operations):
         body, inputs = await read_json(request, self._vectors_body, schemas.SparseBody)
         self.check_batch(len(inputs), "inputs")
         options = options_of(body)._replace(input_type=body.input_type, max_active_dims=body.max_active_dims)
-        result = await self.vectors(self.registry.get(body.model), inputs, options, sparse_output, request.context)
+        model = self.registry.get(body.model, needs.has_sparse_vectors)
+        result = await self.vectors(model, inputs, options, sparse_output, request.context)
         response = await inline_or_in_thread(count_values(result), answers.sparse_json, result)
         return response._replace(lines=timing_lines(result, self.registry, request.arrived))
 
@@ -227,7 +228,7 @@ class Handlers(Operations):
         rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
         self.check_batch(len(rows), "inputs")
         how = options_of(body), ACTIVATIONS.get("none" if body.raw_scores else parameters.function_to_apply)
-        texts, model = [Text(*row) for row in rows], self.registry.get(body.model)
+        texts, model = [Text(*row) for row in rows], self.registry.get(body.model, *needs.LABELLING)
         labelled = await ranking.classify(self.context.embedder, model, texts, request.context, *how)
         predictions = await inline_or_in_thread(
             labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
@@ -245,7 +246,7 @@ class Handlers(Operations):
         self.check_batch(len(body.texts), "texts")
         pairs = [(body.query, text) for text in body.texts]
         reading = ranking.Reading(options_of(body), "identity" if body.raw_scores else "sigmoid")
-        ranks = await self.scorer.score(self.registry.get(body.model), pairs, request.context, reading)
+        ranks = await self.scorer.score(self.registry.get(body.model, needs.ranks), pairs, request.context, reading)
         best: list[dict[str, Any]] = [{"index": index, "score": score} for index, score in ranks.best_first()]
         if body.return_text:
             best = [entry | {"text": body.texts[entry["index"]]} for entry in best]

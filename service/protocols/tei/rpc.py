@@ -1,7 +1,7 @@
 """tei.v1 over gRPC: Info, Embed, Predict, Rerank and Tokenize.
 
-Clients name no model, so every call is served by the default model. Fields that are not set have proto3's defaults:
-`truncate` and the two flags of special tokens are then false, unlike over REST.
+Clients name no model, so every call is served by the default model of its kind. Fields that are not set have
+proto3's defaults: `truncate` and the two flags of special tokens are then false, unlike over REST.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -26,12 +26,15 @@ from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
 from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.handlers import Operations, pooled_output, sparse_output, token_output
+from service.registry.registry import Kind
 from service.request_context import RequestContext
 
 DIRECTIONS: dict[int, Direction] = {
     pb.TRUNCATION_DIRECTION_RIGHT: "right",
     pb.TRUNCATION_DIRECTION_LEFT: "left",
 }
+KINDS: dict[str, tuple[Kind, ...]] = {"Predict": needs.LABELLING, "Rerank": (needs.ranks,)}
+"""Kinds of the default model of a service; any kind for others."""
 MESSAGE_COST = 16  # of a sparse value in a message, to one in JSON
 VectorsRequest = pb.EmbedRequest | pb.EmbedAllRequest | pb.EmbedSparseRequest
 PredictRequest = pb.PredictRequest | pb.PredictPairRequest
@@ -59,7 +62,7 @@ def services(context: ServiceContext) -> tuple[Service, ...]:
     kinds = {"Embed": ("embedding",), "Predict": ("classifier", "reranker"), "Rerank": ("reranker",)}
 
     def serves(name: str) -> bool:
-        default = registry.default
+        default = registry.default_of(*KINDS.get(name, ()))
         if default is None or name not in kinds:
             return default is not None
         return not needs.reads_images(default) and needs.kind_of(default) in kinds[name]
@@ -100,7 +103,7 @@ def _method(handlers: "Handlers", rpc: Any) -> Method:
 
 
 class Handlers(Operations):
-    """Handlers of tei.v1; each serves the default model.
+    """Handlers of tei.v1; each serves the default model of its kind.
 
     Attributes:
         of_methods: the handlers by the names of their methods.
@@ -121,15 +124,15 @@ class Handlers(Operations):
             "Decode": self.decode,
         }
 
-    def _model(self) -> Model:
+    def _model(self, *kinds: Kind) -> Model:
         registry = self.registry
-        if registry.default is None:
+        if (model := registry.default_of(*kinds)) is None:
             raise BadRequest(
                 "calls of tei.v1 name no model",
                 allowed=registry.default_fault() or "no model is loaded",
                 remedy="set INLAY_DEFAULT_MODEL where the server starts, or call inlay.v1",
             )
-        return registry.default
+        return model
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
         """Return the answer of /info."""
@@ -162,7 +165,8 @@ class Handlers(Operations):
         self, request: VectorsRequest, options: EmbedOptions, output_of: Callable[[Card], str], call: RequestContext
     ) -> EmbedResult:
         options = options._replace(prompt_name=_prompt_name(request))
-        return await self.vectors(self._model(), [Text(_text(request.inputs))], options, output_of, call)
+        model = self._model(*([needs.has_sparse_vectors] if output_of is sparse_output else []))
+        return await self.vectors(model, [Text(_text(request.inputs))], options, output_of, call)
 
     def initial_metadata(self, answer: Timed) -> Metadata:
         """Return the timing headers of an answer."""
@@ -182,7 +186,7 @@ class Handlers(Operations):
 
     async def predict(self, request: PredictRequest, call: RequestContext) -> Timed:
         """Return the labels of a text or pair with their scores, the best first."""
-        model = self._model()
+        model = self._model(*needs.LABELLING)
         texts = [request.inputs] if isinstance(request, pb.PredictRequest) else list(request.inputs)
         if classifies(model.card) and not 1 <= len(texts) <= 2:
             allowed = "`inputs` must have a single or two elements"
@@ -221,8 +225,8 @@ class Handlers(Operations):
         return _ranked(ranks, [request.text for request in read] if read[0].return_text else None)
 
     def _ranking_model(self) -> Model:
-        """Return the default model; raise WrongModelKind if it does not rank, before a stream is read."""
-        model = self._model()
+        """Return the default reranker; raise WrongModelKind if the default model is none, before a stream is read."""
+        model = self._model(needs.ranks)
         if not ranks_pairs(model.card):
             raise ranking.not_a_ranker(model.card)
         return model

@@ -103,10 +103,30 @@ def test_an_exported_model_of_the_store_is_served_by_its_name(checkpoint: Path, 
     assert exported(store, store / "mine").models == ("mine",)
 
 
-def test_an_exported_model_of_another_store_names_the_command(checkpoint: Path, store: Path, tmp_path: Path) -> None:
+def test_an_exported_model_of_another_folder_is_linked(checkpoint: Path, store: Path, tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "other/mine")
-    with pytest.raises(StartError, match=f"inlay serve --store {tmp_path / 'other'} --models mine"):
-        exported(store, tmp_path / "other/mine")
+    assert exported(store, tmp_path / "other/mine").models == ("mine",)
+    assert (store / "mine").resolve() == tmp_path / "other/mine"
+
+
+def test_a_name_of_the_store_is_served_as_it_is(checkpoint: Path, store: Path) -> None:
+    export(checkpoint, store / "mine")
+    assert exported(store, "mine").models == ("mine",)
+
+
+def test_a_hub_id_is_served_by_the_model_that_has_it(
+    checkpoint: Path, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(checkpoint, store / "tiny", aliases=["org/tiny", "org/other"])
+    export(checkpoint, store / "other")
+    for hub_id in ("org/tiny", "org/other"):
+        assert exported(store, hub_id).models == ("tiny",)
+        assert f"{store / 'tiny'} is served, which is {hub_id}" in capsys.readouterr().out
+
+
+def test_a_model_name_with_a_slash_is_an_alias(checkpoint: Path, store: Path) -> None:
+    settings = named(store, "org/mine", checkpoint)
+    assert (settings.models, settings.model_of_alias) == (("mine",), {"org/mine": "mine"})
 
 
 @pytest.mark.parametrize("name", ["nowhere", "no/where/at/all", "missing.gguf"])
@@ -147,6 +167,12 @@ def test_a_hub_model_is_exported_once(hub: Hub, store: Path, capsys: pytest.Capt
     capsys.readouterr()
     exported(store, "org/name")
     assert capsys.readouterr().out == f"inlay: the export of org/name@{COMMIT} is up to date\n"
+
+
+def test_a_hub_export_of_another_name_is_served(hub: Hub, store: Path) -> None:
+    export("org/name", store / "ours")
+    assert exported(store, "org/name").models == ("ours",)
+    assert exported(store, f"org/name@{COMMIT}").models == ("ours",)
 
 
 def test_a_new_commit_is_exported_again(
@@ -202,7 +228,32 @@ def test_a_name_does_not_replace_another_model(checkpoint: Path, store: Path, tm
         named(store, "mine", tmp_path / "mnt/models")
 
 
-@pytest.mark.parametrize(("name", "count"), [("mine", 0), ("mine", 2), ("", 1), (".mine", 1), ("a/b", 1)])
+@pytest.mark.parametrize(("name", "count"), [("mine", 0), ("mine", 2), ("", 1), (".mine", 1), ("a/.b", 1)])
 def test_a_name_is_of_one_model_and_one_folder(tmp_path: Path, store: Path, name: str, count: int) -> None:
     with pytest.raises(StartError, match=r"names one model, and \d are given|names no model"):
         named(store, name, *(tmp_path / f"{number}" for number in range(count)))
+
+
+# ---- the command
+
+
+@pytest.mark.parametrize("words", [("mine",), ("--model", "mine"), ("store/mine",), ("mine", "--model", "mine")])
+def test_serve_takes_models_by_place_and_by_option(
+    words: tuple[str, ...], checkpoint: Path, store: Path, inlay: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(checkpoint, store / "mine")
+    monkeypatch.chdir(store.parent)
+    listened: list[Settings] = []
+    monkeypatch.setattr("service.cli.startup.listen", lambda settings: listened.append(settings) or 0)
+    code, _, error = inlay("serve", "--store", store, "--alias", "org/x=mine", "--alias", "y=mine", *words)
+    assert (code, error) == (0, "")
+    (settings,) = listened
+    assert (settings.models, settings.model_of_alias) == (("mine",), {"org/x": "mine", "y": "mine"})
+
+
+def test_serve_shows_no_word_that_may_be_a_key(store: Path, inlay: Run) -> None:
+    for words in (["s3cret"], ["--api-keys", "one,", "org/s3cret"]):
+        code, out, error = inlay("serve", "--store", store, *words)
+        assert (code, out) == (2, "")
+        assert "1 of the words belong to no option" in error
+        assert "s3cret" not in error

@@ -158,7 +158,7 @@ def test_start_up_says_what_runs_and_why(
 ) -> None:
     settings = Settings(store=store, device="cpu")
     model = replace(registry.open_registry(settings, Metrics()).models["a"], choice=made)
-    introduce(settings, registry.ModelRegistry({"a": model}, None, store, lambda _: model, Metrics()))
+    introduce(settings, registry.ModelRegistry({"a": model}, (), store, lambda _: model, Metrics()))
     assert f"inlay: {line}\n" in capsys.readouterr().out
 
 

@@ -383,7 +383,7 @@ async def test_changes_of_one_name_run_in_order_others_in_parallel(store: Path) 
         inside.remove(folder.name)
         return opens(folder)
 
-    registry = ModelRegistry({}, None, store, watched, metrics)
+    registry = ModelRegistry({}, (), store, watched, metrics)
     await asyncio.gather(*[registry.load(name) for name in "abab"])
     assert all(len(set(names)) == len(names) for names in most)
     assert list(registry.models) == ["a", "b"] or list(registry.models) == ["b", "a"]
@@ -402,7 +402,7 @@ async def test_load_is_completed_when_its_caller_leaves(store: Path) -> None:
         assert go_on.wait(30)
         return opens(folder)
 
-    registry = ModelRegistry({}, None, store, slow, metrics)
+    registry = ModelRegistry({}, (), store, slow, metrics)
     caller = asyncio.create_task(registry.load("a"))
     await began.wait()
     caller.cancel()

@@ -191,7 +191,8 @@ def test_info_and_health_say_the_kind_of_model(score_store: Path, default: str) 
         },
         EMBEDDER: {"embedding": {"pooling": "mean"}},
     }
-    serves = {RANKER: ("Predict", "Rerank"), CLASSIFIER: ("Predict",), EMBEDDER: ("Embed",)}
+    others = ("Predict", "Rerank")  # by the only other model of their kind
+    serves = {RANKER: others, CLASSIFIER: others, EMBEDDER: ("Embed", *others)}
     with serving(score_store, default_model=default) as running, grpc.insecure_channel(running.rpc_address) as channel:
         assert running.http.get("/info").json()["model_type"] == described[default]
         assert stubs.InfoStub(channel).Info(pb.InfoRequest()).model_type == kinds[default]
