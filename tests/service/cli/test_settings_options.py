@@ -280,7 +280,7 @@ def test_check_of_a_store_without_models_says_how_to_add_one(
     (tmp_path / "empty").mkdir()
     code, out, error = inlay("check", *(["--store", store] if store else []))
     assert (code, error) == (0, "")
-    assert f"no model is loaded, {store or 'models/store'} holds none" in out
+    assert f"no model is loaded, {store or tmp_path / 'data/inlay/models'} holds none" in out
     assert "inlay serve --model CHECKPOINT_OR_HUB_ID" in out
 
 
