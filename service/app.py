@@ -46,6 +46,7 @@ from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import routes as oip
 from service.protocols.oip import rpc as oip_rpc
 from service.protocols.oip.data_plane import DataPlane
+from service.protocols.ollama import routes as ollama
 from service.protocols.openai import routes as openai
 from service.protocols.tei import routes as tei
 from service.protocols.tei import rpc as tei_rpc
@@ -179,6 +180,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
+        strict_fields=settings.strict_fields,
     )
 
 
@@ -229,6 +231,7 @@ def _route_groups(context: ServiceContext, plane: DataPlane) -> list[RouteGroup]
         cohere_embed.routes(context),
         cohere_rerank.routes(context),
         openai.routes(context),
+        ollama.routes(context),
         tei.routes(context, cohere_rerank.answer_of(context, with_documents=True)),
         oip.routes(plane),
         web.routes(context),

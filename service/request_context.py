@@ -51,6 +51,8 @@ class RequestContext:
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
         passes: list that collects the passes through the embedding pipeline; None: the call is not traced.
         truncated: numbers of the inputs that were cut.
+        ignored_fields: names of the body's fields that were not used.
+        strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
         encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
         copies: how many copies of an answer's vectors the protocol holds in memory at once.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
@@ -64,6 +66,8 @@ class RequestContext:
     staggered: bool = False
     passes: list[Pass] | None = None
     truncated: tuple[int, ...] = ()
+    ignored_fields: tuple[str, ...] = ()
+    strict_fields: bool = False
     encoding: tuple[Callable[[float], None], float] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None

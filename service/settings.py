@@ -6,6 +6,7 @@ page of settings of the documentation.
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Secre
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+ROOT = Path(__file__).parents[1]
 MIB = 2**20
 OWN_BYTES = 192 * MIB  # of a worker with the demo model, before the first request
 CGROUP = Path("/sys/fs/cgroup")
@@ -49,6 +51,21 @@ Aliases = Annotated[Names, AfterValidator(_check_aliases)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings whose values are never shown."""
+
+
+def default_store() -> Path:
+    """Return the store where none is named: models/store of this code's checkout, else inlay/models of the user's data.
+
+    The path is absolute, so that every command finds the same models wherever it is started.
+
+    Source: platformdirs.user_data_dir has the same folders of data.
+    """
+    if (ROOT / "pyproject.toml").is_file():
+        return ROOT / "models/store"
+    if data := os.environ.get("XDG_DATA_HOME", "").strip():
+        return Path(data).absolute() / "inlay/models"
+    folder = "Library/Application Support" if sys.platform == "darwin" else ".local/share"
+    return Path.home() / folder / "inlay/models"
 
 
 def available_memory(cgroup: Path = CGROUP, groups: Path = OWN_CGROUPS) -> int:
@@ -150,8 +167,12 @@ class Settings(BaseSettings):
     It follows INLAY_DRAIN_DELAY. A container's grace period must be longer than both together and 7 s.
     """
 
-    store: Path = Path("models/store")
-    """Folder of exported models, one subfolder each."""
+    store: Path = Field(default_factory=default_store)
+    """Folder of exported models, one subfolder each; unset: models/store of a checkout, else one in the user's data.
+
+    That is $XDG_DATA_HOME/inlay/models, by default ~/.local/share/inlay/models, and on macOS
+    ~/Library/Application Support/inlay/models.
+    """
     models: Names = ()
     """Names of the models to load from the store, separated by commas; empty: all of them."""
     default_model: Names = ()
@@ -178,6 +199,20 @@ class Settings(BaseSettings):
     """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
+    strict_fields: bool = False
+    """Refuse unknown fields in bodies of other people's protocols too; false: ignore them and name them in a header.
+
+    The header is `inlay-ignored-fields`. A field that is spelt nearly as a known one is always refused.
+    """
+    empty_inputs: Literal["refuse", "vector"] = "refuse"
+    """What /v1/embeddings does with an empty text: refuse the request, as OpenAI, or embed the special tokens alone."""
+    openai_token_ids: str = "model"
+    """Whose token ids /v1/embeddings takes: model, refuse, or an encoding of tiktoken, such as cl100k_base.
+
+    Ids of an encoding are turned back into text, as LangChain's OpenAI class needs; the header `inlay-token-ids` says
+    whose they were taken for. It needs tiktoken (an extra) and the encoding's file, in TIKTOKEN_CACHE_DIR or fetched at
+    the start.
+    """
     table_cache_bytes: Annotated[int, Field(ge=0)] = _memory_share(16, 256 * MIB)
     """Bytes of computed positional tables kept in memory, a table at most half; unset: 1/16 of it, up to 256 MiB.
 

@@ -174,6 +174,12 @@ TEXT_ALONE: dict[str, Road] = {
     "/v2/embed, base64": lambda roads, text: decoded(
         cohere(roads, "/v2/embed", text, embedding_types=["base64"])["embeddings"]["base64"][0]
     ),
+    "/api/embed": lambda roads, text: exactly(
+        roads.post("/api/embed", {"model": roads.model, "input": text}).json()["embeddings"][0]
+    ),
+    "/api/embeddings": lambda roads, text: exactly(
+        roads.post("/api/embeddings", {"model": roads.model, "prompt": text}).json()["embedding"]
+    ),
     "tei.v1 Embed": lambda roads, text: exactly(
         roads.tei.Embed(tei.EmbedRequest(inputs=text, truncate=True)).embeddings
     ),

@@ -386,8 +386,9 @@ def test_no_module_has_a_vague_name() -> None:
     assert [module for module in MODULES if VAGUE & set(module.split("."))] == []
 
 
-# what ONNX Runtime and matplotlib read when they are imported, what glibc read of its own, a process's thread pools
-STEERS_LIBRARIES = ("models", "models.plots.canvas", "service.heavy.lane", "service.machine")
+# what ONNX Runtime and matplotlib read when they are imported, what glibc read of its own, a process's thread pools,
+# the folder of the user's data
+STEERS_LIBRARIES = ("models", "models.plots.canvas", "service.heavy.lane", "service.machine", "service.settings")
 
 
 def test_only_main_reads_the_environment() -> None:

@@ -9,6 +9,7 @@ from models.errors import ModelError
 from models.families import config_of, family_of
 from models.families.family import Family
 from models.positions.rope.conventions import CONVENTIONS
+from models.vision.families import FAMILIES as VISION
 
 _HEAD_DIMS = (128, 64, 32, 16, 8, 4, 2)
 _DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -30,6 +31,8 @@ def completed(
     """
     given = _read(file)
     model_type = _agreed(model_type, given)
+    if model_type in VISION:
+        raise ModelError(f"model_type {model_type!r} is an image tower, which are exported and not created")
     family = family_of(model_type)
     config = {"model_type": model_type, **_defaults(family, given), **given}
     for key, value in (("vocab_size", vocab_size), ("hidden_size", hidden_size)):

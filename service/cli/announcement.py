@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
     """Print the loaded models, the device that runs each, and what follows for requests that name no model."""
+    say(settings, f"models of {settings.store.absolute()}")
     for name, model in registry.models.items():
         card, default = model.card, ", default" if model is registry.default else ""
         size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"

@@ -3,9 +3,11 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import typer
 
+from models import VERSION
 from service.cli import bulk, models, serving
 from service.cli.console import MISUSED, nearest
 from service.cli.flat_options import flattened
@@ -46,6 +48,20 @@ def run(words: Sequence[str]) -> int:
     return 0
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"inlay {VERSION}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    pass
+
+
 def application(with_settings: bool) -> typer.Typer:
     """Return the typer application; without settings, `inlay --help` and most commands need not import pydantic."""
     app = typer.Typer(
@@ -54,6 +70,7 @@ def application(with_settings: bool) -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # they show local variables, which hold what callers sent
     )
+    app.callback()(_options)
     generated = []
     if with_settings:
         from service.cli.options import settings_options

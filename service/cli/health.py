@@ -87,7 +87,8 @@ def _commands() -> Iterator[list[str]]:
 
 
 def _variables() -> dict[str, str]:
-    return {name: value for name in OPTIONS if (value := os.environ.get(f"INLAY_{name.upper()}"))}
+    values = {name: value for name in OPTIONS if (value := os.environ.get(f"INLAY_{name.upper()}"))}
+    return {"port": os.environ.get("PORT", "")} | values  # what `serve` reads as well
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

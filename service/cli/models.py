@@ -112,9 +112,9 @@ def list_models(store: Path | None = None) -> None:
     from models.artifacts.description import families
     from models.artifacts.description import store as models_of
 
-    print(families())
-    print()
     print(models_of(store or _store()))
+    print()
+    print(families())
 
 
 @reporting
@@ -192,7 +192,11 @@ def _random_weights(options: CreateOptions) -> str:
 
 
 def _store() -> Path:
-    return Path(os.environ.get("INLAY_STORE") or "models/store")
+    if named := os.environ.get("INLAY_STORE"):
+        return Path(named)
+    from service.settings import default_store
+
+    return default_store()
 
 
 def _in_store(checkpoint: str, name: str | None) -> Path:

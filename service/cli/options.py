@@ -3,8 +3,9 @@
 Values stay text until pydantic reads them, so an option means what the same text in a variable means.
 """
 
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter
 from typing import Annotated, Any
 
@@ -24,6 +25,12 @@ METAVARS = {"integer": "N", "number": "NUMBER", "array": "A,B,...", "string": "T
 """How --help shows a type of JSON schema."""
 WIDEST = 24
 """Characters of choices that --help shows before a description; with more there is too little room for it."""
+ELSEWHERE = {
+    "PORT": ("port",),
+    "API_KEY": ("api_keys", "api_keys_file"),
+    "MODEL_ID": ("model", "models", "default_model"),
+}
+"""Variables of text-embeddings-inference and of hosts such as Cloud Run: each gives its first option if none is set."""
 ALLOWED = {
     "int_parsing": "a whole number",
     "int_type": "a whole number",
@@ -100,6 +107,16 @@ def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag)
         raise StartError(_explained(error, lambda name: named(name) if name in values else variable(name))) from None
     except SettingsError as error:
         raise StartError(str(error)) from None
+
+
+def variables_of_others(given: Collection[str]) -> dict[str, str]:
+    """Return which variable of ELSEWHERE gives an option that is not given, nor by an INLAY_ variable."""
+    ours = {name.upper() for name, value in EnvSettingsSource(Settings).env_vars.items() if value}
+    return {
+        names[0]: other
+        for other, names in ELSEWHERE.items()
+        if os.environ.get(other) and not any(name in given or variable(name) in ours for name in names)
+    }
 
 
 def _explained(error: ValidationError, source: Callable[[str], str]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from service.cli.console import MISUSED, fail, nearest, print_failure, reporting
+from service.cli.console import MISUSED, fail, nearest, print_failure, reporting, say
 from service.cli.flat_options import HELP
 
 if TYPE_CHECKING:
@@ -68,14 +68,20 @@ def _prepared(
     values: Mapping[str, str], names: Sequence[str], checkpoints: Sequence[str], model_name: str | None
 ) -> "Settings":
     """Start logging, export the checkpoints, and return the settings."""
-    from service.cli.options import ignored_variables, read_settings
+    from service.cli.options import flag, ignored_variables, read_settings, variables_of_others
 
-    settings = read_settings(values)
+    others = variables_of_others([*values, *(["model"] if names or checkpoints else [])])
+    given = {name: os.environ[other] for name, other in others.items() if name != "model"}
+    settings = read_settings({**given, **values}, lambda name: others.get(name) or flag(name))
     from service.observability.logs import start_logging
 
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     if ignored := ignored_variables():
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
+    for name, other in others.items():
+        say(settings, f"{other} is read as {flag(name)}")
+    if "model" in others:
+        checkpoints = [os.environ[others["model"]]]
     if not names and not checkpoints and model_name is None:
         return settings
     from service.cli.checkpoints import exported, may_be_model

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from service.embedding import truncation
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
-from service.http import content_coding
+from service.http import content_coding, ignored_fields
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
@@ -63,6 +63,7 @@ class Pipeline:
     Args:
         max_body_bytes: largest size of one body, before and after decoding.
         compression: when responses are compressed.
+        strict_fields: whether bodies of other people's protocols may hold known fields alone.
 
     Attributes:
         budget: bounds the memory of the requests being computed and answered.
@@ -80,12 +81,14 @@ class Pipeline:
         access_log: AccessLog | None = None,
         cors: Cors | None = None,
         budget: MemoryBudget | None = None,
+        strict_fields: bool = False,
     ) -> None:
         self.router = router
         self._admission = admission
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._max_body_bytes, self._compression = max_body_bytes, compression
+        self._strict_fields = strict_fields
         self._keys = keys
         self._access_log = access_log
         self._cors = cors or Cors()
@@ -93,6 +96,7 @@ class Pipeline:
         self._gathered: list[tuple[Request, Connection]] = []
         self._single_caller = True  # the last turn gathered one request
         self._answered_at = 0.0
+        metrics.ignored(0)
         metrics.expect("http", [route.path for route in router.routes if not route.probe])
 
     @property
@@ -103,6 +107,8 @@ class Pipeline:
     def prepare(self, head: Head) -> None:
         """Resolve what follows from a head alone: its route or error, the pages that may read it, and its codings."""
         head.cors_headers = self._cors.headers(head)
+        if head.path.endswith("/") and self.router.template(head.path[:-1]):
+            head.path = head.path[:-1]
         match = self.router.find(head.verb, head.path)
         if match is not None:
             head.route, head.parameters = match
@@ -215,6 +221,8 @@ class Pipeline:
     async def respond(self, request: Request) -> Response:
         """Return the response to a complete request; the route's protocol renders errors."""
         CURRENT_CALL.set(request.context)
+        if self._strict_fields:
+            request.context.strict_fields = True
         route, cors_headers, admitted = request.head.route, request.head.cors_headers, False
         assert route is not None
         try:
@@ -255,6 +263,9 @@ class Pipeline:
                 response = await handler(request)
         if context.truncated:
             response = _with_truncated(context.truncated, response)
+        if context.ignored_fields:
+            self._metrics.ignored(len(context.ignored_fields))
+            response = _with_headers(response, ignored_fields.headers(context.ignored_fields))
         if head.may_compress:
             response = await compressed(response, head)
         return response

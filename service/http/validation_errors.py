@@ -1,10 +1,12 @@
 """Validates JSON bodies with pydantic models, and turns pydantic's faults into errors that a caller can act on."""
 
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import orjson
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from service.errors import (
     BadRequest,
@@ -18,6 +20,7 @@ from service.errors import (
     first_number,
 )
 from service.http.json_structure import UNCHECKED_BYTES, check_structure
+from service.request_context import CURRENT_CALL, NO_CALL
 
 CACHED_BYTES = 1000  # options that are longer are not kept: few callers repeat them
 SHOWN_CHARACTERS = 40  # of a caller's value that a message repeats
@@ -56,12 +59,56 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
         BadRequest: the first fault, as an error of its own kind.
     """
     known = model.model_fields
-    if type(data) is dict and len(data) > len(known) and model.model_config.get("extra") == "forbid":
-        raise unknown_field(next(name for name in data if name not in known), known, path)  # pydantic lists them all
+    if type(data) is dict:
+        if model.model_config.get("extra") != "forbid":
+            data = without_ignored(model, data, path)
+        elif len(data) > len(known):  # pydantic would list all that are unknown
+            raise unknown_field(next(name for name in data if name not in known), known, path)
+        if None in data.values():
+            data = {name: value for name, value in data.items() if value is not None or not _is_optional(known, name)}
     try:
         return model.model_validate(data, strict=strict)
     except ValidationError as error:
         raise validation_error(error, model, path) from None
+
+
+def _is_optional(known: Mapping[str, FieldInfo], name: str) -> bool:
+    """Return whether a field may be left out, so that null leaves it out too."""
+    return name in known and not known[name].is_required()
+
+
+def without_ignored(model: type[BaseModel], data: dict[str, Any], path: FieldPath = ()) -> dict[str, Any]:
+    """Return an object without the fields that its model ignores, and note these for the response's header.
+
+    Raises:
+        UnknownField: a field is spelt like a known one, or INLAY_STRICT_FIELDS allows none that is unknown.
+    """
+    known = model.model_fields
+    if data.keys() <= known.keys():
+        return data
+    call, names = CURRENT_CALL.get(), [name for name in data if name not in known]
+    for name in names:
+        if call.strict_fields or nearest(name, known):
+            raise unknown_field(name, known, path)
+    if call is not NO_CALL:
+        call.ignored_fields = (*call.ignored_fields, *names)
+    return {name: value for name, value in data.items() if name in known}
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name from which a misspelt one differs by a letter, or by two of a name of five and more."""
+    close = [each for each in known if abs(len(each) - len(name)) <= 2] if len(name) <= LONGEST_COMPARED else []
+    return next((each for each in close if _distance(name, each) <= (1 if len(each) < 5 else 2)), None)
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters must be added, removed or replaced to make one name the other (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for number, letter in enumerate(one, 1):
+        before, row = row, [number]
+        for place, each in enumerate(other):
+            row.append(min(row[place] + 1, before[place + 1] + 1, before[place] + (letter != each)))
+    return row[-1]
 
 
 def validation_error(error: ValidationError, model: type[BaseModel], path: FieldPath = ()) -> BadRequest:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import TypeVar, TypeVarTuple
 
 from service.heavy.lane import run_beside
@@ -16,8 +18,9 @@ _threads = ThreadPoolExecutor(available_cpus(), "bodies")
 
 
 async def in_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-    """Return the function's result, computed off the event loop; zlib and zstd release the GIL."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+    """Return the function's result, computed off the event loop for the same call; zlib and zstd release the GIL."""
+    call: Callable[[], Result] = partial(copy_context().run, function, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_threads, call)
 
 
 async def inline_or_in_thread(size: int, convert: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:

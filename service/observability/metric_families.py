@@ -38,6 +38,7 @@ FAMILIES = (
     Family("inlay_requests_in_flight", "gauge", "Requests being served now."),
     Family("inlay_reserved_bytes", "gauge", "Memory of vectors and texts being computed and sent now."),
     Family("inlay_refusals", "counter", "Requests that ended with an error, by its code.", ("reason",)),
+    Family("inlay_ignored_fields", "counter", "Fields of bodies of other protocols that were not used."),
     Family("inlay_truncated_inputs", "counter", "Inputs cut because they were too long.", ("model",)),
     Family("inlay_joined_inputs", "counter", "Inputs answered by the run of an equal one.", ("model",)),
     Family("inlay_vector_cache_hits", "counter", "Inputs whose vector was in the vector cache.", ("model",)),

@@ -132,6 +132,10 @@ class Metrics:
         """Count a request that ended with an error; `code` is that of an InlayError."""
         self._store.counter(("inlay_refusals", code))[0] += 1
 
+    def ignored(self, fields: int) -> None:
+        """Count fields of bodies that were not used."""
+        self._store.counter(("inlay_ignored_fields",))[0] += fields
+
     def truncated(self, model: str, inputs: int) -> None:
         """Count inputs of a model that were cut."""
         self._store.counter(("inlay_truncated_inputs", model))[0] += inputs

@@ -85,7 +85,7 @@ def _fault(card: Card, settings: Settings, flags: Set[str]) -> str | None:
     if importlib.util.find_spec("openvino") is None:
         if settings.engine == "openvino":
             raise StartError(
-                "engine openvino was asked for, but OpenVINO is not installed: install requirements/openvino.txt, or "
+                "engine openvino was asked for, but OpenVINO is not installed: pip install 'inlay[openvino]', or "
                 "use --engine auto"
             )
         return "it is not installed"

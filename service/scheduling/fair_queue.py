@@ -10,6 +10,7 @@ the other and not all at the end, and none starves (`tests/service/scheduling/te
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -33,6 +34,7 @@ FULL_BATCHES = 1.5  # full batches that may always be queued, so that the next r
 MAX_RETRY_SECONDS = 10.0  # most seconds that other refused requests add to a retry: many of them may never come
 
 
+@dataclass(slots=True, eq=False)
 class ItemTimes:
     """Seconds that the items of one request waited and ran; each item of a batch counts the batch's whole run.
 
@@ -43,11 +45,11 @@ class ItemTimes:
         joined: items that were answered by the run of an equal one.
     """
 
-    __slots__ = ("caller", "items", "joined", "queued", "ran")
-
-    def __init__(self, caller: str = "") -> None:
-        self.caller = caller
-        self.items, self.joined, self.queued, self.ran = 0, 0, 0.0, 0.0
+    caller: str = ""
+    items: int = 0
+    joined: int = 0
+    queued: float = 0.0
+    ran: float = 0.0
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):
@@ -70,6 +72,7 @@ class QueuedItem(NamedTuple, Generic[Item, Result]):
     deadline: float | None
 
 
+@dataclass(slots=True, eq=False)
 class Request(Generic[Item, Result]):
     """The queued items of one request.
 
@@ -79,11 +82,12 @@ class Request(Generic[Item, Result]):
         added: cost of all its items so far.
     """
 
-    def __init__(self) -> None:
-        self.items: list[QueuedItem[Item, Result]] = []
-        self.cost = self.added = 0
+    items: list[QueuedItem[Item, Result]] = field(default_factory=list)
+    cost: int = 0
+    added: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Caller(Generic[Item, Result]):
     """What one caller has queued and reserved.
 
@@ -95,11 +99,12 @@ class Caller(Generic[Item, Result]):
         owed: cost that its oldest request should have got and has not.
     """
 
-    def __init__(self, name: str, turn: float) -> None:
-        self.name, self.turn = name, turn
-        self.requests: dict[ItemTimes, Request[Item, Result]] = {}
-        self.cost = self.reservations = 0
-        self.owed = 0.0
+    name: str
+    turn: float
+    requests: dict[ItemTimes, Request[Item, Result]] = field(default_factory=dict)
+    cost: int = 0
+    reservations: int = 0
+    owed: float = 0.0
 
     def smallest_first(self) -> deque[Request[Item, Result]]:
         """Return its requests by the work that is left, to a factor of two, then by arrival."""

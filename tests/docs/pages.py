@@ -59,6 +59,7 @@ def environment(**more: str) -> dict[str, str]:
     own = {
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "INLAY_STORE": "models/store",
         "NO_PROXY": "localhost,127.0.0.1",
         "no_proxy": "localhost,127.0.0.1",
         "ORT_DISABLE_TELEMETRY": "1",

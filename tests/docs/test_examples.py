@@ -98,6 +98,7 @@ def test_prompt_embeds_repeats_what_a_server_refused(llama: Served, tmp_path: Pa
 
 def test_the_commands_of_the_export_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INLAY_STORE", "models/store")
     blocks = list(FENCE.finditer((EXAMPLES / "export.md").read_text(encoding="utf-8")))
     runnable = [block for block in blocks if not (block["directive"] or "").startswith("syntax")]
     start = [block["directive"] for block in runnable].index("server")

@@ -106,6 +106,7 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
         "late chunking": lambda: {"input": ["a"] * INPUTS, "late_chunking": True, "truncate_prompt_tokens": -1},
     },
     "/v1/embed": {"texts": _cohere},
+    "/api/embed": {"texts": lambda: {"model": "bert", "input": _texts()}},
     "/v2/embed": {"texts": _cohere, "inputs": _cohere_inputs},
     "/pooling": {"texts": lambda: {"input": _texts(), "task": "token_embed"}},
     "/v2/models/{name}/infer": {

@@ -28,6 +28,7 @@ def samples() -> dict[str, set[str]]:
         metrics.counter(name, "m", "encoder")
     metrics.loaded("m", 10, {"encoder": queue})
     metrics.request("http", "embed", "200", 0.1)
+    metrics.ignored(1)
     metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
     metrics.watch("inlay_reserved_bytes", {}, lambda: 0)
     metrics.watch("inlay_vector_cache_bytes", {}, lambda: 0)

@@ -110,10 +110,20 @@ async def running(proxy: Proxy, folder: Path, port: int) -> AsyncIterator[Path]:
         process = subprocess.Popen(proxy.command(folder, listen, port), stdout=log, stderr=log, cwd=folder)
     try:
         async with asyncio.timeout(SECONDS):
-            while not listen.exists():
+            while not await _accepts(listen):
                 assert process.poll() is None, (folder / "log").read_text()
                 await asyncio.sleep(0.01)
         yield listen
     finally:
         process.terminate()
         process.wait(SECONDS)
+
+
+async def _accepts(listen: Path) -> bool:
+    """Whether the proxy listens: its socket is there a moment earlier."""
+    try:
+        _, writer = await asyncio.open_unix_connection(str(listen))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    writer.close()
+    return True

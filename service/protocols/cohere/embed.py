@@ -126,7 +126,7 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
 
     async def handler(request: Request) -> Response:
         size = len(request.body)
-        body, source, unused = await read_json(request, read, model_of_body, max_inputs)
+        body, source = await read_json(request, read, model_of_body, max_inputs)
         model = registry.get(body.model, *([needs.reads_images] if source.pictures else []))
         request.context.copies = 2  # of float32, and of all other types together
         if source.pictures:
@@ -134,16 +134,13 @@ def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], vers
         else:
             result = await _embed_texts(context, model, body, source, request)
         arguments = result, body, source.texts, request.context.request_id.decode(), version
-        response = await inline_or_in_thread(size + count_values(result), _answer, *arguments)
-        return response._replace(headers=(*response.headers, *ignored_fields.headers(unused)))
+        return await inline_or_in_thread(size + count_values(result), _answer, *arguments)
 
     return handler
 
 
-def read(
-    body: bytes, model_of_body: type[CohereEmbedBody], max_inputs: int
-) -> tuple[CohereEmbedBody, Source, list[str]]:
-    """Return a body, its inputs, and the names of ignored fields; raise BadRequest if it is invalid."""
+def read(body: bytes, model_of_body: type[CohereEmbedBody], max_inputs: int) -> tuple[CohereEmbedBody, Source]:
+    """Return a body and its inputs; raise BadRequest if it is invalid."""
     data = parse_json(body)
     sent = [name for name in SOURCES if data.get(name) is not None] if type(data) is dict else []
     for name in sent:
@@ -163,8 +160,7 @@ def read(
         raise ConflictingFields(received, field=(sent[1],), remedy="send one of them", verbatim=True)
     if not data[sent[0]]:
         raise EmptyRequest("is empty", field=(sent[0],), remedy="send one at least", verbatim=True)
-    unused = [name for name in data if name not in model_of_body.model_fields]
-    return fields, _source(fields), unused
+    return fields, _source(fields)
 
 
 def _source(body: CohereEmbedBody) -> Source:

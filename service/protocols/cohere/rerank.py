@@ -31,6 +31,7 @@ from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
+INFINITY = "/infinity/rerank"  # for clients of infinity that do not send its raw_scores
 DATA = openapi_data.read(__package__)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
 FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
@@ -98,9 +99,10 @@ def routes(context: ServiceContext) -> RouteGroup:
         for path, name, about in (
             ("/v1/rerank", "cohere_rerank_v1", "Rank documents as Cohere's v1 does"),
             ("/v2/rerank", "cohere_rerank_v2", "Rank documents as Cohere's v2 does"),
+            (INFINITY, "infinity_rerank", "Rank documents as infinity does: its answer repeats them as texts"),
         )
     ]
-    return RouteGroup(rows, render_rerank_error, PREFIXES, (CohereError, JSON))
+    return RouteGroup(rows, render_rerank_error, (*PREFIXES, INFINITY), (CohereError, JSON))
 
 
 def answer_of(
@@ -123,7 +125,7 @@ def answer_of(
         ranks = await scorer.score(model, pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
-        return await inline_or_in_thread(size if shown else 0, json_response, document, 200, body.ignored(data))
+        return await inline_or_in_thread(size if shown else 0, json_response, document)
 
     return answer
 
@@ -163,7 +165,8 @@ def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> 
     ]
     for result in results if shown else ():
         document = documents[result["index"]]
-        bare = isinstance(document, dict) or body.raw_scores is not None  # infinity-client always sends raw_scores
+        # infinity-client always sends raw_scores
+        bare = isinstance(document, dict) or body.raw_scores is not None or request.path == INFINITY
         result["document"] = document if bare else {"text": document}
     tokens = ranks.result.tokens
     return {

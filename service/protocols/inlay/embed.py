@@ -18,7 +18,7 @@ from service.errors import InlayError
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
 from service.http.routes import Handler, Head, Request
-from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
@@ -114,8 +114,11 @@ class AnswerForm(NamedTuple):
     bare: bool = False
 
 
-def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:
+def read(body: bytes, max_inputs: int | None = None, ignores_fields: bool = False) -> tuple[EmbedRequest, AnswerForm]:
     """Return the request and the form of its response.
+
+    Args:
+        ignores_fields: unknown fields are ignored, as text-embeddings-inference does.
 
     Raises:
         BadRequest: the body cannot be served.
@@ -123,6 +126,8 @@ def read(body: bytes, max_inputs: int | None = None) -> tuple[EmbedRequest, Answ
     data = parse_json(body)
     if type(data) is not dict or "inputs" not in data:
         validated(EmbedBody, data)
+    if ignores_fields:
+        data = without_ignored(EmbedBody, data)
     inputs = data.pop("inputs")
     late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
     rest = json_bytes(data)
@@ -163,9 +168,10 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
 
 
 class EmbedHandler:
-    """Answers requests for /embed."""
+    """Answers requests for /embed, or for routes of others, which ignore unknown fields."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, *, ignores_fields: bool = False) -> None:
+        self._ignores_fields = ignores_fields
         self._registry = context.registry
         self._embedder = context.embedder
         self._lookup = context.lookup
@@ -177,7 +183,7 @@ class EmbedHandler:
 
     async def answer(self, request: Request, body: bytes, encode: Encode) -> Response:
         """Return the answer to a body of /embed in one of FORMATS."""
-        embed_request, form = await inline_or_in_thread(len(body), read, body, self._max_inputs)
+        embed_request, form = await inline_or_in_thread(len(body), read, body, self._max_inputs, self._ignores_fields)
         return await self._embed(embed_request, form, encode, request)
 
     async def _embed(self, embed_request: EmbedRequest, form: AnswerForm, encode: Encode, request: Request) -> Response:

@@ -1,6 +1,5 @@
 """Fields of vLLM's bodies, and parts of answers, that several protocols share: cutting, pairs, raw scores, labels."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,8 +9,6 @@ from service.embedding.document_chunks import Parts
 from service.embedding.ranking import Labelled, Reading
 from service.embedding.requests import Direction, EmbedOptions
 from service.errors import EmptyRequest, TooManyInputs
-from service.http import ignored_fields
-from service.http.response import Headers
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
@@ -36,10 +33,6 @@ class ScoredBody(BaseModel):
     def named(self) -> str | None:
         """The name of the model; None: the body names none."""
         return named(self.model)
-
-    def ignored(self, sent: Iterable[str]) -> Headers:
-        """Return the header that names the fields of a body which are not among these."""
-        return ignored_fields.headers(name for name in sent if name not in type(self).model_fields)
 
 
 class PairsBody(ScoredBody):

@@ -219,11 +219,8 @@ def _sequences(card: Card, tensors: Tensors, settings: Settings) -> tuple[list[I
     has_holes = mask is not None and int(mask.sum()) < places.tokens
     if card.mask_from != "pad_count" and not has_holes:
         columns.pop("mask", None)
-    extras = {
-        extra.name: _integers(tensors[extra.name], ids.shape, extra.columns)
-        for extra in card.extras
-        if extra.name in tensors
-    }
+    sent = [extra for extra in card.extras if extra.name in tensors]
+    extras = {extra.name: _integers(tensors[extra.name], ids.shape, extra.columns) for extra in sent}
     if len(columns) == 1 and not extras and places.tokens == len(values):
         return [Ids(row) for row in values.reshape(ids.shape)], places  # half the time of slicing
     return [

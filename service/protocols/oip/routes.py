@@ -66,16 +66,12 @@ def _descriptions(plane: DataPlane) -> list[Route]:
         others = {"verb": "GET", "admitted": False, "probe": probe, "needs_key": not probe}
         return _rows(name, paths, handler, about, method, **others)
 
-    about_statistics, about_server = (
-        "What was answered over this protocol, by model",
-        "What this server is and which extensions it has",
-    )
     stats = "/v2/models/stats", f"{MODEL}/stats", f"{VERSION}/stats"
     return [
         *get("ServerLive", "oip_live", "The process answers", "/v2/health/live", probe=True),
         *get("ServerReady", "oip_ready", "New requests are served", "/v2/health/ready", probe=True),
-        *get("ServerMetadata", "oip_server", about_server, PREFIX),
-        *get("ModelStatistics", "oip_statistics", about_statistics, *stats),
+        *get("ServerMetadata", "oip_server", "What this server is and which extensions it has", PREFIX),
+        *get("ModelStatistics", "oip_statistics", "What was answered over this protocol, by model", *stats),
         *get("ModelMetadata", "oip_model", "The tensors a model takes and gives", MODEL, VERSION),
         *get("ModelReady", "oip_model_ready", "The model answers", f"{MODEL}/ready", f"{VERSION}/ready"),
         *get("ModelConfig", "oip_config", "The same in Triton's words", f"{MODEL}/config", f"{VERSION}/config"),

@@ -17,6 +17,7 @@ from service.protocols.oip.messages import VERSION, Answer, Inference, InputTens
 from service.request_context import RequestContext
 
 RAW, STREAMED = b"\x32", b"\x12"  # field 6 of a response, 2 of a stream's
+PROBES = ("ServerLive", "ServerReady", "ModelReady")
 
 
 def service(plane: DataPlane) -> Service:
@@ -55,29 +56,21 @@ def _method(name: str, handler: Callable[[Any], Awaitable[Document]], **options:
 
 
 def _descriptions(plane: DataPlane) -> list[Method]:
-    def describing(method: str, **options: Any) -> Method:
+    def describing(method: str) -> Method:
         async def handler(request: Any) -> Document:
-            document = plane.describe(method, getattr(request, "name", ""), getattr(request, "version", ""))
+            try:
+                document = plane.describe(method, getattr(request, "name", ""), getattr(request, "version", ""))
+            except InlayError:
+                if method != "ModelReady":
+                    raise
+                return {"ready": False}  # as Triton says of a model that is not loaded
+            if method.endswith("Ready"):
+                document["ready"] = await plane.why_not_ready() is None
             return {"config": document} if method == "ModelConfig" else document
 
-        return _method(method, handler, **options)
+        return _method(method, handler, probe=method in PROBES)
 
-    async def ready(request: Any) -> Document:
-        return {"ready": await plane.why_not_ready() is None}
-
-    async def model_ready(request: Any) -> Document:
-        try:
-            plane.model(request.name, request.version)
-        except InlayError:  # False, as Triton says of a model that is not loaded
-            return {"ready": False}
-        return await ready(request)
-
-    return [
-        describing("ServerLive", probe=True),
-        _method("ServerReady", ready, probe=True),
-        _method("ModelReady", model_ready, probe=True),
-        *map(describing, ("ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")),
-    ]
+    return list(map(describing, (*PROBES, "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics")))
 
 
 def _repository(plane: DataPlane) -> list[Method]:

@@ -29,18 +29,20 @@ from service.errors import (
 )
 from service.http.formats import array_response, buffer, count_values
 from service.http.json_arrays import Encoded, base64_text
-from service.http.response import Response
+from service.http.response import Headers, Response
 from service.http.routes import Handler, Request
-from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated
+from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
 from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
 from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
+from service.protocols.openai.token_ids import MODEL, TokenIds
 
 TOKEN_EMBED = "token_embed"
 JOINED_BY = " "  # texts of late_chunking
 ONLY_INT = {int}
+OF_MODEL = TokenIds(MODEL, 0)
 
 
 class Decoded(NamedTuple):
@@ -52,6 +54,7 @@ class Decoded(NamedTuple):
         rows: embed or token_embed, where the body of /pooling says which rows to return.
         caller_id: the caller's own id of the request.
         pictures: the images to embed; empty: `request` has texts or token ids.
+        headers: what the response says of the token ids that came.
     """
 
     request: EmbedRequest
@@ -59,10 +62,17 @@ class Decoded(NamedTuple):
     rows: str | None
     caller_id: str | None
     pictures: list[Picture]
+    headers: Headers = ()
 
 
-def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
+def read(
+    body: bytes, model: type[EmbeddingsBody], token_ids: TokenIds = OF_MODEL, embeds_empty: bool = False
+) -> Decoded:
     """Return a decoded body; its options are validated once and cached, since callers repeat them.
+
+    Args:
+        token_ids: reads token ids.
+        embeds_empty: whether an empty text is embedded.
 
     Raises:
         BadRequest: the body is not JSON, or a field cannot be read.
@@ -70,6 +80,7 @@ def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
     data = parse_json(body)
     if type(data) is not dict or "input" not in data:
         validated(model, data)
+    data = without_ignored(model, data)
     inputs = data.pop("input")
     user, request_id = data.pop("user", None), data.pop("request_id", None)
     if type(user) not in (str, type(None)) or type(request_id) not in (str, type(None)):
@@ -79,8 +90,9 @@ def read(body: bytes, model: type[EmbeddingsBody]) -> Decoded:
     name, rows = fields.model, fields.task if model is PoolingBody else None
     if fields.modality == "image":
         return Decoded(EmbedRequest((), name, options), fields, rows, request_id, decode_pictures(inputs))
-    request = EmbedRequest(decode_inputs(inputs), name, options)
-    return Decoded(late_chunked(request) if fields.late_chunking else request, fields, rows, request_id, [])
+    decoded, headers = token_ids.read(decode_inputs(inputs, embeds_empty))
+    request = EmbedRequest(decoded, name, options)
+    return Decoded(late_chunked(request) if fields.late_chunking else request, fields, rows, request_id, [], headers)
 
 
 @lru_cache(maxsize=256)
@@ -95,11 +107,12 @@ def _options(model: type[EmbeddingsBody], rest: bytes) -> tuple[EmbeddingsBody, 
 
 def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
     """Return the handler of the paths whose bodies are of one model."""
-    registry, embedder, images = context.registry, context.embedder, context.images
+    registry, embedder, images, settings = context.registry, context.embedder, context.images, context.settings
+    reading = TokenIds(settings.openai_token_ids, settings.max_request_tokens), settings.empty_inputs == "vector"
 
     async def handler(request: Request) -> Response:
         began = perf_counter()
-        decoded = await read_json(request, read, body)
+        decoded = await read_json(request, read, body, *reading)
         model = registry.get(decoded.request.model, *([needs.reads_images] if decoded.pictures else []))
         if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
@@ -113,7 +126,8 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
         else:
             response = await in_thread(_encode, result, decoded, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
-        return response._replace(lines=b"openai-processing-ms: %d\r\n" % milliseconds)
+        lines = b"openai-processing-ms: %d\r\n" % milliseconds
+        return response._replace(lines=lines, headers=(*response.headers, *decoded.headers))
 
     return handler
 
@@ -265,24 +279,27 @@ def decode_pictures(value: Any) -> list[Picture]:
     return [decode_picture(item, ("inputs", index)) for index, item in enumerate(value)]
 
 
-def decode_inputs(value: Any) -> list[Input]:
+def decode_inputs(value: Any, embeds_empty: bool = False) -> list[Input]:
     """Return every input of a body, in order.
+
+    Args:
+        embeds_empty: whether an empty text is an input.
 
     Raises:
         BadInput, BadRequest: an input, or the whole value, has none of FORMS.
     """
     if type(value) is str:
-        return [_decode_input(value, ("inputs",), 0)]
+        return [_decode_input(value, ("inputs",), 0, embeds_empty)]
     if type(value) is not list:
         raise WrongType(f"is {quoted(value)}", field=("inputs",), allowed=f"send {FORMS}")
     if value and type(value[0]) is int:
         return [_decode_ids(value, ("inputs",), 0)]
-    return [_decode_input(item, ("inputs", index), index) for index, item in enumerate(value)]
+    return [_decode_input(item, ("inputs", index), index, embeds_empty) for index, item in enumerate(value)]
 
 
-def _decode_input(value: Any, field: FieldPath, index: int) -> Input:
+def _decode_input(value: Any, field: FieldPath, index: int, embeds_empty: bool) -> Input:
     if type(value) is str:
-        if not value:
+        if not value and not embeds_empty:
             raise EmptyInput(
                 "is an empty string, which OpenAI's embeddings refuse", index, field=field, remedy="send some text"
             )

@@ -13,6 +13,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup, binary
 from service.protocols.inlay import needs
 from service.protocols.inlay.openapi_parts import EMBED, MODELS, RERANK
+from service.protocols.openai import token_ids
 from service.protocols.openai.embeddings import decode_inputs, handler_of
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
@@ -23,10 +24,12 @@ PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 DATA = openapi_data.read(__package__)
 IMAGE = Example(value=DATA.examples["embeddings"]["image"], need=needs.IMAGES_OF_OPENAI)
 EXAMPLES = DATA.examples["embeddings"] | {"image": IMAGE}
-HEADERS = {
-    "metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"
-} | truncation.HEADERS
 SCORE_HEADERS = truncation.HEADERS | ignored_fields.HEADERS
+HEADERS = (
+    {"metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"}
+    | SCORE_HEADERS
+    | token_ids.HEADERS
+)
 ABOUT_SCORES = (
     "A score is what the model's own activation makes of its logit; of a model of sentence vectors the cosine."
 )
@@ -56,6 +59,7 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
     return [
         embed("/v1/embeddings", name="openai_embeddings", summary="Embed as OpenAI does", about=about),
         embed("/embeddings", name="embeddings", summary="The same without /v1", about=about),
+        embed("/infinity/embeddings", name="infinity_embeddings", summary="Embed as infinity does", about=about),
         post("/pooling", pool, "pooling", summary, rows, "PoolingList", PoolingBody),
     ]
 

@@ -1,7 +1,7 @@
 """Bodies of OpenAI's routes for vectors, and the options that their fields set.
 
 The fields are OpenAI's, vLLM's and infinity's, and those by which Jina, Voyage and NVIDIA NIM name types of vectors and
-uses of texts; an unknown one is an error, because it is a typing mistake.
+uses of texts.
 
 Source: Voyage's openapi (input_type, output_dtype); docs of Jina's API (embedding_type, task) and of NVIDIA NIM
 (input_type query and passage); openai-python 3.52; vLLM 0.33, entrypoints/pooling/base/protocol.py; infinity-client
@@ -32,7 +32,7 @@ JinaType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 class EmbeddingsBody(BaseModel):
     """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
     id_prefix: ClassVar = "embd-"
     entry: ClassVar = "embedding", "embedding"
     """The `object` of an entry of the answer, and the entry's field that holds the vector."""

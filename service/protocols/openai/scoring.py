@@ -1,7 +1,5 @@
 """vLLM's POST /score, /v1/score and /classify; also infinity's /classify, whose body has `raw_scores`.
 
-Unlike those of /v1/embeddings, fields that are not known are ignored, as both servers do, and named in a header.
-
 Source: vLLM 0.33, entrypoints/pooling/scoring and classify; infinity-client 0.0.78.
 """
 
@@ -60,11 +58,11 @@ def score_handler(context: ServiceContext) -> Handler:
     scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
-        data, body, pairs = await read_json(request, read_pairs, max_inputs)
+        body, pairs = await read_json(request, read_pairs, max_inputs)
         model = context.registry.get(body.named, needs.ranks)
         ranks = await scorer.score(model, pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
-        return _response(request, data, body, ranks.result, entries, "list", "score")
+        return _response(request, body, ranks.result, entries, "list", "score")
 
     return handler
 
@@ -73,7 +71,7 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
     """Return the handler of /classify; `decode` returns the inputs of other forms than texts."""
 
     async def handler(request: Request) -> Response:
-        data, body, inputs = await read_json(request, read_classify, decode)
+        body, inputs = await read_json(request, read_classify, decode)
         infinity, model = body.raw_scores is not None, context.registry.get(body.named, *needs.LABELLING)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)
@@ -81,14 +79,12 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
         labelled = await classify(context.embedder, model, inputs, request.context, options, how)
         encode: Callable[[Labelled], list[Any]] = vllm_fields.best_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
-        return _response(request, data, body, labelled.result, entries, "classify" if infinity else "list", "classify")
+        return _response(request, body, labelled.result, entries, "classify" if infinity else "list", "classify")
 
     return handler
 
 
-def read_classify(
-    body: bytes, decode: Callable[[Any], list[Input]]
-) -> tuple[dict[str, Any], ClassifyBody, list[Input]]:
+def read_classify(body: bytes, decode: Callable[[Any], list[Input]]) -> tuple[ClassifyBody, list[Input]]:
     """Return a body of /classify and its inputs; texts may be empty, unlike for embeddings."""
     data = parse_json(body)
     if type(data) is dict and "messages" in data and "input" not in data:
@@ -96,11 +92,11 @@ def read_classify(
     fields = validated(ClassifyBody, data)
     texts = [fields.input] if type(fields.input) is str else fields.input
     if type(texts) is list and all([type(text) is str for text in texts]):
-        return data, fields, [Text(text) for text in texts]
-    return data, fields, decode(fields.input)
+        return fields, [Text(text) for text in texts]
+    return fields, decode(fields.input)
 
 
-def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody, list[tuple[str, str]]]:
+def read_pairs(body: bytes, max_inputs: int) -> tuple[ScoreBody, list[tuple[str, str]]]:
     """Return a body of /score and its pairs; a single text is paired with each of the others."""
     data = parse_json(body)
     fields = validated(ScoreBody, data)
@@ -116,7 +112,7 @@ def read_pairs(body: bytes, max_inputs: int) -> tuple[dict[str, Any], ScoreBody,
             allowed="one text is scored with each of the others, or each with its own",
         )
     pairs = list(zip(one, other, strict=True)) if len(one) == len(other) else [(one[0], text) for text in other]
-    return data, fields, pairs
+    return fields, pairs
 
 
 def _labels(labelled: Labelled) -> list[dict[str, Any]]:
@@ -129,7 +125,6 @@ def _labels(labelled: Labelled) -> list[dict[str, Any]]:
 
 def _response(
     request: Request,
-    data: dict[str, Any],
     body: ScoreBody | ClassifyBody,
     result: EmbedResult,
     entries: list[Any],
@@ -144,4 +139,4 @@ def _response(
         "data": entries,
         "usage": vllm_fields.usage(result.tokens),
     }
-    return json_response(document, headers=body.ignored(data))
+    return json_response(document)

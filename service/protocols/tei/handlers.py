@@ -139,7 +139,7 @@ class Handlers(Operations):
 
     def __init__(self, context: ServiceContext, rerank_documents: DocumentsHandler) -> None:
         super().__init__(context)
-        self._embed, self._rerank_documents = EmbedHandler(context), rerank_documents
+        self._embed, self._rerank_documents = EmbedHandler(context, ignores_fields=True), rerank_documents
 
     async def by_kind(self, request: Request) -> Response:
         """Answer a body of /rerank, /similarity, /predict or /embed.

@@ -23,7 +23,7 @@ from service.protocols.tei import schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 
 DATA = openapi_data.read(__package__)
-HEADERS = TIMING_HEADERS | truncation.HEADERS
+HEADERS = TIMING_HEADERS | truncation.HEADERS | ignored_fields.HEADERS
 RANKING = schemas.RerankBody.model_json_schema()
 RANKED_BY_RERANKER = Example(value=DATA.examples["texts"], need=needs.RANKER)
 EITHER = {"anyOf": [*map(reference, ("EmbedBody", "SimilarityBody", "PredictBody")), RANKING]}
@@ -61,7 +61,7 @@ def _text_routes(handlers: Handlers) -> list[Route]:
     labels, ranks = "The scores of a text's labels, the best first", "The scores of texts with a query, the best first"
     examples = DATA.examples["rerank"] | {"texts": RANKED_BY_RERANKER}
     ranked = RequestBody(schema={"anyOf": [RANKING, reference("CohereRerankBody")]}, examples=examples)
-    ranking, failed = _json("RankingOrDocuments", **ignored_fields.HEADERS), {JSON: reference("CohereError")}
+    ranking, failed = _json("RankingOrDocuments"), {JSON: reference("CohereError")}
     tokens, texts, info = [Answer(content={JSON: reference(name)}) for name in ("TokenLists", "Texts", "Info")]
     about, row = "What is served, and its limits", partial(Route, "GET", "/info", handlers.info, "tei_info", tag=TEI)
     return [
@@ -88,5 +88,5 @@ def _every_format(schema: Schema) -> Answer:
     return Answer(content={**VECTORS_ANSWER.content, JSON: schema}, headers=VECTORS_ANSWER.headers)
 
 
-def _json(schema: str, **headers: str) -> Answer:
-    return Answer(content={JSON: reference(schema)}, headers=HEADERS | headers)
+def _json(schema: str) -> Answer:
+    return Answer(content={JSON: reference(schema)}, headers=HEADERS)

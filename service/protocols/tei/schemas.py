@@ -1,6 +1,6 @@
 """Bodies and responses of text-embeddings-inference's routes.
 
-Besides TEI's fields a body may name a `model`. An unknown field is an error, because it is a typing mistake.
+Besides TEI's fields a body may name a `model`.
 """
 
 from typing import Annotated, Any, Literal
@@ -27,9 +27,9 @@ OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
 class StrictBody(BaseModel):
-    """A body that accepts only the fields of its model, without converting values."""
+    """A body whose values are not converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
 
 class TokenVectorsBody(StrictBody):
@@ -106,7 +106,7 @@ class DecodeBody(StrictBody):
     model: ModelName = None
 
 
-class PredictParameters(StrictBody):
+class PredictParameters(StrictBody, extra="forbid"):
     """The parameters that huggingface_hub sends with a text, as in Hugging Face's Inference API."""
 
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from service import settings
 from service.cli.main import main
+from service.cli.options import ELSEWHERE
 from service.observability import logs
 from service.settings import Settings
 
@@ -13,10 +15,12 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(autouse=True)
-def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test reads the settings of the machine it runs on."""
-    for name in Settings.model_fields:
-        monkeypatch.delenv(f"INLAY_{name.upper()}", raising=False)
+def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reads the settings or the store of the machine it runs on."""
+    monkeypatch.setattr(settings, "ROOT", tmp_path / "installed")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in [*(f"INLAY_{name.upper()}" for name in Settings.model_fields), *ELSEWHERE]:
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -76,8 +76,9 @@ def test_tls_of_the_command_line_is_used(inlay: Run, processes: Path, port: int)
     assert f"https://127.0.0.1:{port} is not ready" in inlay("health")[2]
 
 
-def test_asks_the_port_of_the_variable(inlay: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INLAY_PORT", str(port))
+@pytest.mark.parametrize("name", ["INLAY_PORT", "PORT"])
+def test_asks_the_port_of_the_variable(name: str, inlay: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, str(port))
     assert inlay("health") == (0, '{"status":"ready"}\n', "")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from models import VERSION
 from service.cli import application, console
 from service.settings import Settings
 from tests.service.cli.conftest import Run
@@ -164,3 +165,25 @@ def test_a_foreign_package_called_proto_is_not_ours(tmp_path: Path) -> None:
         "PYTHONSAFEPATH": "1",
     }
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, timeout=100)
+
+
+@pytest.mark.parametrize("checkout", [True, False])
+def test_the_default_store_is_absolute(
+    checkout: bool, inlay: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "installed"
+    store = installed / "models/store" if checkout else tmp_path / "data/inlay/models"
+    if checkout:
+        installed.mkdir()
+        (installed / "pyproject.toml").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, out, error = inlay("check")
+    assert (code, error) == (0, "")
+    assert out.startswith(f"inlay: models of {store}\n")
+    assert inlay("list")[1].startswith(f"no exported models in {store}\n")
+
+
+def test_version_is_printed(inlay: Run) -> None:
+    assert inlay("--version") == (0, f"inlay {VERSION}\n", "")
+    assert "--version" in inlay("--help")[1]

@@ -347,3 +347,10 @@ def test_describe_names_heads_and_extra_inputs(
 ) -> None:
     main(["describe", str(write_checkpoint(case(name), tmp_path / "x"))])
     assert sentence in capsys.readouterr().out
+
+
+def test_create_of_an_image_tower_says_that_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["create", str(tmp_path / "x"), "--model-type", "clip_vision_model"]) == 1
+    error = capsys.readouterr().err
+    assert "'clip_vision_model' is an image tower, which are exported and not created" in error
+    assert "not known" not in error

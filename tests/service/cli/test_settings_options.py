@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from service.cli import startup
 from service.settings import SECTIONS, Settings
+from tests.golden_cases import write_tiny_bert
 from tests.service.cli.conftest import Run
 
 SECRET = "correct-horse-battery"
@@ -75,6 +77,47 @@ def test_ignores_empty_and_kubernetes_variables(
         monkeypatch.setenv(name, value)
     code, out, error = inlay("check", "--store", tmp_path)
     assert (code, NO_MODEL in out, error) == (0, True, "")
+
+
+def served(inlay: Run, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Settings, str]:
+    """The settings that `serve` would listen with, and what it said before."""
+    listened: list[Settings] = []
+    monkeypatch.setattr(startup, "listen", lambda settings: listened.append(settings) or 0)
+    code, out, error = inlay("serve", *words)
+    assert (code, error) == (0, "")
+    return listened[0], out
+
+
+def test_serve_reads_variables_of_other_servers(inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(tmp_path / "store"))
+    for name, value in (("MODEL_ID", str(write_tiny_bert(tmp_path / "tiny"))), ("PORT", "8123"), ("API_KEY", SECRET)):
+        monkeypatch.setenv(name, value)
+    settings, out = served(inlay, monkeypatch)
+    assert (settings.port, settings.models) == (8123, ("tiny",))
+    assert [key.get_secret_value() for key in settings.api_keys] == [SECRET]
+    assert [line for line in out.splitlines() if " is read as " in line] == [
+        "inlay: PORT is read as --port",
+        "inlay: API_KEY is read as --api-keys",
+        "inlay: MODEL_ID is read as --model",
+    ]
+    assert SECRET not in out
+
+
+def test_inlays_own_variables_and_options_win(inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"{SECRET}\n")
+    for name in ("PORT", "API_KEY", "MODEL_ID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("INLAY_API_KEYS_FILE", str(tmp_path / "keys"))
+    monkeypatch.setenv("INLAY_MODELS", "tiny")
+    settings, out = served(inlay, monkeypatch, "--port", "8124")
+    assert (settings.port, settings.api_keys, settings.models) == (8124, (), ("tiny",))
+    assert "is read as" not in out
+
+
+def test_a_wrong_port_of_the_host_is_named(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PORT", "http")
+    code, _, error = inlay("serve")
+    assert (code, error) == (1, "inlay: PORT is 'http'; allowed: a whole number\n")
 
 
 def test_the_address_of_a_service_leaves_the_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +280,7 @@ def test_check_of_a_store_without_models_says_how_to_add_one(
     (tmp_path / "empty").mkdir()
     code, out, error = inlay("check", *(["--store", store] if store else []))
     assert (code, error) == (0, "")
-    assert f"no model is loaded, {store or 'models/store'} holds none" in out
+    assert f"no model is loaded, {store or tmp_path / 'data/inlay/models'} holds none" in out
     assert "inlay serve --model CHECKPOINT_OR_HUB_ID" in out
 
 

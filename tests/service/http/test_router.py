@@ -233,10 +233,19 @@ def test_unknown_paths_get_an_error_of_their_protocol(
     assert bool(answer.headers.get("allow")) == (status == 405)
 
 
-@pytest.mark.parametrize("path", ["/embed/", "/v1/embeddings/", "/health/live/"])
-def test_trailing_slash_is_not_redirected(served: Served, path: str) -> None:
-    answer = served.http.post(path, json={"inputs": "a"}, follow_redirects=False)
-    assert answer.status_code == 404
+@pytest.mark.parametrize(
+    ("verb", "path"), [("POST", "/embed"), ("GET", "/health/live"), ("GET", "/models/bert"), ("GET", "/v1/models/bert")]
+)
+def test_slash_at_the_end_changes_nothing(served: Served, verb: str, path: str) -> None:
+    body = {"inputs": "a"} if verb == "POST" else None
+    plain, slash = [served.http.request(verb, path + end, json=body, follow_redirects=False) for end in ("", "/")]
+    assert plain.status_code == 200
+    assert slash.content == plain.content
+
+
+def test_slash_behind_an_unknown_path_is_unknown(served: Served) -> None:
+    assert served.http.get("/v1/nothing/").status_code == 404
+    assert "/embed//" in served.http.post("/embed//", json={"inputs": "a"}).text
 
 
 def test_error_of_an_unknown_path_blames_no_field(served: Served) -> None:

@@ -59,6 +59,10 @@ def cohere(texts: Any, model: str = "bert", **members: Any) -> Http:
     return Http("/v2/embed", {"texts": texts, "model": model, "input_type": "search_query"} | members)
 
 
+def ollama(texts: Any, model: str = "bert", **members: Any) -> Http:
+    return Http("/api/embed", {"input": texts, "model": model} | members)
+
+
 def ids_tensor(rows: list[list[int]], datatype: str = "INT64") -> dict[str, Any]:
     shape = [len(rows), max(map(len, rows), default=0)]
     return {"name": "input_ids", "shape": shape, "datatype": datatype, "data": rows}
@@ -150,6 +154,11 @@ def cohere_fault(document: Any) -> str:
     return str(document["message"])
 
 
+def ollama_fault(document: Any) -> str:
+    assert set(document) == {"error"}
+    return str(document["error"])
+
+
 def oip_fault(document: Any) -> str:
     assert set(document) == {"error"}
     return str(document["error"])
@@ -186,6 +195,7 @@ WORDINGS = {
     "TEI": Wording(lambda document: document, tei_fault),
     "OpenAI": Wording(lambda document: [item["embedding"] for item in document["data"]], openai_fault),
     "Cohere": Wording(lambda document: document["embeddings"]["float"], cohere_fault),
+    "Ollama": Wording(lambda document: document["embeddings"], ollama_fault),
     "OIP": Wording(oip_vectors, oip_fault),
 }
 
@@ -208,6 +218,8 @@ PROBES = [
     Probe(1, "OpenAI", openai([ONE, ""]), Refused(400)),
     Probe(1, "Cohere", cohere([]), Refused(400, "empty")),
     Probe(1, "Cohere", cohere([""]), Vectors([""])),
+    Probe(1, "Ollama", ollama([]), Vectors([])),
+    Probe(1, "Ollama", ollama([ONE, ""]), Vectors([ONE, ""])),
     Probe(1, "OIP", infer(), Refused(400)),
     Probe(1, "OIP", infer(text_tensor([])), Refused(400)),
     Probe(1, "OIP", infer(text_tensor([""])), Vectors([""])),
@@ -221,6 +233,8 @@ PROBES = [
     Probe(2, "OpenAI", openai([ONE]), Vectors([ONE])),
     Probe(2, "Cohere", cohere([ONE]), Vectors([ONE])),
     Probe(2, "Cohere", cohere(ONE), Refused(400, "texts")),
+    Probe(2, "Ollama", ollama(ONE), Vectors([ONE])),
+    Probe(2, "Ollama", ollama([ONE]), Vectors([ONE])),
     Probe(2, "OIP", infer(text_tensor([ONE])), Vectors([ONE])),
     Probe(2, "TEI gRPC", tei_embed(ONE), Vectors([ONE])),
     # 3 one list of ids
@@ -236,6 +250,7 @@ PROBES = [
     Probe(5, "TEI", embed(MANY), Refused(422, str(MOST_INPUTS))),
     Probe(5, "OpenAI", openai(MANY), Refused(400, str(MOST_INPUTS))),
     Probe(5, "Cohere", cohere(["a"] * (MOST_INPUTS + 1)), Refused(400, str(MOST_INPUTS))),
+    Probe(5, "Ollama", ollama(["a"] * (MOST_INPUTS + 1)), Refused(400, str(MOST_INPUTS))),
     Probe(5, "OIP", infer(ids_tensor(MANY)), Refused(400, str(MOST_INPUTS))),
     Probe(5, "OIP gRPC", raw_ids(*MANY), Refused("INVALID_ARGUMENT", str(MOST_INPUTS))),
     # 6 a text longer than the model reads, not to be cut; OpenAI's form has no such member, tei.v1 cuts only if told to
@@ -243,6 +258,8 @@ PROBES = [
     Probe(6, "OpenAI", openai(LONG_TEXT), Vectors([LONG_TEXT])),
     Probe(6, "Cohere", cohere([LONG_TEXT]), Vectors([LONG_TEXT])),
     Probe(6, "Cohere", cohere([LONG_TEXT], truncate="NONE"), Refused(400, "24")),
+    Probe(6, "Ollama", ollama(LONG_TEXT), Vectors([LONG_TEXT])),
+    Probe(6, "Ollama", ollama(LONG_TEXT, truncate=False), Refused(400, "24")),
     Probe(6, "OIP", infer(text_tensor([LONG_TEXT]), truncate=False), Refused(400, "24")),
     Probe(6, "TEI gRPC", tei_embed(LONG_TEXT), Refused("INVALID_ARGUMENT", "24")),
     Probe(6, "TEI gRPC", tei_embed(LONG_TEXT, truncate=True), Vectors([LONG_TEXT])),
@@ -253,6 +270,8 @@ PROBES = [
     Probe(7, "OpenAI", openai(ONE, dimensions=WIDTH + 1), Refused(400, str(WIDTH))),
     Probe(7, "Cohere", cohere([ONE], output_dimension=0), Refused(400, "output_dimension")),
     Probe(7, "Cohere", cohere([ONE], output_dimension=WIDTH + 1), Refused(400, str(WIDTH))),
+    Probe(7, "Ollama", ollama(ONE, dimensions=0), Vectors([ONE])),
+    Probe(7, "Ollama", ollama(ONE, dimensions=WIDTH + 1), Refused(400, str(WIDTH))),
     Probe(7, "OIP", infer(text_tensor([ONE]), dimensions=0), Refused(400, "dimensions")),
     Probe(7, "OIP", infer(text_tensor([ONE]), dimensions=WIDTH + 1), Refused(400, str(WIDTH))),
     Probe(7, "TEI gRPC", tei_embed(ONE, dimensions=0), Refused("INVALID_ARGUMENT", "dimensions")),
@@ -261,6 +280,7 @@ PROBES = [
     Probe(8, "TEI", embed(ONE, model="nobody"), Refused(404, "nobody")),
     Probe(8, "OpenAI", openai(ONE, model="nobody"), Refused(404, "nobody")),
     Probe(8, "Cohere", cohere([ONE], model="nobody"), Refused(404, "nobody")),
+    Probe(8, "Ollama", ollama(ONE, model="nobody"), Refused(404, "nobody")),
     Probe(8, "OIP", infer(ids_tensor([IDS]), model="nobody"), Refused(404, "nobody")),
     Probe(8, "OIP gRPC", raw_ids(IDS, model="nobody"), Refused("NOT_FOUND", "nobody")),
     # 11 broken JSON, and a wrong type
@@ -271,18 +291,22 @@ PROBES = [
     Probe(11, "OpenAI", openai(5), Refused(400, "input")),
     Probe(11, "Cohere", Http("/v2/embed", BROKEN), Refused(400, "JSON")),
     Probe(11, "Cohere", cohere(5), Refused(400, "texts")),
+    Probe(11, "Ollama", Http("/api/embed", BROKEN), Refused(400, "JSON")),
+    Probe(11, "Ollama", ollama(5), Refused(400, "input")),
     Probe(11, "OIP", Http("/v2/models/bert/infer", BROKEN), Refused(400, "JSON")),
     Probe(11, "OIP", Http("/v2/models/bert/infer", {"inputs": 5}), Refused(400, "inputs")),
     # 12 a body over the limit
     Probe(12, "TEI", Http("/embed", HUGE), Refused(413, "100000")),
     Probe(12, "OpenAI", Http("/v1/embeddings", HUGE), Refused(413, "100000")),
     Probe(12, "Cohere", Http("/v2/embed", HUGE), Refused(413, "100000")),
+    Probe(12, "Ollama", Http("/api/embed", HUGE), Refused(413, "100000")),
     Probe(12, "OIP", Http("/v2/models/bert/infer", HUGE), Refused(400, "100000")),
     Probe(12, "TEI gRPC", tei_embed("x" * 100_001), Refused("RESOURCE_EXHAUSTED")),
     # 14 no content-type
     Probe(14, "TEI", Http("/embed", b'{"inputs": "a"}', {}), Refused(415, "application/json")),
     Probe(14, "OpenAI", Http("/v1/embeddings", b'{"input": "a", "model": "bert"}', {}), Refused(415)),
     Probe(14, "Cohere", Http("/v2/embed", orjson.dumps(cohere([ONE]).body), {}), Refused(415)),
+    Probe(14, "Ollama", Http("/api/embed", orjson.dumps(ollama(ONE).body), {}), Vectors([ONE])),
     Probe(14, "OIP", Http("/v2/models/bert/infer", orjson.dumps({"inputs": [ids_tensor([IDS])]}), {}), Vectors([IDS])),
     # 15 a JSON part longer than the body, negative, or no number
     *[Probe(15, "OIP", binary(header), Refused(400)) for header in ("100000", "-1", "x", "1.5")],
@@ -302,6 +326,7 @@ OVERLOADED = [
     Probe(9, "TEI", embed(ONE), Refused(429)),
     Probe(9, "OpenAI", openai(ONE), Refused(429)),
     Probe(9, "Cohere", cohere([ONE]), Refused(429)),
+    Probe(9, "Ollama", ollama(ONE), Refused(429)),
     Probe(9, "OIP", infer(text_tensor([ONE])), Refused(503)),
     Probe(9, "OIP gRPC", raw_ids(IDS), Refused("UNAVAILABLE")),
     Probe(9, "TEI gRPC", tei_embed(ONE), Refused("RESOURCE_EXHAUSTED")),
@@ -313,6 +338,7 @@ DISCONNECTED = [
     Probe(13, "TEI", embed(IDS), GONE),
     Probe(13, "OpenAI", openai(IDS), GONE),
     Probe(13, "Cohere", cohere([ONE]), GONE),
+    Probe(13, "Ollama", ollama(ONE), GONE),
     Probe(13, "OIP", infer(ids_tensor([IDS])), GONE),
     Probe(13, "OIP gRPC", raw_ids(IDS), GONE),
     Probe(13, "TEI gRPC", tei_embed(ONE), GONE),
@@ -327,6 +353,8 @@ ANONYMOUS = [
     Probe(10, "OpenAI", Http("/v1/embeddings", {"input": ONE, "model": "bert"}, WRONG_KEY), Refused(401, "not one of")),
     Probe(10, "Cohere", cohere([ONE]), Refused(401, "Bearer KEY")),
     Probe(10, "Cohere", Http("/v2/embed", {}, WRONG_KEY), Refused(401, "not one of")),
+    Probe(10, "Ollama", ollama(ONE), Refused(401, "Bearer KEY")),
+    Probe(10, "Ollama", Http("/api/embed", {}, WRONG_KEY), Refused(401, "not one of")),
     Probe(10, "OIP", infer(text_tensor([ONE])), Refused(403, "Bearer KEY")),
     Probe(10, "OIP", Http("/v2/models/bert/infer", {}, WRONG_KEY), Refused(403, "not one of")),
     Probe(10, "OIP gRPC", raw_ids(IDS), Refused("UNAUTHENTICATED", "Bearer KEY")),

@@ -100,7 +100,7 @@ def test_last_part_that_two_models_share_names_neither(score_store: Path, tmp_pa
         edit(tmp_path / name, source=source)
     registry = registry_of(tmp_path)
     assert [registry.get(name).card.name for name in ("a/mini", "b/mini:latest")] == ["one", "two"]
-    with pytest.raises(UnknownModel, match="'mini' may be any of 'one', 'two'; send the name of one of them"):
+    with pytest.raises(UnknownModel, match="'mini' may be any of 'one', 'two': send the name of one of them"):
         registry.get("mini")
 
 

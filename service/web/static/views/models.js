@@ -16,7 +16,7 @@ export default function Models({ state, setState }) {
   if (error && !models) return html`<${ErrorLine} error=${error} />`;
   if (!models) return html`<p class="note" role="status">Asking for the models.</p>`;
   if (!models.length)
-    return html`<p role="status">This server holds no model. Export one into its store: <code>inlay export CHECKPOINT models/store/NAME</code>.</p>`;
+    return html`<p role="status">This server holds no model. Export one into its store: <code>inlay export CHECKPOINT</code>.</p>`;
   const chosen = models.find((model) => model.name === String(state.model)) ?? usualModel(models);
   const choose = (name) => setState({ ...state, model: name });
   return html`

@@ -104,6 +104,8 @@ def test_documents_are_repeated_as_each_path_does(served: Served) -> None:
     ):  # fmt: skip
         for result in post(served, path, return_documents=sent).json()["results"]:
             assert result.get("document") == ({"text": DOCUMENTS[result["index"]]} if shown else None)
+    for result in post(served, "/infinity/rerank", return_documents=True).json()["results"]:
+        assert result["document"] == DOCUMENTS[result["index"]]
     for result in post(served, "/rerank", return_documents=True, raw_scores=False).json()["results"]:
         assert result["document"] == DOCUMENTS[result["index"]]  # infinity's are texts
 

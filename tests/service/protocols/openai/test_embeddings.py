@@ -17,7 +17,7 @@ from tests.minilm_golden import Case, cases
 from tests.served import Served, serving
 from tests.sweeps import sampled
 
-PATHS = ("/v1/embeddings", "/embeddings")
+PATHS = ("/v1/embeddings", "/embeddings", "/infinity/embeddings")
 UNIT = 1e-6
 ALL = cases()
 TEXTS = [case for case in ALL if isinstance(case.input, str) and case.input]
@@ -257,7 +257,7 @@ def test_body_that_is_not_json_gets_openai_error(served: Served) -> None:
 
 
 def test_rejects_deeply_nested_body(served: Served) -> None:
-    body = b'{"input": "a", "x": ' + b"[" * 300 + b"]" * 300 + b"}"
+    body = b'{"input": "a", "task": ' + b"[" * 300 + b"]" * 300 + b"}"
     refused = served.http.post("/v1/embeddings", content=body, headers={"content-type": "application/json"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_request")
 

@@ -1,0 +1,209 @@
+"""Ollama's /api/embed, /api/embeddings, /api/tags, /api/show, /api/ps and /api/version; its other routes answer 501.
+
+Bodies are read whatever their content type, since Ollama's documentation sends them with curl.
+
+Source: ollama 0.13, server/routes.go and api/types.go; ollama-python 0.6.
+"""
+
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.context import ServiceContext
+from service.embedding import truncation
+from service.embedding.model import Model
+from service.embedding.outputs.kind import POOLED
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
+from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling, Unsupported, WrongModelKind
+from service.http import ignored_fields, openapi_data
+from service.http.formats import JSON, array_response
+from service.http.openapi_data import reference
+from service.http.response import Response, json_response
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.validation_errors import Body, parse_json, validated
+from service.http.worker_threads import inline_or_in_thread
+from service.protocols.inlay import needs
+from service.protocols.inlay.openapi_parts import EMBED, MODELS
+from service.registry.store import created
+
+DATA = openapi_data.read(__package__)
+HEADERS = truncation.HEADERS | ignored_fields.HEADERS
+SPELLING = Spelling(
+    fields={"inputs": "input", "dtype": "model"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": true'}
+)
+
+
+class OllamaError(BaseModel):
+    """An error of Ollama's routes."""
+
+    error: str
+
+
+class NamedModel(BaseModel):
+    """The model of a request."""
+
+    model_config = ConfigDict(strict=True)
+
+    model: str | None = Field(None, description="a model's name, with or without :latest; left out: the default")
+
+
+class OllamaEmbedBody(NamedModel):
+    """What to embed."""
+
+    input: str | Annotated[list[str], Field(fail_fast=True)] = Field([], description="a text or a list of texts")
+    truncate: bool = Field(True, description="true cuts texts that are too long, false refuses them")
+    dimensions: int | None = Field(None, ge=0, description="an integer from 1: leading values kept; 0: all")
+
+
+class OllamaEmbeddingsBody(NamedModel):
+    """The text to embed."""
+
+    prompt: str = Field("", description="a text")
+
+
+class OllamaShowBody(NamedModel):
+    """The model to describe."""
+
+    name: str | None = Field(None, description="as model, of older clients")
+
+
+def render_error(error: InlayError) -> Response:
+    """Return an error as {"error": message}; a path that Ollama may have and this server has not is 501."""
+    if isinstance(error, NoSuchPath):
+        error = Unsupported(error.received, allowed="this server embeds, and writes no texts")
+    status = 400 if error.code in INVALID_REQUESTS else STATUSES[error.code].http
+    return json_response({"error": error.render(SPELLING)}, status, tuple(retry_headers(error)))
+
+
+def routes(context: ServiceContext) -> RouteGroup:
+    """Return Ollama's routes."""
+    rows = [*_embedding_routes(context), *_model_routes(context)]
+    return RouteGroup(rows, render_error, ("/api",), (OllamaError, JSON), schemas=DATA.schemas)
+
+
+# ---- vectors
+
+
+def _embedding_routes(context: ServiceContext) -> list[Route]:
+    async def embed(request: Request) -> Response:
+        body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbedBody)
+        texts = [body.input] * bool(body.input) if isinstance(body.input, str) else body.input
+        name = context.registry.get(body.model).card.name
+        if not texts:  # Ollama loads the model then
+            return json_response({"model": body.model or name, "embeddings": []})
+        options = EmbedOptions((POOLED,), body.truncate, normalize=True, dimensions=body.dimensions or None)
+        result = await _embedded(context, name, texts, options, request)
+        nanoseconds = int((perf_counter() - request.arrived) * 1e9)
+        times = {"total_duration": nanoseconds, "load_duration": 0, "prompt_eval_count": result.tokens}
+        rows = result.outputs[0].rows
+        return array_response({"model": body.model or name, "embeddings": rows} | times, rows.size)
+
+    async def embeddings(request: Request) -> Response:
+        body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbeddingsBody)
+        name = context.registry.get(body.model).card.name
+        if not body.prompt:
+            return json_response({"embedding": []})
+        options = EmbedOptions((POOLED,), truncate=True)
+        [row] = (await _embedded(context, name, [body.prompt], options, request)).outputs[0].rows
+        return array_response({"embedding": row}, row.size)
+
+    def post(path: str, handler: Handler, name: str, about: str, body: type[NamedModel], schema: str) -> Route:
+        answers = {200: Answer(content={JSON: reference(schema)}, headers=HEADERS)}
+        sent = RequestBody(model=body, examples=DATA.examples[name])
+        return Route("POST", path, handler, f"ollama_{name}", about, EMBED, body=sent, answers=answers, vectors=True)
+
+    one = "Embed a text as Ollama's older route does"
+    return [
+        post("/api/embed", embed, "embed", "Embed as Ollama does", OllamaEmbedBody, "OllamaEmbeddings"),
+        post("/api/embeddings", embeddings, "embeddings", one, OllamaEmbeddingsBody, "OllamaEmbedding"),
+    ]
+
+
+def _read(body: bytes, model: type[Body]) -> Body:
+    return validated(model, parse_json(body))
+
+
+async def _embedded(
+    context: ServiceContext, name: str, texts: list[str], options: EmbedOptions, request: Request
+) -> EmbedResult:
+    """Return the vectors of texts; raise WrongModelKind if the model has none."""
+    model = context.registry.get(name)
+    if not needs.reads_images(model) and POOLED not in model.card.outputs:
+        raise WrongModelKind(f"{name} gives no vector of a text", remedy="name another model")
+    embed_request = EmbedRequest([Text(text) for text in texts], name, options)
+    return await context.embedder.embed(embed_request, request.context)
+
+
+# ---- models
+
+
+def _model_routes(context: ServiceContext) -> list[Route]:
+    registry, store = context.registry, context.settings.store
+
+    async def tags(request: Request) -> Response:
+        entries = [_entry(model) | {"modified_at": _modified(store, model)} for model in registry.models.values()]
+        return json_response({"models": entries})
+
+    async def loaded(request: Request) -> Response:
+        forever = {"expires_at": "9999-12-31T23:59:59Z"}
+        models = registry.models.values()
+        sizes = [{"size_vram": 0, "context_length": model.card.max_tokens or 0} for model in models]
+        return json_response({"models": [_entry(m) | each | forever for m, each in zip(models, sizes, strict=True)]})
+
+    async def show(request: Request) -> Response:
+        body = _read(request.body, OllamaShowBody)
+        model = registry.get(body.model or body.name)
+        return json_response(_description(model) | {"modified_at": _modified(store, model)})
+
+    async def version(request: Request) -> Response:
+        return json_response({"version": context.version})
+
+    def row(verb: Any, name: str, handler: Handler, about: str, schema: str, **others: Any) -> Route:
+        answers, others = {200: Answer(content={JSON: reference(schema)})}, {"admitted": False} | others
+        return Route(verb, f"/api/{name}", handler, f"ollama_{name}", about, MODELS, answers=answers, **others)
+
+    shown = RequestBody(model=OllamaShowBody, examples=DATA.examples["show"])
+    return [
+        row("GET", "tags", tags, "The loaded models, as Ollama lists them", "OllamaModels"),
+        row("GET", "ps", loaded, "The loaded models, as Ollama lists running ones", "OllamaModels"),
+        row("POST", "show", show, "A loaded model, as Ollama describes it", "OllamaModel", body=shown),
+        row("GET", "version", version, "The version of this server", "OllamaVersion"),
+    ]
+
+
+def _details(model: Model) -> dict[str, Any]:
+    card = model.card
+    return {
+        "parent_model": "",
+        "format": "onnx",
+        "family": card.family,
+        "families": [card.family],
+        "parameter_size": f"{card.parameters / 1e6:.1f}M",
+        "quantization_level": {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}.get(card.dtype, card.dtype),
+    }
+
+
+def _entry(model: Model) -> dict[str, Any]:
+    name, size = model.card.name, model.card.bytes
+    return {"name": name, "model": name, "size": size, "digest": model.version, "details": _details(model)}
+
+
+def _description(model: Model) -> dict[str, Any]:
+    card = model.card
+    lengths = {"embedding_length": card.hidden_size, "context_length": card.max_tokens}
+    general = {"general.architecture": card.family, "general.parameter_count": card.parameters}
+    return {
+        "modelfile": f"FROM {card.source}",
+        "parameters": "",
+        "template": "",
+        "details": _details(model),
+        "model_info": general | {f"{card.family}.{name}": value for name, value in lengths.items()},
+        "capabilities": ["embedding"],
+    }
+
+
+def _modified(store: Any, model: Model) -> str:
+    return datetime.fromtimestamp(created(store, model.card.name), UTC).isoformat()
