@@ -61,13 +61,14 @@ def test_csv_holds_the_norms_and_singular_values(opened: Callable[[str], Page], 
     np.testing.assert_allclose(values, found["spectrum"]["singular_values"])
 
 
-def test_pictures_of_the_table_are_the_servers(opened: Callable[[str], Page]) -> None:
+def test_figures_of_the_table_are_saved_as_pictures(opened: Callable[[str], Page]) -> None:
     page = opened(f"models?model={DEMO}")
-    table = page.get_by_role("region", name="Its word table")
-    for suffix, beginning in (("PNG", b"\x89PNG"), ("SVG", b"<?xml")):
-        with page.expect_download(timeout=60_000) as started:
-            table.get_by_role("button", name=suffix).click(timeout=60_000)
-        assert started.value.path().read_bytes().startswith(beginning)
+    for figure in ("norms", "singular-values"):
+        files = page.get_by_role("group", name=f"Download {DEMO}-{figure}")
+        for suffix, beginning in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+            with page.expect_download(timeout=60_000) as started:
+                files.get_by_role("button", name=suffix).click(timeout=60_000)
+            assert started.value.path().read_bytes().startswith(beginning)
 
 
 def test_nearest_tokens_of_an_analogy(opened: Callable[[str], Page]) -> None:

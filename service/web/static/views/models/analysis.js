@@ -1,8 +1,8 @@
 // Norms and singular spectrum of a model's word table, memory and computation by component: GET /models/{name}/analysis.
 import { html } from "../../lib/dom.js";
-import { ask } from "../../lib/api.js";
 import { Chart } from "../../components/chart.js";
 import { Downloads, csvBlob } from "../../components/downloads.js";
+import { curvesSvg, pictureFiles } from "../../components/picture.js";
 import { ErrorLine, useAnswer } from "../../components/result.js";
 import { Snippets } from "../../components/snippets.js";
 import { bytes, count, flops } from "./units.js";
@@ -15,9 +15,9 @@ export function Analysis({ model }) {
     <h3 id="analysis">Its word table</h3>
     ${error && html`<${ErrorLine} error=${error} />`}
     ${!found && !error && html`<p class="note" role="status">Computing the singular values; a large table takes a while.</p>`}
-    <div class="pair">${found && html`<${Norms} found=${found} /><${Spectrum} found=${found} />`}</div>
+    <div class="pair">${found && html`<${Figures} found=${found} name=${model.name} />`}</div>
     ${found && html`<${Summary} found=${found} /><${Components} found=${found} />`}
-    ${found && html`<${Files} path=${path} found=${found} name=${model.name} />`}
+    ${found && html`<${Files} found=${found} name=${model.name} />`}
     <${Snippets}
       label="The analysis"
       request=${{ path }}
@@ -26,25 +26,39 @@ export function Analysis({ model }) {
   </section>`;
 }
 
-function Norms({ found }) {
-  const { edges, counts } = found.norms.histogram;
-  const middles = counts.map((_, index) => (edges[index] + edges[index + 1]) / 2);
-  return html`<${Chart} x=${middles} curves=${[{ name: "rows", values: counts }]} title="Histogram of row norms" xLabel="norm of a row" yLabel="rows" height=${240} />`;
+function Figures({ found, name }) {
+  return html`<${Figure} name=${`${name}-norms`} chart=${normsOf(found)} />
+    ${found.spectrum
+      ? html`<${Figure} name=${`${name}-singular-values`} chart=${spectrumOf(found)} />`
+      : html`<p class="note">No singular values.</p>`}`;
 }
 
-function Spectrum({ found }) {
-  const values = found.spectrum?.singular_values;
-  if (!values) return html`<p class="note">No singular values.</p>`;
-  const ranks = values.map((_, index) => index + 1);
-  return html`<${Chart}
-    x=${ranks}
-    curves=${[{ name: "singular value", values: values.map((value) => (value > 0 ? value : null)) }]}
-    title="Singular values of the word table"
-    xLabel="rank"
-    yLabel="singular value"
-    yLog=${true}
-    height=${240}
-  />`;
+function normsOf(found) {
+  const { edges, counts } = found.norms.histogram;
+  const x = counts.map((_, index) => (edges[index] + edges[index + 1]) / 2);
+  return { x, curves: [{ name: "rows", values: counts }], title: "Histogram of row norms", xLabel: "norm of a row", yLabel: "rows" };
+}
+
+function spectrumOf(found) {
+  const values = found.spectrum.singular_values;
+  return {
+    x: values.map((_, index) => index + 1),
+    curves: [{ name: "singular value", values: values.map((value) => (value > 0 ? value : null)) }],
+    title: "Singular values of the word table",
+    xLabel: "rank",
+    yLabel: "singular value",
+    yLog: true,
+  };
+}
+
+const short = (value) => String(Number(value.toPrecision(3)));
+
+function Figure({ name, chart }) {
+  const picture = () => curvesSvg({ ...chart, xText: short, yText: short });
+  return html`<div>
+    <${Chart} ...${chart} height=${240} />
+    <${Downloads} name=${name} files=${pictureFiles(picture)} />
+  </div>`;
 }
 
 function Summary({ found }) {
@@ -100,17 +114,12 @@ function Components({ found }) {
   </div>`;
 }
 
-function Files({ path, found, name }) {
-  const picture = (suffix, type) => async () => {
-    const { body } = await ask({ path: `${path}.${suffix}`, accept: type });
-    return new Blob([body], { type });
-  };
+function Files({ found, name }) {
   const csv = () =>
     csvBlob([
       ["what", "x", "value"],
       ...found.norms.histogram.counts.map((value, index) => ["rows by norm from", found.norms.histogram.edges[index], value]),
       ...(found.spectrum?.singular_values ?? []).map((value, index) => ["singular value of rank", index + 1, value]),
     ]);
-  const files = { png: picture("png", "image/png"), svg: picture("svg", "image/svg+xml"), csv };
-  return html`<${Downloads} name=${`${name}-table`} what="norms and singular values" files=${files} />`;
+  return html`<${Downloads} name=${`${name}-table`} what="norms and singular values" files=${{ csv }} />`;
 }
