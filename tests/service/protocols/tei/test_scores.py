@@ -31,7 +31,6 @@ ERRORS: list[tuple[str, dict[str, Any], int, str, str]] = [
         "Validation",
         "return_texts is not known here",
     ),
-    ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 422, "Validation", "documents is not known here"),
     ("/rerank", {"query": "a"}, 422, "Validation", "send texts, as TEI has them, or documents, as Cohere"),
     ("/rerank", {"query": "a", "texts": ["b"], "model": CLASSIFIER}, 424, "Backend", NO_RANKER),
     ("/rerank", {"query": "a", "texts": ["b"], "model": EMBEDDER}, 424, "Backend", NO_RANKER),
