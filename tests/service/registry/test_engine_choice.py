@@ -68,7 +68,7 @@ def test_auto_without_the_package_says_so(store: Path, amx: None, monkeypatch: p
 
 def test_openvino_without_the_package_is_refused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     without_package(monkeypatch)
-    with pytest.raises(StartError, match=r"requirements/openvino\.txt, or use --engine auto"):
+    with pytest.raises(StartError, match=r"inlay\[openvino\]', or use --engine auto"):
         choice(store, "openvino")
 
 
