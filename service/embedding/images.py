@@ -1,8 +1,7 @@
 """The image pipeline: check, decode in threads, schedule, select. A picture is bytes that the caller sent."""
 
-import asyncio
+import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -18,14 +17,14 @@ from service.embedding.outputs.image import reads_images, rows_of
 from service.embedding.outputs.kind import Job
 from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import Pixels
-from service.errors import BadRequest, EmptyRequest, MissingField, Overloaded, TooLarge, WrongShape
+from service.errors import BadRequest, EmptyRequest, MissingField, TooLarge, WrongShape
+from service.heavy.lane import HeavyLane
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
 COPIES = 2  # of the vectors: of each image, and joined
-MAX_WAITING = 256  # pictures of all callers that wait to be decoded
 
 
 class Picture(NamedTuple):
@@ -69,8 +68,7 @@ class Images:
 
     def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, threads: int) -> None:
         self._models, self._settings, self._budget = models, settings, budget
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="images")
-        self._waiting = 0
+        self._turns = HeavyLane(0, sys.maxsize, 0, threads)
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
@@ -94,33 +92,25 @@ class Images:
     async def _prepared(
         self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
     ) -> list[dict[str, NDArray[Any]]]:
-        """Return the graph's feeds for every input; the pictures of a request are decoded in one thread."""
-        pictures = sum(isinstance(each, Picture) for each in inputs)
-        if pictures and image.preprocessor is None:
+        """Return the graph's feeds for every input, decoded one after the other; callers take turns at each."""
+        if image.preprocessor is None and any(isinstance(each, Picture) for each in inputs):
             raise _tensors_only(image)
-        if self._waiting and self._waiting + pictures > MAX_WAITING:
-            received, allowed = f"{self._waiting} images wait to be decoded", f"{MAX_WAITING} may"
-            raise Overloaded(received, allowed=allowed, remedy="try again in a moment")
-        self._waiting += pictures
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._all, image, tuple(inputs), context
-            )
-        finally:
-            self._waiting -= pictures
-
-    def _all(
-        self, image: Image, inputs: Sequence[Picture | Values], context: RequestContext
-    ) -> list[dict[str, NDArray[Any]]]:
-        feeds, rows = [], 0
+        feeds: list[dict[str, NDArray[Any]]] = []
+        rows = 0
         for index, sent in enumerate(inputs):
-            feeds.append(checked(image, self._ready(image, sent, index), index))
-            self._budget.reserve(sum(array.nbytes for array in feeds[-1].values()), context)
+            feeds.append(await self._turns.run(self._checked, image, sent, index, context))
             rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:
                 allowed = f"this server takes {self._settings.max_request_tokens} a request"
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
         return feeds
+
+    def _checked(
+        self, image: Image, sent: Picture | Values, index: int, context: RequestContext
+    ) -> dict[str, NDArray[Any]]:
+        feed = checked(image, self._ready(image, sent, index), index)
+        self._budget.reserve(sum(array.nbytes for array in feed.values()), context)
+        return feed
 
     def _ready(self, image: Image, sent: Picture | Values, index: int) -> Prepared:
         if isinstance(sent, Values):

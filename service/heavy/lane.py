@@ -167,8 +167,8 @@ class HeavyLane:
         seconds: seconds of these together.
     """
 
-    def __init__(self, processes: int, memory_bytes: int, seconds: float) -> None:
-        self._threads = ThreadPoolExecutor(processes or available_cpus(), "heavy")
+    def __init__(self, processes: int, memory_bytes: int, seconds: float, threads: int | None = None) -> None:
+        self._threads = ThreadPoolExecutor(processes or threads or available_cpus(), "heavy")
         self.processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
         self._free = list(self.processes)
         self._lock = threading.Lock()

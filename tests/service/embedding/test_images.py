@@ -10,11 +10,11 @@ import PIL.Image
 import pytest
 
 from service.embedding.image_decoding import open_picture
-from service.embedding.images import Images, ImagesRequest, Values
+from service.embedding.images import Images, ImagesRequest, Values, checked
 from service.errors import EngineFailure, Overloaded, TooLarge
 from service.observability.metrics import Metrics
 from service.registry.registry import ModelRegistry, open_registry
-from service.request_context import RequestContext
+from service.request_context import CURRENT_CALL, RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 from tests.golden_cases import case
@@ -64,6 +64,24 @@ def limited(catalog: ModelRegistry, max_bytes: int = 10**6, together: int = 10**
     """Images of a few small pictures."""
     settings = Settings(max_inputs=4, max_image_pixels=10**6, max_request_tokens=10**4, max_answer_bytes=max_bytes)
     return Images(catalog, settings, MemoryBudget(together), threads=1)
+
+
+async def test_callers_take_turns_at_each_image(catalog: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, order = limited(catalog), list[float]()
+
+    def noted(spec: Any, prepared: Any, index: int) -> Any:
+        order.append(float(prepared.values.flat[0]))
+        return checked(spec, prepared, index)
+
+    async def embed(caller: str, values: list[float]) -> None:
+        context = RequestContext()
+        context.caller = caller
+        CURRENT_CALL.set(context)
+        await images.embed(ImagesRequest([image(catalog, value) for value in values]), context)
+
+    monkeypatch.setattr("service.embedding.images.checked", noted)
+    await asyncio.gather(embed("bulk", [0.0, 0.0, 0.0, 0.0]), embed("light", [1.0]))
+    assert order.index(1.0) <= 1
 
 
 async def test_vectors_over_the_limit_are_refused_before_the_run(
