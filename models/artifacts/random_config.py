@@ -6,7 +6,7 @@ from typing import Any
 
 from models.checkpoints.checkpoint import read_object
 from models.errors import ModelError
-from models.families import config_of, family_of
+from models.families import FAMILIES, config_of, family_of
 from models.families.family import Family
 from models.positions.rope.conventions import CONVENTIONS
 from models.vision.families import FAMILIES as VISION
@@ -31,7 +31,7 @@ def completed(
     """
     given = _read(file)
     model_type = _agreed(model_type, given)
-    if model_type in VISION:
+    if model_type in VISION and model_type not in FAMILIES:
         raise ModelError(f"model_type {model_type!r} is an image tower, which are exported and not created")
     family = family_of(model_type)
     config = {"model_type": model_type, **_defaults(family, given), **given}

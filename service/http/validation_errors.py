@@ -64,7 +64,7 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
             data = without_ignored(model, data, path)
         elif len(data) > len(known):  # pydantic would list all that are unknown
             raise unknown_field(next(name for name in data if name not in known), known, path)
-        if None in data.values():
+        if any(value is None for value in data.values()):  # arrays compare by element
             data = {name: value for name, value in data.items() if value is not None or not _is_optional(known, name)}
     try:
         return model.model_validate(data, strict=strict)
