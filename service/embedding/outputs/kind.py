@@ -54,7 +54,8 @@ class HeadGraph(NamedTuple):
     Args:
         name: its name among the card's graphs.
         output: the one output of it that is computed.
-        inner, width: values of a row that it reads, and that it returns by the card.
+        inner: values of a row that it reads.
+        width: values of a row that it returns, by the card.
         about: what an error calls a row.
     """
 
