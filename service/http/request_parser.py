@@ -45,7 +45,7 @@ class RequestParser:
             self._feed_without_upgrade()
         except httptools.HttpParserError:
             raise Malformed("the request is not HTTP/1.1", remedy="send a request line and headers") from None
-        if self.ended and self.in_message:  # httptools has read an end that is none here
+        if self.ended and self.in_message:  # another request begins in a piece that was cut to hold one
             raise Malformed("the request's end is not clear")
 
     def _feed_without_upgrade(self) -> None:
