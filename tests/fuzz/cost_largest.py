@@ -258,6 +258,9 @@ FOUND_MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
     "/tei.v1.Tokenize/Decode": {
         "unknown ids": lambda: tei.DecodeRequest(ids=[2**31 - 1] * 2 * CHARACTERS).SerializeToString()
     },
+    "/tei.v1.Rerank/Rerank": {
+        "a long query": lambda: tei.RerankRequest(query=BLANKS, texts=["a"] * INPUTS).SerializeToString()
+    },
     "/tei.v1.Embed/EmbedStream": {"Hangul": lambda: tei.EmbedRequest(inputs=HANGUL, truncate=True).SerializeToString()},
 }
 """Messages that once did, by path."""

@@ -213,7 +213,7 @@ def _ask(
             ask()
         except Exception as error:
             if name in CALLER:
-                failed.append((time.monotonic(), f"{name} {error}"))
+                failed.append((time.monotonic(), f"{name} {' '.join(str(error).split())[:300]}"))
         del began[name]
         answers.append((begin, time.monotonic()))
         time.sleep(pause)
