@@ -222,6 +222,7 @@ FOUND: dict[str, dict[str, Callable[[], Any]]] = {
         "a list as text": lambda: {"query": "[" + "1," * (CHARACTERS // 4) + "1]", "texts": ["a"], "model": RANKER},
     },
     "/pooling": {"a list as text": lambda: {"input": "1," * (CHARACTERS // 2), "task": "embed"}},
+    "/v1/embeddings": {"unknown fields": lambda: {"input": "a"} | {f"zz{number}": 1 for number in range(60_000)}},
     "/tokenize": {"thirty thousand words": lambda: {"inputs": WORD * 30_000}},
     "/models/{name}/similar": {"Hangul": lambda: {"positive": [HANGUL]}},
     "/positions/mask": {
