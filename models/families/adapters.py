@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
-from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.peft import LowRank, PeftAdapter, fetch_of, naming
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.peft import LowRank, Naming, PeftAdapter, fetch_of, naming
 from models.checkpoints.safetensors import Tensor, TensorSource
 from models.errors import BadCheckpoint
 from models.families.config import Config
@@ -178,8 +178,8 @@ def side_by_side(base: Checkpoint, adapters: Mapping[str, PeftAdapter], prompt: 
         raise BadCheckpoint(f"{base.name} has adapters of its own tasks; leave out --adapter")
     by_weight: dict[str, dict[int, LowRank]] = {}
     for number, adapter in enumerate(adapters.values()):
-        _check_added_alone(adapter)
         name_of = naming(base, adapter)
+        _check_added_alone(base, adapter, name_of)
         for module, change in adapter.changes.items():
             by_weight.setdefault(name_of(f"{module}.weight"), {})[number] = change
     rank = max(len(change.a) for changes in by_weight.values() for change in changes.values())
@@ -195,11 +195,19 @@ def side_by_side(base: Checkpoint, adapters: Mapping[str, PeftAdapter], prompt: 
     return replace(base, config=base.config | config | towers, tensors=held, fetch=fetch_of(base))
 
 
-def _check_added_alone(adapter: PeftAdapter) -> None:
-    """Raise BadCheckpoint for an adapter that does more than add a term to products and rows of tables."""
+def _check_added_alone(base: Checkpoint, adapter: PeftAdapter, name_of: Naming) -> None:
+    """Raise BadCheckpoint for an adapter that does more than add a term to products and rows of tables.
+
+    Beside the matrices of a table that it changes, peft saves the table itself, as the base holds it.
+    """
     merged = "can only be merged: export it without --adapter, as a model of its own"
-    if adapter.replacing:
-        raise BadCheckpoint(f"{adapter.name} replaces {next(iter(adapter.replacing))!r} of its base, so it {merged}")
+    for name, tensor in adapter.replacing.items():
+        held = base.tensors.get(name_of(name))
+        same = held is not None and np.array_equal(
+            read_tensors(base, [held.name])[held.name][:], safetensors.read([tensor])[tensor.name]
+        )
+        if not same:
+            raise BadCheckpoint(f"{adapter.name} replaces {name!r} of its base, so it {merged}")
     if any(change.magnitude is not None or change.bias is not None for change in adapter.changes.values()):
         raise BadCheckpoint(f"{adapter.name} scales weights (DoRA) or changes biases, so it {merged}")
 
