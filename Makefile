@@ -137,7 +137,7 @@ fuzz: $(INLAY) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for
 fuzz-costs: $(INLAY) .venv/.locked-dev ## half a minute of requests that may cost others too much; part of .ci/run
 	@$(BIN)/python -m tests.fuzz.costs --found --count 25 $(ARGS)
 
-fuzz-hour: $(INLAY) .venv/.locked-dev ## an hour of costly requests drawn from the schemas, to a server that is killed above 2 GiB; ARGS="--seed 100000"
+fuzz-hour: $(INLAY) .venv/.locked-dev ## an hour of costly requests beside ordinary ones, to a server with the settings of 2 GiB that is killed above them; ARGS="--seed 100000"
 	@$(BIN)/python -m tests.fuzz.costs --minutes 60 $(ARGS)
 
 # PyPI's advisories, or those that ARGS="-s osv" asks; a lock that nobody could judge is no clean one.
