@@ -113,7 +113,9 @@ class ModelRegistry:
             return model
         stem, _, end = name.rpartition(":")
         model = self.models.get(stem) or self.further.get(stem)
-        return model if model is None or end == LATEST[1:] else self.further.get(f"{model.card.name}:{end}")
+        if model is None or end == LATEST[1:]:
+            return model
+        return self.further.get(f"{model.card.name}:{end}") if stem in (*self.models, *self._claims) else None
 
     def default_of(self, *kinds: Kind) -> Model | None:
         """Return the model of requests that name none on a route that needs a model of one of these kinds.
