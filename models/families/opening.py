@@ -84,7 +84,7 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:
-            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+            hub_files.fetch_module(repository, folder, inner)
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
@@ -98,8 +98,8 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
-    tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
+    tensors, fetch = hub_files.fetch_weights(repository, inner, place / hub_files.PARTIAL)
+    return Checkpoint(place, config, tensors, repository.label, fetch)
 
 
 @contextmanager
