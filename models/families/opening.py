@@ -203,11 +203,11 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
     if peft.is_adapter(folder):
-        repository.copy(peft.WEIGHTS, folder / peft.WEIGHTS)
+        next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:
-            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+            hub_files.fetch_module(repository, folder, inner)
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
@@ -221,8 +221,8 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
-    tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
+    tensors, fetch = hub_files.fetch_weights(repository, inner, place / hub_files.PARTIAL)
+    return Checkpoint(place, config, tensors, repository.label, fetch)
 
 
 @contextmanager
