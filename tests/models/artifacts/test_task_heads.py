@@ -64,7 +64,9 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     )
     create(tmp_path / "x", model_type="granite", config=write_plain(sizes), whole=True)
     configure(tmp_path / "x", architectures=["GraniteForSequenceClassification"])
-    card = exported(tmp_path / "x", encoder=True)
+    with pytest.raises(BadCheckpoint, match="published as GraniteForSequenceClassification, whose scores cannot"):
+        exported(tmp_path / "x", encoder=True)
+    card = exported(tmp_path / "x", encoder=True, pooling="none")
     assert "'granite' classifies texts is not known" in (card.no_classifier_reason or "")
     assert "last_hidden_state" in card.outputs
 
@@ -135,6 +137,8 @@ def test_labels_and_problem_type_are_on_the_card(tmp_path: Path) -> None:
         (1, {"sentence_transformers": {"activation_fn": SIGMOID}}, IDENTITY, "identity"),
         (1, {"sentence_transformers": {"activation_fn": IDENTITY}}, "own.package.Function", "identity"),
         (1, {"sentence_transformers": {"activation_fn": "own.package.Function"}}, None, "sigmoid"),
+        (1, {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, None, "tanh"),
+        (1, {}, "torch.nn.modules.activation.ReLU", "relu"),
     ],
 )
 def test_scores_are_activated_as_by_a_cross_encoder(
@@ -149,10 +153,12 @@ def test_scores_are_activated_as_by_a_cross_encoder(
     assert classifier.activation == activation
 
 
-def test_an_activation_that_is_not_computed_is_the_reason(tmp_path: Path) -> None:
+def test_an_activation_that_is_not_computed_is_refused(tmp_path: Path) -> None:
     folder = write_classifier(tmp_path / "x")
     configure(folder, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Softplus"})
-    assert "Softplus" in (exported(folder).no_classifier_reason or "")
+    with pytest.raises(BadCheckpoint, match=r"scores cannot be exported: its scores are torch.*Softplus"):
+        exported(folder)
+    assert exported(folder, encoder=False).default_output == "input_embeddings"
 
 
 def test_token_classification_gives_logits_of_tokens(tmp_path: Path) -> None:
