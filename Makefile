@@ -102,8 +102,9 @@ docs: $(INLAY) .venv/.locked-dev .venv/.locked-docs ## build the documentation s
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@$(BIN)/python -m tests.docs.site_links site
 
-# Without npm the clients of Python are run alone, and their summary says so.
-ALL_CLIENTS = $(CLIENTS)/.locked $(if $(shell command -v npm 2>/dev/null),$(JAVASCRIPT)/.locked)
+# Without npm the clients of Python are run alone, and a line at the end says so.
+NPM := $(shell command -v npm 2>/dev/null)
+ALL_CLIENTS = $(CLIENTS)/.locked $(if $(NPM),$(JAVASCRIPT)/.locked)
 
 # A page is one test, which may take longer than any other.
 DOCS_TEST = $(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=900
@@ -112,6 +113,7 @@ docs-test: $(TESTS) ## run every code block of the documentation, but for those 
 
 docs-clients: $(TESTS) $(ALL_CLIENTS) ## run the blocks of the documentation with other people's clients, in .venv/clients (installs torch) and .venv/js (where there is npm)
 	@$(DOCS_TEST) -m clients $(ARGS) tests/docs
+	@$(if $(NPM),,echo 'NOT RUN: the blocks in JavaScript, which need Node 20 and npm (on Debian: apt-get install npm)')
 
 # A socket that a client leaves open is its own affair, and what it uses that is going.
 clients: $(INLAY) .venv/.locked-openai-ids $(ALL_CLIENTS) $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch) and .venv/js (where there is npm)
