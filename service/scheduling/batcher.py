@@ -202,7 +202,9 @@ class Batcher(Generic[Item, Result]):
     def _light_cost(self) -> int:
         """The most that a light run may cost that begins now; 0: none may."""
         runs = self._under_way.values()
-        return 0 if any([run.is_light for run in runs]) else min([run.cost for run in runs]) // LIGHT_SHARE
+        if any([run.is_light for run in runs]):
+            return 0
+        return min(self._run_cost, min([run.cost for run in runs]) // LIGHT_SHARE)
 
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
