@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from models.artifacts import links
 from models.artifacts.links import LinkedFile
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
@@ -233,6 +234,7 @@ class Card:
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
         aliases: further names that it answers to where it is served, such as the hub id that it is known by.
+        provenance: what was read from which file; empty: exported before cards said so, or adopted.
     """
 
     name: str = ""
@@ -296,6 +298,7 @@ class Card:
     reads_segments: bool = True
     sparse: Sparse | None = None
     aliases: tuple[str, ...] = ()
+    provenance: tuple[Setting, ...] = ()
 
     @property
     def token_width(self) -> int:

@@ -215,9 +215,16 @@ def _encodings(encodings: Encodings) -> str:
 
 
 def warnings(card: Card) -> list[str]:
-    """Return a sentence for each table that the checkpoint does not allow."""
-    refused = card.encodings.refused.items()
-    return [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in refused]
+    """Return a sentence for each table that the checkpoint does not allow, and for files that disagree."""
+    refused = [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in card.encodings.refused.items()]
+    return refused + [setting.warning for setting in card.provenance if setting.warning]
+
+
+def provenance(card: Card) -> str | None:
+    """Return the table of what the export read from which file; None if the card does not say."""
+    if not card.provenance:
+        return None
+    return table([("setting", "from", "value"), *((each.name, each.origin, each.value) for each in card.provenance)])
 
 
 def _masks(encodings: Encodings) -> list[str]:
@@ -294,7 +301,8 @@ def _card(card: Card) -> str:
     ]
     steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
     steps += ["input layer", *vision.steps(card.image.steps)] if card.image else []
-    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps])
+    read_from = ["", read] if (read := provenance(card)) else []
+    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps, *read_from])
 
 
 def _pooling(pooling: Pooling | None) -> str:

@@ -12,6 +12,7 @@ from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
@@ -31,10 +32,12 @@ class SparseHead:
     Attributes:
         sparse: the card's entry.
         arrays: tensors by the names in it.
+        read_from: where its settings were read.
     """
 
     sparse: Sparse
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    read_from: tuple[Setting, ...] = ()
 
 
 def find(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import read_object
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
 
@@ -60,6 +61,28 @@ def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) 
     stated = sentence.max_tokens or sentence_transformers.tokenizer_max_tokens(folder)
     limits = [limit for limit in (positions, stated) if limit is not None]
     return min(limits) if limits else None
+
+
+def provenance(folder: Path, sentence: SentenceFiles, positions: int | None, longest: int | None) -> list[Setting]:
+    """Return where the letter case and the longest input of a text were read.
+
+    Args:
+        folder: the folder of the tokenizer.
+        sentence: what the files of sentence-transformers, or the family, say.
+        positions: as many tokens as the model has positions for; None: any number.
+        longest: the longest input in tokens that is exported; None: any.
+    """
+    stated = {
+        "the files of sentence-transformers": sentence.max_tokens,
+        "tokenizer_config.json": sentence_transformers.tokenizer_max_tokens(folder),
+        "config.json": positions,
+    }
+    origin = next((origin for origin, tokens in stated.items() if tokens == longest), "the files of several vectors")
+    setting = Setting("longest input", f"{longest} tokens" if longest else "any", origin if longest else "no file")
+    settings = [setting]
+    if sentence.lowercase:
+        settings.append(Setting("letter case", "lowercased", "do_lower_case of sentence-transformers, or the family"))
+    return settings
 
 
 def _check(content: bytes, path: Path) -> None:

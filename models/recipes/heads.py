@@ -19,7 +19,7 @@ from typing import Literal
 from models.recipes.sentence_modules import SentenceModules
 from models.recipes.steps import Activation, LayerNorm, Linear
 
-ScoreActivation = Literal["identity", "sigmoid", "softmax"]
+ScoreActivation = Literal["identity", "sigmoid", "softmax", "tanh", "relu"]
 ProblemType = Literal["regression", "single_label_classification", "multi_label_classification"]
 SpladePooling = Literal["max", "sum"]
 SpladeActivation = Literal["relu", "log1p_relu"]

@@ -224,6 +224,8 @@ def _report(card: "Card", out: Path) -> None:
         print(precision)
     for line in description.adoption_summary(card):
         print(line)
+    if read_from := description.provenance(card):
+        print(f"\n{read_from}\n")
     for warning in description.warnings(card):
         print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:
