@@ -59,12 +59,11 @@ def bytes_in_pairs(
     return tokenizer
 
 
-def sentence_pieces(model: SentencePieces, before: Sequence[Any] = (), punctuation: bool = False) -> Any:
+def sentence_pieces(model: SentencePieces, before: Sequence[Any] = ()) -> Any:
     """Return a tokenizer as SentencePiece is with a vocabulary, with its control and user-defined tokens.
 
     Args:
         before: normalizers of the library before those of the vocabulary.
-        punctuation: signs are never in one token with others.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -77,21 +76,23 @@ def sentence_pieces(model: SentencePieces, before: Sequence[Any] = (), punctuati
         pairs = merges_of(model)
         bpe = models.BPE(ids, pairs, unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback)
         tokenizer = Tokenizer(bpe)
-    squeezed = [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    steps = [*before, *([normalizers.Precompiled(model.charsmap)] if model.charsmap else [])]
+    squeezed = [normalizers.Replace(Regex(rf"\A +|[ {WORD_START}]+\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+    steps = list(before)
+    if model.charsmap:
+        steps += [normalizers.NFKC()] if model.composes else []
+        steps.append(normalizers.Precompiled(model.charsmap))
     steps += squeezed if model.squeezes else []
     steps += [normalizers.Prepend(WORD_START)] if model.prefix else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", WORD_START)])
-    parts = [pre_tokenizers.Punctuation()] if punctuation else []
     if not any(WORD_START in text[1:] for text, _, kind in model.pieces if kind == NORMAL):
-        parts.append(pre_tokenizers.Split(WORD_START, "merged_with_next"))
-    if parts:
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(WORD_START, "merged_with_next")
     ends = [decoders.Strip(" ", 1, 0)] if model.prefix else []
     tokenizer.decoder = decoders.Sequence(
         [decoders.Replace(WORD_START, " "), decoders.ByteFallback(), decoders.Fuse(), *ends]
     )
-    add_tokens(tokenizer, [(text, kind == CONTROL) for text, _, kind in model.pieces if kind in (CONTROL, USER_DEFINED)])
+    add_tokens(
+        tokenizer, [(text, kind == CONTROL) for text, _, kind in model.pieces if kind in (CONTROL, USER_DEFINED)]
+    )
     return tokenizer
 
 

@@ -1,25 +1,30 @@
 """`CheckpointTokenizer`: the tokenizer.json of a checkpoint, or one built, with what tokenizer_config.json says of it.
 
-A switch that tokenizer_config.json leaves out is as tokenizer.json has it, and so is one that the class of the tokenizer
+A switch that tokenizer_config.json leaves out is as tokenizer.json has it, and so is one that the tokenizer's class
 ignores: paraphrase-multilingual-MiniLM-L12-v2 says do_lower_case of a class that keeps the case of letters.
 
-Source: transformers 4.57, BertTokenizerFast, LlamaTokenizerFast.update_post_processor, PreTrainedTokenizerFast; the slow
-    classes for lowercase beside SentencePiece. transformers 5.23 drops add_bos_token and add_eos_token where there is a
-    tokenizer.json.
+Source: transformers 4.57, BertTokenizerFast, LlamaTokenizerFast.update_post_processor, PreTrainedTokenizerFast; the
+    slow classes for lowercase beside SentencePiece. transformers 5.23 drops add_bos_token and add_eos_token where there
+    is a tokenizer.json.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from models.checkpoints.checkpoint import read_object
+from models.checkpoints.provenance import Setting
 from models.checkpoints.tokenizers import classes
 from models.checkpoints.tokenizers.files import CONFIG, TOKENIZER, TokenizerFiles, read_files
 from models.errors import BadCheckpoint
 
-_NORMALIZER = {"do_lower_case": "lowercase", "strip_accents": "strip_accents", "tokenize_chinese_chars": "handle_chinese_chars"}
+_NORMALIZER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
 _LOWERCASED = ("AlbertTokenizer", "DebertaV2Tokenizer", "RemBertTokenizer", "XLNetTokenizer")
 _BY_SWITCHES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
 Json = dict[str, Any]
@@ -31,15 +36,13 @@ class CheckpointTokenizer:
 
     Attributes:
         content: its tokenizer.json; the bytes of the checkpoint's own where nothing was changed.
-        library: the tokenizer of the tokenizers library.
-        source: what it was made of: tokenizer.json, or the vocabulary files and the class.
-        changes: what the files beside it changed, a phrase each.
+        library: the tokenizer of the tokenizers library, which neither cuts nor fills.
+        settings: where it was read, and what is put around texts; what the files beside it changed.
     """
 
     content: bytes
     library: Any
-    source: str
-    changes: tuple[str, ...] = ()
+    settings: tuple[Setting, ...] = ()
 
 
 def read_tokenizer(folder: Path, lowercase: bool = False) -> CheckpointTokenizer | None:
@@ -54,30 +57,38 @@ def read_tokenizer(folder: Path, lowercase: bool = False) -> CheckpointTokenizer
     """
     files, path = read_files(folder), folder / TOKENIZER
     if path.is_file():
-        content, source = path.read_bytes(), TOKENIZER
+        content, source = path.read_bytes(), Setting("tokenizer", TOKENIZER, TOKENIZER)
         data = read_object(path)
     elif built := classes.build(files):
-        tokenizer, source = built
+        tokenizer, origin = built
         data, content = classes.as_json(tokenizer), tokenizer.to_str().encode()
+        source = Setting("tokenizer", "built", origin)
     else:
         return None
     library = _loaded(content, path)
-    changes = [*_letters(data, files), *_prefix(data, files), *_ends(data, files, library)]
+    changes = [*_letters(data, files), *_prefix(data, files)]
     if lowercase and _lowercase(data, True):
-        changes.append("letters are made lower (do_lower_case of the sentence-transformers files)")
-    if changes:
+        changes.append(Setting("letter case", "lowercased", "do_lower_case of sentence-transformers, or the family"))
+    switches = _ends(data, files, library)
+    if changes or switches:
         content = json.dumps(data, ensure_ascii=False).encode()
         library = _loaded(content, path)
-    return CheckpointTokenizer(content, library, source, tuple(changes))
+    around = Setting("special tokens", " ".join(library.encode("").tokens) or "none", switches or source.origin)
+    if switches and source.value == TOKENIZER:
+        around = replace(around, disagrees=f"{TOKENIZER} has others")
+    return CheckpointTokenizer(content, library, (source, *changes, around))
 
 
 def _loaded(content: bytes, path: Path) -> Any:
     from tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_str(content.decode("utf-8"))
+        library = Tokenizer.from_str(content.decode("utf-8"))
     except Exception as error:  # the library raises bare Exception
         raise BadCheckpoint(f"{path} is not a tokenizer the tokenizers library reads: {error}") from error
+    library.no_padding()
+    library.no_truncation()
+    return library
 
 
 def _steps(data: Json, part: str, inner: str) -> list[Json]:
@@ -88,19 +99,19 @@ def _steps(data: Json, part: str, inner: str) -> list[Json]:
     return list(step[inner]) if step.get("type") == "Sequence" else [step]
 
 
-def _letters(data: Json, files: TokenizerFiles) -> list[str]:
+def _letters(data: Json, files: TokenizerFiles) -> list[Setting]:
     """Obey the switches of letters: those of BERT's normalizer, and do_lower_case beside SentencePiece."""
     lower = files.flag("do_lower_case")
     if files.class_name in _LOWERCASED and lower is not None:
-        return [_said("do_lower_case", lower)] if _lowercase(data, lower) else []
+        return [_said("do_lower_case", lower, not lower)] if _lowercase(data, lower) else []
     changes = []
     for step in _steps(data, "normalizer", "normalizers"):
         if step.get("type") == "BertNormalizer" and classes.is_bert(files):
             for name, key in _NORMALIZER.items():
                 value = files.flag(name)
                 if name in files.config and step.get(key) != value:
+                    changes.append(_said(name, value, step.get(key)))
                     step[key] = value
-                    changes.append(_said(name, value))
     return changes
 
 
@@ -115,39 +126,42 @@ def _lowercase(data: Json, lower: bool) -> bool:
     return True
 
 
-def _prefix(data: Json, files: TokenizerFiles) -> list[str]:
+def _prefix(data: Json, files: TokenizerFiles) -> list[Setting]:
     """Obey add_prefix_space of tokenizers of bytes."""
     prefix, step = files.flag("add_prefix_space"), data.get("pre_tokenizer") or {}
     if prefix is None or step.get("type") != "ByteLevel" or step.get("add_prefix_space") == prefix:
         return []
     step["add_prefix_space"] = prefix
-    return [_said("add_prefix_space", prefix)]
+    return [_said("add_prefix_space", prefix, not prefix)]
 
 
-def _ends(data: Json, files: TokenizerFiles, library: Any) -> list[str]:
-    """Obey add_bos_token and add_eos_token; false counts for classes that have no template but by these switches."""
+def _ends(data: Json, files: TokenizerFiles, library: Any) -> str | None:
+    """Obey add_bos_token and add_eos_token; return what changed the special tokens, None: nothing did.
+
+    False counts for classes that have no template but by these switches.
+    """
     steps = _steps(data, "post_processor", "processors")
     template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)
     single: list[Json] = template["single"] if template else []
     named = [part["SpecialToken"]["id"] for part in single if "SpecialToken" in part]
-    changes, ends = [], []
+    changes, ends, tokens = [], [], classes.special_tokens(files)
     for role, place in (("bos", 0), ("eos", -1)):
-        token, has = files.special.get(role), bool(named)
-        has = has and bool(single) and single[place].get("SpecialToken", {}).get("id") == token
+        token = tokens.get(role)
+        has = token in named and single[place].get("SpecialToken", {}).get("id") == token
         switch = files.flag(f"add_{role}_token")
         wanted = switch if switch is not None and (switch or files.class_name in _BY_SWITCHES) else has
         if wanted and not has and _ends_already(steps, place, token):
             wanted = has
         if wanted and (token is None or library.token_to_id(token) is None):
             raise BadCheckpoint(
-                f"{files.folder / CONFIG} says add_{role}_token, and names no {role}_token of the vocabulary ({token!r})"
+                f"{files.folder / CONFIG} says add_{role}_token, and {token!r} is no token of the vocabulary"
             )
         ends.append(token if wanted else None)
         if wanted != has:
-            changes.append(_said(f"add_{role}_token", wanted) + (f", {token!r}" if wanted else ""))
+            changes.append(f"add_{role}_token {json.dumps(wanted)}")
     if not changes:
-        return []
-    if set(named) - {files.special.get("bos"), files.special.get("eos")}:
+        return None
+    if set(named) - {tokens.get("bos"), tokens.get("eos")}:
         raise BadCheckpoint(
             f"{files.folder / CONFIG} says {' and '.join(changes)}, and the template of tokenizer.json puts "
             f"{', '.join(named)} around texts: take the switch out, or write the template as it is meant"
@@ -157,7 +171,7 @@ def _ends(data: Json, files: TokenizerFiles, library: Any) -> list[str]:
         "type": "Sequence",
         "processors": [*(step for step in steps if step is not template), written],
     }
-    return changes
+    return f"{' and '.join(changes)} of {CONFIG}"
 
 
 def _ends_already(steps: Sequence[Json], place: int, token: str | None) -> bool:
@@ -185,5 +199,5 @@ def _template(begin: str | None, end: str | None, library: Any) -> Json:
     }
 
 
-def _said(name: str, value: bool | None) -> str:
-    return f"{name} {json.dumps(value)}"
+def _said(name: str, value: bool | None, before: Any) -> Setting:
+    return Setting(name, json.dumps(value), CONFIG, f"{TOKENIZER} says {json.dumps(before)}")

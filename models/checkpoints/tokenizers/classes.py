@@ -4,6 +4,8 @@ Source: the slow tokenizers of transformers 4.57 and convert_slow_tokenizer.py.
 """
 
 import json
+import sys
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,7 +45,6 @@ class TokenizerClass:
         template: what one text and two become; None: nothing is put around them.
         model_types: whose checkpoints have this class, where their files name none.
         lowercase: do_lower_case where the files leave it out.
-        keep_accents: the same, of keep_accents.
         pieces: makes the class's vocabulary of a SentencePiece model's; None: they are the same.
         mask_takes_blank: the blank before a mask token belongs to it.
     """
@@ -53,7 +54,6 @@ class TokenizerClass:
     template: Template | None = None
     model_types: tuple[str, ...] = ()
     lowercase: bool = False
-    keep_accents: bool = False
     pieces: Callable[[SentencePieces, TokenizerFiles, Mapping[str, str]], SentencePieces] | None = None
     mask_takes_blank: bool = False
 
@@ -67,8 +67,15 @@ def build(files: TokenizerFiles) -> tuple[Any, str] | None:
     present = [name for name in VOCABULARIES if (files.folder / name).is_file()]
     if not present:
         return None
-    name, row = _row(files, present)
-    tokens = {**row.tokens, **files.special}
+    name = class_of(files)
+    if name not in CLASSES:
+        raise BadCheckpoint(
+            f"{files.folder} has {', '.join(present)} and no tokenizer.json, and tokenizer_class is {name!r}; built "
+            f"are {', '.join(CLASSES)}. Write tokenizer.json with transformers, "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or move the vocabulary away to export a "
+            "model that takes token ids"
+        )
+    row, tokens = CLASSES[name], special_tokens(files)
     try:
         tokenizer = row.build(row, files)
         _add_tokens(tokenizer, row, files, tokens)
@@ -79,20 +86,6 @@ def build(files: TokenizerFiles) -> tuple[Any, str] | None:
     except Exception as error:  # the library raises bare Exception
         raise BadCheckpoint(f"{files.folder}: {' and '.join(present)} make no {name}: {error}") from error
     return tokenizer, f"{' and '.join(present)} as {name}"
-
-
-def _row(files: TokenizerFiles, present: list[str]) -> tuple[str, TokenizerClass]:
-    name = files.class_name
-    if name is None:
-        name = next((name for name, row in CLASSES.items() if files.model_type in row.model_types), None)
-    if name not in CLASSES:
-        raise BadCheckpoint(
-            f"{files.folder} has {', '.join(present)} and no tokenizer.json, and its tokenizer_class is {name!r}, which is "
-            f"not built; those that are: {', '.join(CLASSES)}. Write the file with transformers, "
-            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or move the vocabulary away to export a "
-            "model that takes token ids"
-        )
-    return name, CLASSES[name]
 
 
 def _add_tokens(tokenizer: Any, row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> None:
@@ -167,8 +160,7 @@ def _clip(row: TokenizerClass, files: TokenizerFiles) -> Any:
 
 
 def _pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    model = _piece_model(row, files)
-    return building.sentence_pieces(model, punctuation=bool(files.flag("split_by_punct", False)))
+    return building.sentence_pieces(_piece_model(row, files))
 
 
 def _cleaned_pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
@@ -178,8 +170,10 @@ def _cleaned_pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
     before: list[Any] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
     if files.flag("remove_space", True):
         before.insert(0, normalizers.Replace(Regex(r"\s+"), " "))
-    if not files.flag("keep_accents", row.keep_accents):
-        before += [normalizers.NFKD(), normalizers.StripAccents()]
+    if not files.flag("keep_accents", False):
+        # not StripAccents, which takes the vowels of Devanagari and Thai too: SentencePiece saw texts with them
+        marks = "".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode))))
+        before += [normalizers.NFKD(), normalizers.Replace(Regex(f"[{marks}]"), "")]
     if files.flag("do_lower_case", row.lowercase):
         before.append(normalizers.Lowercase())
     return building.sentence_pieces(_piece_model(row, files), before)
@@ -188,9 +182,10 @@ def _cleaned_pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
 def _deberta(row: TokenizerClass, files: TokenizerFiles) -> Any:
     from tokenizers import normalizers
 
+    if files.flag("split_by_punct"):
+        raise BadCheckpoint(f"{files.folder / 'tokenizer_config.json'}: split_by_punct true is not computed")
     before = [normalizers.Lowercase()] if files.flag("do_lower_case", False) else []
-    punctuation = bool(files.flag("split_by_punct", False))
-    return building.sentence_pieces(_piece_model(row, files), before, punctuation)
+    return building.sentence_pieces(_piece_model(row, files), before)
 
 
 def _piece_model(row: TokenizerClass, files: TokenizerFiles) -> SentencePieces:
@@ -202,7 +197,7 @@ def _piece_model(row: TokenizerClass, files: TokenizerFiles) -> SentencePieces:
 
 
 def _fairseq(model: SentencePieces, files: TokenizerFiles, tokens: Mapping[str, str]) -> SentencePieces:
-    """Return the vocabulary with fairseq's first four tokens instead of SentencePiece's three, and a mask at its end."""
+    """Return the vocabulary with fairseq's first four tokens in place of SentencePiece's three, and a mask token."""
     first = [(tokens[role], 0.0, CONTROL) for role in ("bos", "pad", "eos", "unk")]
     return replace(model, pieces=(*first, *model.pieces[3:], (tokens["mask"], 0.0, CONTROL)), unknown_id=3)
 
@@ -296,7 +291,9 @@ CLASSES: dict[str, TokenizerClass] = {
     ),
     "RobertaTokenizer": replace(_ROBERTA, model_types=("roberta", "data2vec-text", "roberta-prelayernorm")),
     "BartTokenizer": replace(_ROBERTA, model_types=("bart",)),
-    **dict.fromkeys(("LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"), replace(_ROBERTA, model_types=("longformer",))),
+    **dict.fromkeys(
+        ("LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"), replace(_ROBERTA, model_types=("longformer",))
+    ),
     "DebertaTokenizer": TokenizerClass(
         _pairs, _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]"}, BERT, ("deberta",), mask_takes_blank=True
     ),
@@ -304,7 +301,9 @@ CLASSES: dict[str, TokenizerClass] = {
         ("GPT2Tokenizer", "CodeGenTokenizer"),
         TokenizerClass(_pairs, {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}, None, ("gpt2", "opt", "codegen")),
     ),
-    "Qwen2Tokenizer": TokenizerClass(_qwen2, {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}, None, ("qwen2", "qwen3")),
+    "Qwen2Tokenizer": TokenizerClass(
+        _qwen2, {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}, None, ("qwen2", "qwen3")
+    ),
     "CLIPTokenizer": TokenizerClass(
         _clip,
         dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>") | {"bos": "<|startoftext|>"},
@@ -321,9 +320,13 @@ CLASSES: dict[str, TokenizerClass] = {
         _pieces, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, _T5, ("t5", "mt5", "umt5"), pieces=_extra_ids
     ),
     "AlbertTokenizer": replace(_CLEANED, model_types=("albert",), lowercase=True, pieces=_without_number_commas),
-    "RemBertTokenizer": replace(_CLEANED, model_types=("rembert",), keep_accents=True),
+    "RemBertTokenizer": TokenizerClass(_pieces, _ALBERT, BERT, ("rembert",), mask_takes_blank=True),
     "BigBirdTokenizer": TokenizerClass(
-        _pieces, _ANGLES | {"sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"}, BERT, ("big_bird",), mask_takes_blank=True
+        _pieces,
+        _ANGLES | {"sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"},
+        BERT,
+        ("big_bird",),
+        mask_takes_blank=True,
     ),
     "XLNetTokenizer": TokenizerClass(
         _cleaned_pieces,
@@ -333,9 +336,7 @@ CLASSES: dict[str, TokenizerClass] = {
         pieces=_without_number_commas,
         mask_takes_blank=True,
     ),
-    "DebertaV2Tokenizer": TokenizerClass(
-        _deberta, _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]"}, BERT, ("deberta-v2",)
-    ),
+    "DebertaV2Tokenizer": TokenizerClass(_deberta, _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]"}, BERT, ("deberta-v2",)),
     "LlamaTokenizer": TokenizerClass(
         _pieces, {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, _BEGINS, ("llama", "mistral")
     ),
@@ -356,6 +357,18 @@ def as_json(tokenizer: Any) -> dict[str, Any]:
 
 
 def is_bert(files: TokenizerFiles) -> bool:
-    """Return whether the class that the files name reads the switches of BERT's normalizer."""
-    name = files.class_name or next((name for name, row in CLASSES.items() if files.model_type in row.model_types), "")
+    """Return whether the class of a checkpoint's tokenizer reads the switches of BERT's normalizer."""
+    name = class_of(files)
     return name in CLASSES and CLASSES[name].build is _words
+
+
+def class_of(files: TokenizerFiles) -> str | None:
+    """Return the class that the files name, or that the model_type has; None: it is not known."""
+    of_type = (name for name, row in CLASSES.items() if files.model_type in row.model_types)
+    return files.class_name or next(of_type, None)
+
+
+def special_tokens(files: TokenizerFiles) -> dict[str, str]:
+    """Return the special tokens by role: those that the files name, else the class's."""
+    name = class_of(files)
+    return {**(CLASSES[name].tokens if name in CLASSES else {}), **files.special}

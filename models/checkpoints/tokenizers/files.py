@@ -87,7 +87,10 @@ class TokenizerFiles:
             "additional_special_tokens"
         )
         texts = [_text(entry) for entry in (more if isinstance(more, list) else [])]
-        return [*listed, *((None, text, {"special": True}) for text in dict.fromkeys(texts) if text and text not in known)]
+        return [
+            *listed,
+            *((None, text, {"special": True}) for text in dict.fromkeys(texts) if text and text not in known),
+        ]
 
 
 def read_files(folder: Path) -> TokenizerFiles:

@@ -27,6 +27,7 @@ class SentencePieces:
         unknown_id: id of what the vocabulary does not hold.
         byte_fallback: characters that the vocabulary does not hold become the pieces of their bytes.
         charsmap: the precompiled rules of the normalizer; empty: none.
+        composes: these rules hold those of NFKC, which the library applies to each grapheme by itself, losing marks.
         prefix: a blank is put before the text.
         squeezes: blanks at the ends are left out, and several become one.
     """
@@ -36,6 +37,7 @@ class SentencePieces:
     unknown_id: int = 0
     byte_fallback: bool = False
     charsmap: bytes = b""
+    composes: bool = False
     prefix: bool = True
     squeezes: bool = True
 
@@ -66,6 +68,7 @@ def read_pieces(path: Path) -> SentencePieces:
         unknown_id,
         bool(trainer.get(35, 0)),
         bytes(normalizer.get(2, b"")),
+        b"nfkc" in normalizer.get(1, b""),
         bool(normalizer.get(3, 1)),
         bool(normalizer.get(4, 1)),
     )
