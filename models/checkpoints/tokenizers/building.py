@@ -16,18 +16,25 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 Merges = Sequence[tuple[str, str]]
 
 
-def word_pieces(vocabulary: Mapping[str, int], unknown: str, **normalizer: bool | None) -> Any:
+def word_pieces(
+    vocabulary: Mapping[str, int],
+    unknown: str,
+    lowercase: bool,
+    strip_accents: bool | None = None,
+    chinese: bool = True,
+) -> Any:
     """Return a WordPiece tokenizer as of BERT.
 
     Args:
         vocabulary: ids of words, and of their continuations after ##.
         unknown: the token of words that it does not make up.
-        normalizer: lowercase, strip_accents (None: as lowercase), handle_chinese_chars.
+        strip_accents: None: as lowercase.
+        chinese: each Chinese character is a word.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     tokenizer = Tokenizer(models.WordPiece(dict(vocabulary), unk_token=unknown))
-    tokenizer.normalizer = normalizers.BertNormalizer(**normalizer)
+    tokenizer.normalizer = normalizers.BertNormalizer(True, chinese, strip_accents, lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     return tokenizer
@@ -128,8 +135,8 @@ def add_template(tokenizer: Any, single: Sequence[str], pair: Sequence[str], tok
     from tokenizers import processors
 
     named = {tokens[role] for part in (*single, *pair) if (role := part.partition(":")[0]) in tokens}
-    written = [[_part(part, tokens) for part in template] for template in (single, pair)]
-    template = processors.TemplateProcessing(*written, [(text, tokenizer.token_to_id(text)) for text in sorted(named)])
+    one, two = ([_part(part, tokens) for part in template] for template in (single, pair))
+    template = processors.TemplateProcessing(one, two, [(text, tokenizer.token_to_id(text)) for text in sorted(named)])
     before = tokenizer.post_processor
     tokenizer.post_processor = processors.Sequence([before, template]) if before else template
 

@@ -11,13 +11,14 @@ Source: transformers 4.57, BertTokenizerFast, LlamaTokenizerFast.update_post_pro
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from models.checkpoints.checkpoint import read_object
 from models.checkpoints.provenance import Setting
 from models.checkpoints.tokenizers import classes
-from models.checkpoints.tokenizers.files import CONFIG, TOKENIZER, TokenizerFiles, read_files
+from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER, TokenizerFiles, read_files
 from models.errors import BadCheckpoint
 
 _NORMALIZER = {
@@ -55,6 +56,15 @@ def read_tokenizer(folder: Path, lowercase: bool = False) -> CheckpointTokenizer
     Raises:
         BadCheckpoint: it cannot be read or built, or a file beside it says what cannot be obeyed.
     """
+    names = (TOKENIZER, CONFIG, MAP, ADDED, "config.json", *classes.VOCABULARIES)
+    present = [folder / name for name in names if (folder / name).is_file()]
+    return _read(
+        folder, lowercase, tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in present)
+    )
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, lowercase: bool, stamp: tuple[tuple[str, int, int], ...]) -> CheckpointTokenizer | None:
     files, path = read_files(folder), folder / TOKENIZER
     if path.is_file():
         content, source = path.read_bytes(), Setting("tokenizer", TOKENIZER, TOKENIZER)
@@ -144,7 +154,9 @@ def _ends(data: Json, files: TokenizerFiles, library: Any) -> str | None:
     template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)
     single: list[Json] = template["single"] if template else []
     named = [part["SpecialToken"]["id"] for part in single if "SpecialToken" in part]
-    changes, ends, tokens = [], [], classes.special_tokens(files)
+    tokens = classes.special_tokens(files)
+    changes: list[str] = []
+    ends: list[str | None] = []
     for role, place in (("bos", 0), ("eos", -1)):
         token = tokens.get(role)
         has = token in named and single[place].get("SpecialToken", {}).get("id") == token
@@ -166,7 +178,7 @@ def _ends(data: Json, files: TokenizerFiles, library: Any) -> str | None:
             f"{files.folder / CONFIG} says {' and '.join(changes)}, and the template of tokenizer.json puts "
             f"{', '.join(named)} around texts: take the switch out, or write the template as it is meant"
         )
-    written = _template(*ends, library)
+    written = _template(ends[0], ends[1], library)
     data["post_processor"] = {
         "type": "Sequence",
         "processors": [*(step for step in steps if step is not template), written],

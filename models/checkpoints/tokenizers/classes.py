@@ -116,7 +116,7 @@ def _words(row: TokenizerClass, files: TokenizerFiles) -> Any:
         files.special.get("unk", row.tokens["unk"]),
         lowercase=bool(files.flag("do_lower_case", True)),
         strip_accents=files.flag("strip_accents"),
-        handle_chinese_chars=bool(files.flag("tokenize_chinese_chars", True)),
+        chinese=bool(files.flag("tokenize_chinese_chars", True)),
     )
 
 
