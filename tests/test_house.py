@@ -5,6 +5,7 @@ reason.
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -427,6 +428,13 @@ def test_a_lock_holds_names_versions_and_hashes_but_no_address(lock: Path) -> No
     assert "://" not in text
     for line in text.replace("\\\n", "").splitlines():
         assert not line or line.lstrip().startswith("#") or re.search(r"==\S+.* --hash=sha256:[0-9a-f]{64}", line), line
+
+
+def test_javascripts_lock_holds_hashes_but_no_address() -> None:
+    packages = json.loads((ROOT / "tests/clients/js/package-lock.json").read_text())["packages"]
+    locked = [package for name, package in packages.items() if name]
+    assert locked
+    assert [each for each in locked if "resolved" in each or not each["integrity"].startswith("sha512-")] == []
 
 
 # Which extras of pyproject.toml each lock answers for; None: the service's own requirements.

@@ -8,7 +8,7 @@ from models.artifacts import card as cards
 from models.artifacts import task_heads
 from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
-from models.checkpoints import sentence_transformers
+from models.checkpoints import peft, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
@@ -24,6 +24,7 @@ from models.recipes.steps import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION
 from models.vision.fitting import tower
 
+CHECKPOINT_FILES = ("config.json", "modules.json", peft.CONFIG)
 _IF_POOLED = " if it pools, as its files or --pooling say, or with --encoder float32"
 
 
@@ -82,7 +83,7 @@ def describe(what: str) -> str:
         return "\n".join(vision.family(what))
     if (path / cards.FILE_NAME).is_file():
         return _card(cards.read(path))
-    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_file_or_hub_id(what):
+    if any((path / name).is_file() for name in CHECKPOINT_FILES) or is_file_or_hub_id(what):
         with located(what) as place:
             if static_folder := find_static_folder(place.folder):
                 return open_static(place.folder, static_folder).described()

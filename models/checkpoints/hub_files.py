@@ -7,14 +7,17 @@ disk is sparse and of the right size, so that the same reader serves both. Nothi
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models.checkpoints import checkpoint, safetensors, sentence_transformers
+from models.checkpoints import checkpoint, peft, safetensors, sentence_transformers
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, no_weights, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
-_BESIDE = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json")
+_BESIDE = (
+    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json"),
+    peft.CONFIG,
+)
 _OLD_WEIGHTS = "pytorch_model.bin"
 
 
@@ -43,7 +46,7 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
         _fetch_if_present(repository, name, folder)
     repository.progress("fetching small files", len(present), len(present))
     place = sentence_transformers.path_inside(folder, inner)
-    if is_static_embedding(folder):
+    if is_static_embedding(folder) or peft.is_adapter(place):
         return place
     if not (place / "config.json").is_file():
         raise BadCheckpoint(

@@ -1,20 +1,43 @@
-"""Opens the checkpoint that an operator names: a folder, a .gguf file or a hub id."""
+"""Opens the checkpoint that an operator names: a folder, a .gguf file or a hub id, with its adapters."""
 
 import json
+import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transformers
+from models.checkpoints import gguf_tokenizer, hub, hub_files, peft, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, check_links, renamed_in_errors
+from models.errors import BadCheckpoint
 from models.families import FAMILIES, gguf_config
+from models.families.adapters import side_by_side
 
 GGUF = ".gguf"
+_TASK = re.compile(r"[\w.-]+", re.ASCII)
+_WRITTEN = "adapted.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """The options of `export` for adapters of the peft library.
+
+    Attributes:
+        base: the model that the adapter to export was trained on; None: the one that its files name.
+        beside: adapters to keep apart beside the exported model, by the names of their tasks; each a folder or a hub
+            id.
+    """
+
+    base: str | None = None
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_ADAPTERS = AdapterOptions()
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
@@ -27,14 +50,100 @@ def is_file_or_hub_id(what: str | Path) -> bool:
 
 @contextmanager
 def located(
-    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
+    what: str | Path,
+    progress: Progress = no_progress,
+    endpoint: str | None = None,
+    adapters: AdapterOptions = NO_ADAPTERS,
 ) -> Iterator[LocatedCheckpoint]:
     """Find a checkpoint; files made or fetched for it are deleted when the block ends.
 
     Args:
-        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
+        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists; of an adapter of
+            the peft library, it is merged into its base.
         progress: called with what is being fetched, bytes or files done and in all.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
+        adapters: the base of an adapter, and adapters to keep beside the checkpoint.
+
+    Yields:
+        The located checkpoint.
+
+    Raises:
+        ModelError: nothing is found, or it cannot be read.
+    """
+    with ExitStack() as stack:
+
+        def find(each: str | Path) -> LocatedCheckpoint:
+            return stack.enter_context(located_files(each, progress, endpoint))
+
+        place = find(what)
+        merges = peft.is_adapter(place.folder)
+        if adapters.base and not merges:
+            raise BadCheckpoint(f"{what} is no adapter (it has no {peft.CONFIG}), so leave out --base")
+        if merges or adapters.beside:
+            folder = stack.enter_context(_temporary(str(what)))
+        if merges:
+            place = _merged(place, find(adapters.base or _base_of(place)), folder)
+        if adapters.beside:
+            place = _side_by_side(place, {name: find(each) for name, each in adapters.beside.items()}, folder)
+        yield place
+
+
+def _base_of(adapter: LocatedCheckpoint) -> str:
+    """Return the base that an adapter names: a folder of that name beside its own, a folder, or a hub id."""
+    named = peft.base_of(adapter.folder)
+    beside = adapter.folder.resolve().with_name(Path(named).name)
+    on_disk = [] if adapter.repository else [str(path) for path in (beside, Path(named)) if path.is_dir()]
+    if not on_disk and hub.parse_hub_id(named) is None:
+        raise BadCheckpoint(f"{adapter.name} was trained on {named!r}, which is not here: add --base FOLDER_OR_HUB_ID")
+    return on_disk[0] if on_disk else named
+
+
+def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -> LocatedCheckpoint:
+    """Return an adapter's checkpoint, with links in `folder` to the files of its base, its own before these."""
+    if peft.is_adapter(base.folder):
+        raise BadCheckpoint(f"{base.name}, the base of {adapter.name}, is an adapter itself: merge it first")
+    linked = {path.name: path for place in (base, adapter) for path in place.folder.resolve().iterdir()}
+    for name, path in linked.items():
+        (folder / name).symlink_to(path)
+
+    def checkpoint() -> Checkpoint:
+        source = base.checkpoint()
+        inner = folder / source.folder.resolve().relative_to(base.folder.resolve())
+        merged = peft.merge(source, peft.read_adapter(adapter.folder, adapter.name), folder / _WRITTEN)
+        return replace(merged, folder=inner)
+
+    own_modules = (adapter.folder / "modules.json").is_file()
+    fetch_module = (adapter if own_modules else base).fetch_module
+    return LocatedCheckpoint(folder, adapter.name, True, checkpoint, adapter.repository, fetch_module)
+
+
+def _side_by_side(place: LocatedCheckpoint, beside: Mapping[str, LocatedCheckpoint], folder: Path) -> LocatedCheckpoint:
+    """Return a checkpoint with adapters beside its weights."""
+    prompts, default = sentence_transformers.prompts(place.folder)
+    for name, adapter in beside.items():
+        if name in prompts or not _TASK.fullmatch(name):
+            why = f"is a prompt of {place.name}" if name in prompts else "is not of letters, digits, _, . and -"
+            raise BadCheckpoint(f"--adapter {name}: {name!r} {why}: choose another name")
+        if not peft.is_adapter(adapter.folder):
+            raise BadCheckpoint(f"--adapter {name}: {adapter.name} is no adapter: it has no {peft.CONFIG}")
+
+    def checkpoint() -> Checkpoint:
+        adapters = {name: peft.read_adapter(each.folder, each.name) for name, each in beside.items()}
+        return side_by_side(place.checkpoint(), adapters, prompts.get(default or ""), folder / f"beside_{_WRITTEN}")
+
+    return replace(place, checkpoint=checkpoint)
+
+
+@contextmanager
+def located_files(
+    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
+) -> Iterator[LocatedCheckpoint]:
+    """Find the files of a checkpoint or of an adapter alone; adapters are not applied.
+
+    Args:
+        what: as of `located`.
+        progress: as of `located`.
+        endpoint: as of `located`.
         weights: fetch the table of a static embedding, which is opened without `checkpoint`.
 
     Yields:
@@ -81,6 +190,8 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
 
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
+    if peft.is_adapter(folder):
+        repository.copy(peft.WEIGHTS, folder / peft.WEIGHTS)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:

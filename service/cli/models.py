@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -33,6 +34,8 @@ class ExportOptions:
     min_cosine: float | None = None
     reranker: str | None = None
     alias: list[str] | None = None
+    base: str | None = None
+    adapter: list[str] | None = None
     force: bool = False
 
     def int8(self) -> "Int8Options | None":
@@ -67,10 +70,20 @@ def export(options: ExportOptions) -> None:
             int8=options.int8(),
             reranker=options.reranker,
             aliases=options.alias or (),
+            base=options.base,
+            adapters=adapters_of(options.adapter or ()),
             force=options.force,
             progress=progress,
         )
     _report(card, out)
+
+
+def adapters_of(options: Sequence[str]) -> dict[str, str]:
+    """Return the checkpoints of --adapter NAME=CHECKPOINT options by their names."""
+    named = {name: checkpoint for name, _, checkpoint in (option.partition("=") for option in options)}
+    if len(named) < len(options) or not all(named.values()):
+        raise BadParameter("--adapter is NAME=FOLDER_OR_HUB_ID, each name once")
+    return named
 
 
 @reporting

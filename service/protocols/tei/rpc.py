@@ -202,8 +202,8 @@ class Handlers(Operations):
         """Return the texts' numbers and scores, the best first."""
         model, texts = self._ranking_model(), list(request.texts)
         self.check_batch(len(texts), "texts")
-        reading = _reading(request, request.raw_scores)
-        ranks = await self.scorer.score(model, [(request.query, text) for text in texts], call, reading)
+        query, reading = request.query, _reading(request, request.raw_scores)  # each look makes another string
+        ranks = await self.scorer.score(model, [(query, text) for text in texts], call, reading)
         return _ranked(ranks, texts if request.return_text else None)
 
     async def rerank_stream(self, requests: AsyncIterator[pb.RerankStreamRequest], call: RequestContext) -> Timed:
