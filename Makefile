@@ -347,7 +347,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) browser | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/browser.txt
-	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
+	($(EXTRA_ALONE) clients; echo '$(TORCH)') | $(COMPILE) $(EVERYWHERE) - --no-emit-package torch -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
 	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt

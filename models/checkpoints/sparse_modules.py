@@ -4,7 +4,6 @@ Source: sentence-transformers 6.2: modules.json, router_config.json, SpladePooli
     FlagEmbedding: sparse_linear.pt.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import WEIGHTS, read_json, read_object, read_optional
-from models.checkpoints.pickled import read_pickled
+from models.checkpoints.checkpoint import file_headers, headers, read_json, read_object, read_optional
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import Chain, path_inside
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
@@ -114,13 +112,11 @@ def read_table(folder: Path, place: str, fetch: Fetch = on_disk) -> Floats:
             f"{inner / 'config.json'} takes the weights from {idf!r}; save the model once with sentence-transformers: "
             "SparseEncoder(folder).save_pretrained(new_folder)"
         )
-    if not (inner / WEIGHTS).is_file():
-        raise BadCheckpoint(f"{inner} holds no {WEIGHTS}; save the model with sentence-transformers as safetensors")
-    held = safetensors.tensors_of(inner / WEIGHTS)
+    held = safetensors.read(headers(inner).values())
     if set(held) != {"weight"} or held["weight"].ndim != 1 or not held["weight"].size:
         shapes = {name: list(array.shape) for name, array in held.items()}
-        raise BadCheckpoint(f"{inner / WEIGHTS} holds {shapes}; it holds a 'weight' of one dimension")
-    return _finite(held["weight"], inner / WEIGHTS)
+        raise BadCheckpoint(f"{inner} holds {shapes}; it holds a 'weight' of one dimension")
+    return _finite(held["weight"], inner)
 
 
 def find_linear(folder: Path) -> Path | None:
@@ -134,7 +130,7 @@ def read_linear(path: Path, width: int) -> tuple[Floats, Floats]:
     Raises:
         BadCheckpoint: the file is damaged, hostile or holds other tensors.
     """
-    held: Mapping[str, Any] = safetensors.tensors_of(path) if path.suffix == ".safetensors" else read_pickled(path)
+    held = safetensors.read(file_headers(path).values())
     shapes = {name: tuple(array.shape) for name, array in held.items()}
     if shapes != {"weight": (1, width), "bias": (1,)}:
         raise BadCheckpoint(f"{path} holds {shapes}; it holds a weight (1, {width}) and a bias (1,)")

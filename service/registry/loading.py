@@ -32,6 +32,7 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # models up to 1/16 of a worker's memory have their encoder's weights in memory twice
+DEFAULT_PROMPT = "default"  # name of the prompt that the settings give a text of
 MAX_READS = 5  # attempts to read a folder that is replaced by new exports meanwhile
 
 
@@ -88,6 +89,7 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
 def _opened(folder: Path, card: Card, version: str, settings: Settings, threads: int, metrics: Metrics) -> Model:
     if settings.max_input_tokens:
         card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
+    card = _with_default_prompt(card, settings)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     engine, choice = choose(folder, card, tokenizer, settings, threads, partial(_onnx, folder, settings, threads))
     batchers = {name: _batcher(engine, choice, card, name, settings, metrics) for name in card.graphs}
@@ -108,6 +110,29 @@ def _opened(folder: Path, card: Card, version: str, settings: Settings, threads:
         choice=choice,
         reads_images=is_of_images(card),
     )
+
+
+def _with_default_prompt(card: Card, settings: Settings) -> Card:
+    """Return the card of a model that pools vectors with the default prompt of the settings.
+
+    Raises:
+        StartError: the model has no prompt of that name.
+    """
+    text, name = settings.default_prompt, settings.default_prompt_name
+    if card.pooling is None or (text is None and name is None):
+        return card
+    if text is not None:
+        return replace(card, prompts=card.prompts | {DEFAULT_PROMPT: text}, default_prompt=DEFAULT_PROMPT)
+    if name not in card.prompts:
+        known = store.quote_names(card.prompts)
+        raise StartError(f"INLAY_DEFAULT_PROMPT_NAME is {name!r}, and {card.name} has the prompts {known}")
+    return replace(card, default_prompt=name)
+
+
+def of_task(model: Model, task: str) -> Model:
+    """Return a loaded model as it answers to `NAME:TASK`: with another default task, in the same engine and queues."""
+    card = replace(model.card, default_task=task)
+    return replace(model, card=card, plan=planner(card, model.engine, model.weights))
 
 
 def _map_ahead(path: Path) -> tuple[str, int]:

@@ -129,7 +129,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], str]] = {
     "a table of another file": (
         write_static, lambda place: write_json(place / "config.json", {"path": "idf.json"}), "from 'idf.json'"
     ),
-    "no table": (write_static, lambda place: (place / "model.safetensors").unlink(), "holds no model.safetensors"),
+    "no table": (write_static, lambda place: (place / "model.safetensors").unlink(), "holds neither model.safetensors"),
     "no tokenizer": (write_static, lambda place: (place / "tokenizer.json").unlink(), "holds no tokenizer.json"),
     "a linear layer of another width": (
         write_lexical,
