@@ -15,11 +15,12 @@ from models.checkpoints import safetensors, sentence_transformers
 from models.checkpoints.checkpoint import file_headers, headers, optional_count, read_json, read_object, read_optional
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import Chain, path_inside
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import CONFIG, TOKENIZER, read_files
 from models.errors import BadCheckpoint
 from models.recipes.heads import InputType, Splade, SpladeActivation, SpladePooling
 
 SPLADE = "splade"  # what --pooling calls it
-TOKENIZER = "tokenizer.json"
 LINEARS = ("sparse_linear.safetensors", "sparse_linear.pt")
 _POOLING, _TABLE, _AUTOENCODER = "SpladePooling", "SparseStaticEmbedding", "SparseAutoEncoder"
 _SPECIAL = ("cls_token", "eos_token", "pad_token", "unk_token")
@@ -151,25 +152,15 @@ def unused_ids(folder: Path) -> tuple[int, ...]:
     Raises:
         BadCheckpoint: there is no tokenizer, or its files do not name these tokens.
     """
-    from tokenizers import Tokenizer
-
-    file = folder / TOKENIZER
-    if not file.is_file():
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
         raise BadCheckpoint(f"{folder} holds no {TOKENIZER}, by which special tokens have no lexical weight")
-    path = folder / "tokenizer_config.json"
-    names = read_optional(folder / "special_tokens_map.json") | read_optional(path)
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise BadCheckpoint(f"{file} is not a tokenizer the tokenizers library reads: {error}") from error
-    ids = set()
-    for key in _SPECIAL:
-        token = names.get(key)
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str) and (id_ := tokenizer.token_to_id(text)) is not None:
-            ids.add(id_)
+    special = read_files(folder).special
+    texts = [special[role] for name in _SPECIAL if (role := name.removesuffix("_token")) in special]
+    found = [tokenizer.library.token_to_id(text) for text in texts]
+    ids = {token_id for token_id in found if token_id is not None}
     if not ids:
-        raise BadCheckpoint(f"{path} names none of {', '.join(_SPECIAL)}, which have no lexical weights")
+        raise BadCheckpoint(f"{folder / CONFIG} names none of {', '.join(_SPECIAL)}, which have no lexical weights")
     return tuple(sorted(ids))
 
 

@@ -193,7 +193,7 @@ def _batcher(
         max_batch_cost=budget,
         max_inline_cost=inline,
         stuck_seconds=settings.stuck_seconds,
-        new_executor=partial(ThreadPoolExecutor, runs, thread_name_prefix=f"{card.name}-{name}"),
+        new_executor=partial(ThreadPoolExecutor, runs + 1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
