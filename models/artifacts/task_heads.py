@@ -78,9 +78,14 @@ def find(
     """
     row = rerankers.known(folder, source, reranker)
     tokens = rerankers.token_ids(folder, source, reranker, row)
-    if tokens is None and not classifier_fitting.is_classifier(source.config):
+    listwise = [name for name in source.config.get("architectures") or () if str(name).endswith("ForRanking")]
+    if tokens is None and not listwise and not classifier_fitting.is_classifier(source.config):
         return TaskHeads()
     try:
+        if tokens is None and listwise:
+            raise MissingHead(
+                f"how {listwise[0]} scores is not computed (jina-reranker-v3 reads all documents at once)"
+            )
         if not fitted.encoder:
             raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:

@@ -71,6 +71,26 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     assert "last_hidden_state" in card.outputs
 
 
+@pytest.mark.parametrize(
+    ("model_type", "name", "reason"),
+    [
+        ("bart", "BartForSequenceClassification", "how model_type 'bart' classifies texts is not known"),
+        ("qwen3", "JinaForRanking", "how JinaForRanking scores is not computed"),
+    ],
+)
+def test_checkpoints_for_scores_alone_are_not_exported_without(
+    model_type: str, name: str, reason: str, tmp_path: Path
+) -> None:
+    sizes = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64}
+    sizes |= {"decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    write_json(tmp_path / "sizes.json", SIZES | {"num_key_value_heads": 2, "head_dim": 8} | sizes)
+    create(tmp_path / "x", model_type=model_type, config=tmp_path / "sizes.json", whole=True)
+    configure(tmp_path / "x", architectures=[name])
+    with pytest.raises(BadCheckpoint, match=f"x is published as {name}, whose scores cannot be exported: {reason}"):
+        exported(tmp_path / "x")
+    assert exported(tmp_path / "x", pooling="mean").default_output == "sentence_embedding"
+
+
 def write_plain(sizes: Path) -> Path:
     write_json(sizes, SIZES | {"num_key_value_heads": 2, "head_dim": 8})
     return sizes
