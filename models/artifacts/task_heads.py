@@ -83,9 +83,7 @@ def find(
         return TaskHeads()
     try:
         if tokens is None and listwise:
-            raise MissingHead(
-                f"how {listwise[0]} scores is not computed (jina-reranker-v3 reads all documents at once)"
-            )
+            raise MissingHead(f"how {listwise[0]} scores is not computed; jina-reranker-v3 reads all documents at once")
         if not fitted.encoder:
             raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:
