@@ -146,6 +146,8 @@ class Settings(BaseSettings):
     """onnx; openvino: encoders in bfloat16; auto: that where it is known to be faster; reference: float64, slow."""
     web: bool = True
     """Serve the web page at / to browsers; false: GET / answers in JSON alone."""
+    docs_url: str | None = Field(None, pattern="^(https?://.+)?$")
+    """Address of the site that `make docs` builds, where you publish it: the web page links it as its guides."""
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
 
