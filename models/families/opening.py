@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -9,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_tokenizer, hub, hub_files, peft, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
+from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
+from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, check_links, renamed_in_errors
@@ -20,6 +21,7 @@ from models.families.adapters import side_by_side
 
 GGUF = ".gguf"
 _TASK = re.compile(r"[\w.-]+", re.ASCII)
+_SMALL = (".json", ".txt", ".jinja")
 _WRITTEN = "adapted.safetensors"
 
 
@@ -99,22 +101,32 @@ def _base_of(adapter: LocatedCheckpoint) -> str:
 
 
 def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -> LocatedCheckpoint:
-    """Return an adapter's checkpoint, with links in `folder` to the files of its base, its own before these."""
+    """Return an adapter's checkpoint, with copies of its base's small files in `folder`, its own over these."""
     if peft.is_adapter(base.folder):
         raise BadCheckpoint(f"{base.name}, the base of {adapter.name}, is an adapter itself: merge it first")
-    linked = {path.name: path for place in (base, adapter) for path in place.folder.resolve().iterdir()}
-    for name, path in linked.items():
-        (folder / name).symlink_to(path)
+    for place in (base, adapter):
+        for path in place.folder.rglob("[!.]*"):
+            if path.suffix in _SMALL and path.is_file() and path != adapter.folder / "config.json":
+                _copy(path, folder / path.relative_to(place.folder))
+    of_modules = adapter if (adapter.folder / "modules.json").is_file() else base
 
     def checkpoint() -> Checkpoint:
         source = base.checkpoint()
-        inner = folder / source.folder.resolve().relative_to(base.folder.resolve())
+        inner = folder / source.folder.relative_to(base.folder)
         merged = peft.merge(source, peft.read_adapter(adapter.folder, adapter.name), folder / _WRITTEN)
         return replace(merged, folder=inner)
 
-    own_modules = (adapter.folder / "modules.json").is_file()
-    fetch_module = (adapter if own_modules else base).fetch_module
+    def fetch_module(module: str) -> None:
+        of_modules.fetch_module(module)
+        if (weights := of_modules.folder / module / WEIGHTS).is_file():
+            _copy(weights, folder / module / WEIGHTS)
+
     return LocatedCheckpoint(folder, adapter.name, True, checkpoint, adapter.repository, fetch_module)
+
+
+def _copy(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, to)
 
 
 def _side_by_side(place: LocatedCheckpoint, beside: Mapping[str, LocatedCheckpoint], folder: Path) -> LocatedCheckpoint:
@@ -183,7 +195,7 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     config, tensors, no_blocks_reason = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     family = FAMILIES.get(config["model_type"])
-    gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
+    gguf_files.write(folder, path, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
@@ -191,11 +203,11 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
     if peft.is_adapter(folder):
-        repository.copy(peft.WEIGHTS, folder / peft.WEIGHTS)
+        next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:
-            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+            hub_files.fetch_module(repository, folder, inner)
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
@@ -209,8 +221,8 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
-    tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
+    tensors, fetch = hub_files.fetch_weights(repository, inner, place / hub_files.PARTIAL)
+    return Checkpoint(place, config, tensors, repository.label, fetch)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -53,6 +52,7 @@ class ExportOptions:
 def export(options: ExportOptions) -> None:
     """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
     from models.artifacts.export import export
+    from service.cli.checkpoints import adapters_of
 
     out = options.out or _in_store(options.checkpoint, options.name)
     with progress_bars() as progress:
@@ -76,14 +76,6 @@ def export(options: ExportOptions) -> None:
             progress=progress,
         )
     _report(card, out)
-
-
-def adapters_of(options: Sequence[str]) -> dict[str, str]:
-    """Return the checkpoints of --adapter NAME=CHECKPOINT options by their names."""
-    named = {name: checkpoint for name, _, checkpoint in (option.partition("=") for option in options)}
-    if len(named) < len(options) or not all(named.values()):
-        raise BadParameter("--adapter is NAME=FOLDER_OR_HUB_ID, each name once")
-    return named
 
 
 @reporting

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.clients.offline import offline
 from tests.docs import hub_models
 from tests.docs.blocks import JAVASCRIPT, Block, check_syntax
 
@@ -243,7 +244,7 @@ class Page:
         variables = environment(PATH=":".join(map(str, folders)))
         if "clients" in block.modes:  # huggingface_hub's client of any server calls none while it is offline
             del variables["HF_HUB_OFFLINE"]
-            variables["HF_ENDPOINT"] = NOWHERE
+            variables |= {"HF_ENDPOINT": NOWHERE, **offline(CLIENTS.parents[1])}
         if self._hub is not None and "hub" in block.modes:
             variables.pop("HF_HUB_OFFLINE", None)
             variables |= {"HF_ENDPOINT": self._hub.endpoint, "HF_HOME": str(self.folder / ".hf")}
