@@ -234,7 +234,7 @@ class Settings(BaseSettings):
     vector_cache_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of pooled vectors kept in memory by each worker, to answer texts that come again; 0: none are."""
 
-    max_inputs: Count = 1024
+    max_inputs: Count = 2048  # as many as OpenAI takes, and its clients send
     """Inputs in one request."""
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes of one request body or gRPC message."""
