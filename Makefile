@@ -16,6 +16,7 @@ RUNTIME = .venv/.locked-$(EXTRA)
 INLAY = $(BIN)/inlay
 DEMO = models/store/all-MiniLM-L6-v2
 CLIENTS = .venv/clients
+JAVASCRIPT = .venv/js
 PEERS = .venv/peers
 ENCODERS = .venv/encoders
 TOOLS = .venv/tools
@@ -101,17 +102,22 @@ docs: $(INLAY) .venv/.locked-dev .venv/.locked-docs ## build the documentation s
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@$(BIN)/python -m tests.docs.site_links site
 
+# Without npm the clients of Python are run alone, and a line at the end says so.
+NPM := $(shell command -v npm 2>/dev/null)
+ALL_CLIENTS = $(CLIENTS)/.locked $(if $(NPM),$(JAVASCRIPT)/.locked)
+
 # A page is one test, which may take longer than any other.
 DOCS_TEST = $(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=900
 docs-test: $(TESTS) ## run every code block of the documentation, but for those that need other people's clients
 	@$(DOCS_TEST) -m docs $(ARGS) tests/docs
 
-docs-clients: $(TESTS) $(CLIENTS)/.locked ## run the blocks of the documentation with other people's clients, in .venv/clients (installs torch)
+docs-clients: $(TESTS) $(ALL_CLIENTS) ## run the blocks of the documentation with other people's clients, in .venv/clients (installs torch) and .venv/js (where there is npm)
 	@$(DOCS_TEST) -m clients $(ARGS) tests/docs
+	@$(if $(NPM),,echo 'NOT RUN: the blocks in JavaScript, which need Node 20 and npm (on Debian: apt-get install npm)')
 
-# A socket that a client leaves open is its own affair.
-clients: $(INLAY) $(CLIENTS)/.locked $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch)
-	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning $(ARGS) tests/clients
+# A socket that a client leaves open is its own affair, and what it uses that is going.
+clients: $(INLAY) .venv/.locked-openai-ids $(ALL_CLIENTS) $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch) and .venv/js (where there is npm)
+	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning -W ignore::DeprecationWarning $(ARGS) tests/clients
 
 faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
 	@$(BIN)/python -m pytest -m faults $(ARGS) tests/faults
@@ -133,7 +139,7 @@ fuzz: $(INLAY) .venv/.locked-dev .venv/.locked-fuzz ## 10 s of strange bytes for
 fuzz-costs: $(INLAY) .venv/.locked-dev ## half a minute of requests that may cost others too much; part of .ci/run
 	@$(BIN)/python -m tests.fuzz.costs --found --count 25 $(ARGS)
 
-fuzz-hour: $(INLAY) .venv/.locked-dev ## an hour of costly requests drawn from the schemas, to a server that is killed above 2 GiB; ARGS="--seed 100000"
+fuzz-hour: $(INLAY) .venv/.locked-dev ## an hour of costly requests beside ordinary ones, to a server with the settings of 2 GiB that is killed above them; ARGS="--seed 100000"
 	@$(BIN)/python -m tests.fuzz.costs --minutes 60 $(ARGS)
 
 # PyPI's advisories, or those that ARGS="-s osv" asks; a lock that nobody could judge is no clean one.
@@ -288,6 +294,14 @@ $(CLIENTS)/.locked: requirements/clients.txt | $(UV)
 	@VIRTUAL_ENV=$(CLIENTS) $(UV) pip install --no-deps --require-hashes -r $<
 	@touch $@
 
+# Scripts read from standard input find the packages of the folder they run in. No package runs anything while it is installed.
+$(JAVASCRIPT)/.locked: tests/clients/js/package-lock.json | $(BIN)/python
+	@echo '==> making $(JAVASCRIPT) of $<'
+	@mkdir -p $(JAVASCRIPT)
+	@cp $(<D)/package.json $< $(JAVASCRIPT)
+	@cd $(JAVASCRIPT) && npm ci --ignore-scripts --no-audit --no-fund
+	@touch $@
+
 # The servers that `make bench ARGS=--peers` measures beside Inlay.
 $(PEERS)/.locked: requirements/peers.txt | $(UV)
 	@echo '==> making $(PEERS) of $<'
@@ -333,14 +347,16 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) docs | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/load.txt -o requirements/docs.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
+	$(EXTRA_ALONE) openai-ids | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/load.txt -c requirements/parity.txt -o requirements/openai-ids.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) browser | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/browser.txt
-	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
+	($(EXTRA_ALONE) clients; echo '$(TORCH)') | $(COMPILE) $(EVERYWHERE) - --no-emit-package torch -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
 	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt
 	$(EXTRA_ALONE) ray | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/bulk.txt -c requirements/dev.txt -c requirements/encoders.txt -c requirements/fuzz.txt -c requirements/load.txt -c requirements/parity.txt -o requirements/ray.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
+	cd tests/clients/js && npm $(if $(UPGRADE),update,install) --package-lock-only --ignore-scripts
 
 clean: ## remove .venv, caches and the demo model; other models in models/store stay
 	rm -rf .venv *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis site $(DEMO)

@@ -187,6 +187,17 @@ class Settings(BaseSettings):
     A model also answers to the aliases in its card, to the hub id that it was exported from and to that id's last part.
     Its own name wins over those of others, and a name that two models would answer to is refused.
     """
+    pooling: str | None = None
+    """How models given as checkpoints pool: a sentence-transformers mode, splade or none; unset: as their files say."""
+    adapters: Names = ()
+    """LoRA adapters beside the only model given as a checkpoint, each NAME=FOLDER_OR_HUB_ID, separated by commas.
+
+    Requests choose one by the model's name with :NAME behind it, or as the task NAME.
+    """
+    default_prompt: str | None = None
+    """Text before texts of requests that name no prompt, of every model with sentence vectors."""
+    default_prompt_name: str | None = None
+    """The model's prompt that requests get which name none; unset: the default of its files."""
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
     verify: Literal["changed", "always", "off"] = "changed"
@@ -372,6 +383,8 @@ class Settings(BaseSettings):
         for (name, port), (other, same) in combinations(ports.items(), 2):
             if port and port == same:
                 raise ValueError(f"{name} and {other} are both {port}: give each its own")
+        if self.default_prompt is not None and self.default_prompt_name is not None:
+            raise ValueError("INLAY_DEFAULT_PROMPT and INLAY_DEFAULT_PROMPT_NAME are both set: set one")
         keys = self.api_keys or self.api_keys_file
         if self.management_port is not None and self.model_control == "explicit" and self.tls_client_ca and not keys:
             raise ValueError(

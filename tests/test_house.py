@@ -5,6 +5,7 @@ reason.
 """
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -429,6 +430,13 @@ def test_a_lock_holds_names_versions_and_hashes_but_no_address(lock: Path) -> No
         assert not line or line.lstrip().startswith("#") or re.search(r"==\S+.* --hash=sha256:[0-9a-f]{64}", line), line
 
 
+def test_javascripts_lock_holds_hashes_but_no_address() -> None:
+    packages = json.loads((ROOT / "tests/clients/js/package-lock.json").read_text())["packages"]
+    locked = [package for name, package in packages.items() if name]
+    assert locked
+    assert [each for each in locked if "resolved" in each or not each["integrity"].startswith("sha512-")] == []
+
+
 # Which extras of pyproject.toml each lock answers for; None: the service's own requirements.
 LOCKED: dict[str, tuple[str | None, ...]] = {
     "cpu": (None, "cpu", "export", "otel"),
@@ -436,6 +444,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "demo": ("demo",),
     "dev": ("dev",),
     "load": ("load",),
+    "openai-ids": ("openai-ids",),
     "parity": ("parity",),
     "fuzz": ("fuzz",),
     "browser": ("browser",),

@@ -1,6 +1,7 @@
 """Golden images as test data, checkpoints made of them, and pictures."""
 
 import io
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from PIL import Image
 
 from models.artifacts.card import Card
 from models.artifacts.export import export
-from tests.golden_cases import Case, case, manifest, write_folder
+from tests.golden_cases import Case, case, manifest, write_folder, write_json
 
 FEEDS = ("pixel_values", "input_features")
 SIDES = {"qwen2_vl": "vision", "whisper": "encoder"}
@@ -37,14 +38,17 @@ def config_of(golden: Case) -> dict[str, Any]:
     return own | {"model_type": golden.params["model_type"]}
 
 
-def write_seen(golden: Case, folder: Path, **files: Any) -> Path:
-    """The case as a Hugging Face folder."""
-    return write_folder(folder, config_of(golden), golden.weights)
+def write_seen(golden: Case, folder: Path, preprocessor: Mapping[str, Any] | None = None) -> Path:
+    """The case as a Hugging Face folder, with a preprocessor_config.json where one is given."""
+    write_folder(folder, config_of(golden), golden.weights)
+    if preprocessor is not None:
+        write_json(folder / "preprocessor_config.json", preprocessor)
+    return folder
 
 
-def export_seen(golden: Case, folder: Path, out: Path) -> Card:
+def export_seen(golden: Case, folder: Path, out: Path, preprocessor: Mapping[str, Any] | None = None) -> Card:
     """The case's checkpoint, written and exported."""
-    return export(write_seen(golden, folder), out, side=SIDES.get(golden.params["model_type"]))
+    return export(write_seen(golden, folder, preprocessor), out, side=SIDES.get(golden.params["model_type"]))
 
 
 def picture(height: int = 20, width: int = 30, mode: str = "RGB", seed: int = 3) -> Image.Image:

@@ -39,7 +39,7 @@ def classifier(config: Mapping[str, Any], graph: AdoptedGraph, folder: Path) -> 
     count = output_width(graph, name)
     stated = sentence_transformers.activation(folder)
     try:
-        activation = classifier_fitting.activation(config, count, stated)
+        activation, _ = classifier_fitting.activation(config, count, stated)
     except MissingHead as missing:
         raise BadCheckpoint(str(missing)) from missing
     labels, problem = classifier_fitting.labels(config, count), classifier_fitting.problem_type(config)

@@ -32,7 +32,7 @@ from models.errors import BadCheckpoint, ModelError
 from models.families import FAMILIES, LIST_HINT
 from models.families.config import Config
 from models.families.filling import position_rule
-from models.families.opening import located
+from models.families.opening import located_files
 from models.positions.learned import PositionRule
 from models.recipes.graph_names import POOLED
 
@@ -73,7 +73,7 @@ def adopt(
     check_target(out, Path(source), force)
     if name is not None:
         check_name(name)
-    with located(source, progress, endpoint, weights=False) as place:
+    with located_files(source, progress, endpoint, weights=False) as place:
         if find_static_folder(place.folder):
             raise BadCheckpoint(f"{source} is a static embedding, of which no ONNX is needed: `inlay export` takes it")
         data = read_config(config_folder(place.folder))
@@ -189,6 +189,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
         max_tokens=tokenizer.longest_input(position.longest(), sentence, beside),
+        cut_side="left" if tokenizer.cut_side(beside).value == "left" else "right",
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if has_types else 0,
         types="zeros" if has_types else "none",

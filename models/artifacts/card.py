@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from models.artifacts import links
 from models.artifacts.links import LinkedFile
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
@@ -179,6 +180,7 @@ class Card:
         hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
         max_tokens: longest text, special tokens included, before it is cut; None: any. `position` bounds token ids.
+        cut_side: the end of a text that is cut if it is too long, unless the request says.
         pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
@@ -233,6 +235,7 @@ class Card:
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
         aliases: further names that it answers to where it is served, such as the hub id that it is known by.
+        provenance: what was read from which file; empty: exported before cards said so, or adopted.
     """
 
     name: str = ""
@@ -240,6 +243,7 @@ class Card:
     hidden_size: int
     vocab_size: int
     max_tokens: int | None = None
+    cut_side: Literal["right", "left"] = "right"
     pad_id: int | None = None
     type_rows: int = 0
     types: Literal["zeros", "optional", "none"] = "none"
@@ -296,6 +300,7 @@ class Card:
     reads_segments: bool = True
     sparse: Sparse | None = None
     aliases: tuple[str, ...] = ()
+    provenance: tuple[Setting, ...] = ()
 
     @property
     def token_width(self) -> int:

@@ -8,7 +8,7 @@ from models.artifacts import card as cards
 from models.artifacts import task_heads
 from models.artifacts import vision_description as vision
 from models.artifacts.card import Card
-from models.checkpoints import sentence_transformers
+from models.checkpoints import peft, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder, open_static
@@ -24,6 +24,7 @@ from models.recipes.steps import Recipe, Step, tensors
 from models.vision.families import FAMILIES as VISION
 from models.vision.fitting import tower
 
+CHECKPOINT_FILES = ("config.json", "modules.json", peft.CONFIG)
 _IF_POOLED = " if it pools, as its files or --pooling say, or with --encoder float32"
 
 
@@ -82,7 +83,7 @@ def describe(what: str) -> str:
         return "\n".join(vision.family(what))
     if (path / cards.FILE_NAME).is_file():
         return _card(cards.read(path))
-    if (path / "config.json").is_file() or (path / "modules.json").is_file() or is_file_or_hub_id(what):
+    if any((path / name).is_file() for name in CHECKPOINT_FILES) or is_file_or_hub_id(what):
         with located(what) as place:
             if static_folder := find_static_folder(place.folder):
                 return open_static(place.folder, static_folder).described()
@@ -215,9 +216,16 @@ def _encodings(encodings: Encodings) -> str:
 
 
 def warnings(card: Card) -> list[str]:
-    """Return a sentence for each table that the checkpoint does not allow."""
-    refused = card.encodings.refused.items()
-    return [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in refused]
+    """Return a sentence for each table that the checkpoint does not allow, and for files that disagree."""
+    refused = [f"{card.name} has no {scheme} table: {reason}" for scheme, reason in card.encodings.refused.items()]
+    return refused + [setting.warning for setting in card.provenance if setting.warning]
+
+
+def provenance(card: Card) -> str | None:
+    """Return the table of what the export read from which file; None if the card does not say."""
+    if not card.provenance:
+        return None
+    return table([("setting", "from", "value"), *((each.name, each.origin, each.value) for each in card.provenance)])
 
 
 def _masks(encodings: Encodings) -> list[str]:
@@ -294,7 +302,8 @@ def _card(card: Card) -> str:
     ]
     steps = ["input layer", *_steps(card.recipe)] if card.recipe else []
     steps += ["input layer", *vision.steps(card.image.steps)] if card.image else []
-    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps])
+    read_from = ["", read] if (read := provenance(card)) else []
+    return "\n".join([card.name, *lines, "graphs", *graphs, *_tables(card), *steps, *read_from])
 
 
 def _pooling(pooling: Pooling | None) -> str:

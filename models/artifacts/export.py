@@ -7,6 +7,7 @@ behind. torch is not needed.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from models.artifacts import sparse_export, static_export, text_export, vision_export, weights
@@ -21,7 +22,7 @@ from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import ModelError
 from models.families.attention_direction import Attention
-from models.families.opening import located
+from models.families.opening import AdapterOptions, located
 from models.vision.fitting import tower
 
 
@@ -41,12 +42,15 @@ def export(
     int8: Int8Options | None = None,
     reranker: str | None = None,
     aliases: Iterable[str] = (),
+    base: str | None = None,
+    adapters: Mapping[str, str] = MappingProxyType({}),
     progress: Progress = no_progress,
 ) -> Card:
     """Write a checkpoint's model to `out` and return its card.
 
     Args:
-        checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision.
+        checkpoint: a folder, a .gguf file, or a hub id: org/name, org/name@revision; an adapter of the peft library is
+            merged into its base.
         out: the folder to write.
         name: name of the model; None: the folder's name.
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
@@ -62,6 +66,8 @@ def export(
         reranker: of a causal model: the entries of its vocabulary, joined by a comma, whose logits make the score of a
             pair: the first's less the second's; None: what its files say.
         aliases: further names that the model answers to where it is served.
+        base: of an adapter, the model that it was trained on; None: the one that its files name.
+        adapters: folders or hub ids of peft adapters that are kept beside the weights, by the names of their tasks.
         progress: called with what is being done, bytes done and bytes in all.
 
     Raises:
@@ -84,7 +90,7 @@ def export(
         int8=int8,
         reranker=reranker,
     )
-    with located(checkpoint, progress) as place:
+    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters)) as place:
         return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.chat_templates import rendered
-from models.artifacts.tokenizer import FILE_NAME
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
@@ -71,6 +71,18 @@ def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int
     return tuple(int(each) for each in ids if each is not None)
 
 
+def entries(source: Checkpoint, ids: tuple[int, ...]) -> list[str]:
+    """Return the tokens of these ids, quoted; of one that the tokenizer does not have, its number."""
+    by_id = {number: name for name, number in _vocabulary(source.folder).items()}
+    return [repr(by_id.get(number, number)) for number in ids]
+
+
+def example(template: PairTemplate) -> str:
+    """Return the text that a template makes of an example pair, as one line."""
+    parts = (template.before_instruction, template.instruction or "", template.before_query, "QUERY")
+    return repr("".join((*parts, template.before_document, "DOCUMENT", template.ending)))
+
+
 def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tuple[StoredModules, Computed]:
     """Return the layer from a hidden state to its score, and the function that computes its matrix of one row.
 
@@ -96,18 +108,19 @@ def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tupl
     return StoredModules(steps, {WEIGHT: place}, head.inner, 1), computed
 
 
-def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> PairTemplate:
-    """Return the template of a pair's text: the chat template, or Qwen3's if only `option` says that the model ranks.
+def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> tuple[PairTemplate, str]:
+    """Return the template of a pair's text and its origin: the chat template, or Qwen3's if only `option` says that
+    the model ranks.
 
     Raises:
         MissingHead: it has no chat template of queries and documents.
         BadCheckpoint: the tokenizer does not have the tokens of Qwen3's.
     """
-    text, variables = _chat_template(source.folder)
+    text, variables, origin = _chat_template(source.folder)
     prompt = sentence.prompts.get(sentence.default_prompt or "")
     rendered_template = _rendered(text, variables | _render_options(folder), prompt or None) if text else None
     if rendered_template is not None:
-        return rendered_template
+        return rendered_template, origin
     if option is None:
         raise MissingHead("its chat template does not carry a query and a document")
     if not {"<|im_start|>", "<|im_end|>"} <= set(_vocabulary(source.folder)):
@@ -115,7 +128,7 @@ def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: 
             f"{source.name} has no chat template of the roles query and document, and its tokenizer lacks the tokens "
             "of Qwen3-Reranker's: add a chat_template.jinja"
         )
-    return QWEN3
+    return QWEN3, "Qwen3-Reranker's model card"
 
 
 def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:
@@ -151,19 +164,20 @@ def _split(text: str, roles: tuple[str, ...]) -> list[str] | None:
     return None if any(mark in part for mark in _MARKS.values() for part in parts) else parts
 
 
-def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return the chat template of a tokenizer, None if it has none or a very long one, and the special tokens."""
+def _chat_template(folder: Path) -> tuple[str | None, dict[str, Any], str]:
+    """Return the chat template of a tokenizer, None if it has none or a very long one, the special tokens, its file."""
     path = folder / "tokenizer_config.json"
+    origin = f"{path.name}: chat_template"
     config = read_object(path) if path.is_file() else {}
     text: Any = config.get("chat_template")
     if isinstance(text, list):
         text = next((each.get("template") for each in text if each.get("name") == "default"), None)
     if (file := folder / "chat_template.jinja").is_file():
-        text = file.read_text(encoding="utf-8")
+        text, origin = file.read_text(encoding="utf-8"), file.name
     named = {key: value for key, value in config.items() if key.endswith("_token")}
     tokens = {key: value.get("content") if isinstance(value, dict) else value for key, value in named.items()}
     usable = isinstance(text, str) and 0 < len(text) <= _TEMPLATE_CHARACTERS
-    return (text if usable else None), {key: value for key, value in tokens.items() if isinstance(value, str)}
+    return (text if usable else None), {key: value for key, value in tokens.items() if isinstance(value, str)}, origin
 
 
 def _render_options(folder: Path) -> dict[str, Any]:
@@ -175,11 +189,6 @@ def _render_options(folder: Path) -> dict[str, Any]:
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    """Return the ids of a tokenizer's entries by name."""
-    path = folder / FILE_NAME
-    data = read_object(path) if path.is_file() else {}
-    held: Any = (data.get("model") or {}).get("vocab")
-    if isinstance(held, list):  # of a Unigram model: pairs of entry and score
-        held = {entry[0]: number for number, entry in enumerate(held)}
-    added = {entry["content"]: entry["id"] for entry in data.get("added_tokens") or ()}
-    return {**(held or {}), **added}
+    """Return the ids of a tokenizer's entries by name; empty if the checkpoint has no tokenizer."""
+    tokenizer = read_tokenizer(folder)
+    return dict(tokenizer.library.get_vocab()) if tokenizer else {}

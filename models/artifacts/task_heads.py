@@ -12,6 +12,7 @@ from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.errors import BadCheckpoint
@@ -32,6 +33,7 @@ class TaskHeads:
         computed: function that makes those of its tensors that no file holds; None: all are in files.
         no_classifier_reason: why it has no classifier though its config names a class that has one; None: it does not.
         sparse: None: it gives no sparse vectors.
+        read_from: where the settings of the classifier were read.
     """
 
     classifier: Classifier | None = None
@@ -40,6 +42,12 @@ class TaskHeads:
     no_classifier_reason: str | None = None
     multi_vector: MultiVectorHead | None = None
     sparse: SparseHead | None = None
+    read_from: tuple[Setting, ...] = ()
+
+    @property
+    def provenance(self) -> tuple[Setting, ...]:
+        """Where the settings of all heads were read."""
+        return self.read_from + (self.sparse.read_from if self.sparse else ())
 
     def __bool__(self) -> bool:
         return any((self.classifier, self.multi_vector, self.sparse))
@@ -88,16 +96,19 @@ def _classifier(source: Checkpoint, fitted: FittedModel, folder: Path) -> TaskHe
     if modules is None:
         raise MissingHead("its head has no layers")
     stated = sentence_transformers.activation(folder)
+    activation, origin = classifier_fitting.activation(source.config, modules.width, stated)
     classifier = Classifier(
         found.pooling,
         modules,
         classifier_fitting.labels(source.config, modules.width),
-        classifier_fitting.activation(source.config, modules.width, stated),
+        activation,
         classifier_fitting.problem_type(source.config),
         found.late,
         fitted.pad_id if found.pooling == "lasttoken" and fitted.family.causal is True else None,
     )
-    return TaskHeads(classifier, found.layers)
+    named = next(iter(source.config["architectures"]))
+    read_from = (Setting("head", named, "config.json: architectures"), Setting("activation", activation, origin))
+    return TaskHeads(classifier, found.layers, read_from=read_from)
 
 
 def _reranker(
@@ -112,10 +123,18 @@ def _reranker(
     modules = sentence_vectors.described(layers)
     if modules is None:
         raise MissingHead("its head has no layers")
-    activation = classifier_fitting.activation(source.config, 1, sentence_transformers.activation(folder))
-    template = rerankers.template(folder, source, sentence, option)
+    activation, origin = classifier_fitting.activation(source.config, 1, sentence_transformers.activation(folder))
+    template, template_origin = rerankers.template(folder, source, sentence, option)
     classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
-    return TaskHeads(classifier, layers, computed)
+    entries = rerankers.entries(source, tokens)
+    read_from = (
+        Setting(
+            "head", f"logit of {' minus that of '.join(entries)}", "--reranker" if option else rerankers.LOGIT_SCORE
+        ),
+        Setting("activation", activation, origin),
+        Setting("template", rerankers.example(template), template_origin),
+    )
+    return TaskHeads(classifier, layers, computed, read_from=read_from)
 
 
 def arrays(found: TaskHeads) -> dict[str, NDArray[Any]]:

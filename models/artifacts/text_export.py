@@ -27,6 +27,7 @@ from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.sparse_modules import SparseFiles
@@ -68,6 +69,7 @@ class TextModel:
         sentence: what the files of sentence-transformers, or else the family, say about sentence vectors.
         modules: modules after the pooling, with their tensors.
         heads: heads that read its hidden states.
+        read_from: where the settings of texts and vectors were read.
     """
 
     source: Checkpoint
@@ -75,6 +77,7 @@ class TextModel:
     sentence: SentenceFiles
     modules: StoredModules
     heads: TaskHeads
+    read_from: tuple[Setting, ...]
 
     @property
     def max_tokens(self) -> int | None:
@@ -148,7 +151,9 @@ def _chosen(
         heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
     multi_vector = multi_vectors.find(place, source, fitted)
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
-    return TextModel(source, fitted, sentence, modules, replace(heads, multi_vector=multi_vector, sparse=sparse))
+    heads = replace(heads, multi_vector=multi_vector, sparse=sparse)
+    read_from = sentence_transformers.provenance(place.folder, options.pooling, sentence)
+    return TextModel(source, fitted, sentence, modules, heads, tuple(read_from))
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:
@@ -273,7 +278,15 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         no_blocks_reason=fitted.no_blocks_reason,
         prompt_embeds_output=_prompt_embeds_output(fitted),
     )
-    return _with_heads(_with_texts(card, model), model)
+    return _with_provenance(_with_heads(_with_texts(card, model), model), model)
+
+
+def _with_provenance(card: Card, model: TextModel) -> Card:
+    """Return the card with where its settings were read."""
+    of_texts = tokenizer.provenance(
+        model.source.folder, model.sentence, model.fitted.position.longest(), card.max_tokens
+    )
+    return replace(card, provenance=(*model.read_from, *of_texts, *model.heads.provenance))
 
 
 def _with_texts(card: Card, model: TextModel) -> Card:
@@ -282,6 +295,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
     return replace(
         card,
         max_tokens=model.max_tokens,
+        cut_side="left" if tokenizer.cut_side(folder).value == "left" else "right",
         extras=fitted.extras,
         mask_from=fitted.family.mask_from,
         pooling=sentence.pooling,
@@ -305,7 +319,7 @@ def _with_heads(card: Card, model: TextModel) -> Card:
         prompts = card.prompts | several.prompts
         card = replace(card, multi_vector=several.multi_vector, prompts=prompts, max_tokens=longest)
     if heads.classifier and heads.classifier.template:  # which holds the prompt
-        card = replace(card, prompts={}, default_prompt=None)
+        card = replace(card, prompts={}, default_prompt=None, cut_side="right")  # a template is read to its end
     return replace(
         card,
         head=fitted.head,

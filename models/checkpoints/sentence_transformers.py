@@ -7,11 +7,13 @@ Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from models.checkpoints.checkpoint import optional_count, read_json, read_object, read_optional
+from models.checkpoints.provenance import Setting
 from models.errors import BadCheckpoint
 
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
@@ -132,6 +134,28 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
         return Pooling(mode, normalizes(folder), _includes_prompt(folder))
     _check_chain(folder, layer_mean)
     return described_pooling(folder)
+
+
+def provenance(folder: Path, option: str | None, sentence: SentenceFiles) -> list[Setting]:
+    """Return where the pooling and the usual prompt of a checkpoint were read.
+
+    Args:
+        folder: the checkpoint's.
+        option: what the operator chose by --pooling; None: nothing.
+        sentence: the settings that are exported.
+    """
+    path, pooling, prompt = _pooling_path(folder), sentence.pooling, sentence.default_prompt
+    value = f"{pooling.mode}{', normalised' * pooling.normalize}" if pooling else "none"
+    origin = path.relative_to(folder).as_posix() if path else "the model's family" if pooling else "no file that pools"
+    settings = [Setting("pooling", value, origin)]
+    if option:
+        with suppress(BadCheckpoint):  # what the files describe may not be computed, which is why there is an option
+            stated = described_pooling(folder)
+            settings = [Setting("pooling", option, "--pooling").against(origin, stated.mode if stated else None)]
+    if sentence.prompts:
+        text = f"{prompt} ({sentence.prompts[prompt]!r})" if prompt else "none, unless a request names one"
+        settings.append(Setting("prompt", text, MODEL_CONFIG))
+    return settings
 
 
 def _check_chain(folder: Path, layer_mean: bool) -> None:

@@ -16,7 +16,10 @@ from models.recipes.sentence_modules import Dense, Module
 from models.recipes.steps import Activation, LayerNorm, Linear
 
 SEQUENCE_CLASS, TOKEN_CLASS = "ForSequenceClassification", "ForTokenClassification"
-_SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
+_SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {  # classes of torch.nn
+    **{"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"},
+    **{"Tanh": "tanh", "ReLU": "relu"},
+}
 _ACTIVATIONS: dict[str, Activation] = {
     **ACTIVATIONS,
     "identity": "identity",
@@ -116,8 +119,8 @@ def problem_type(config: Mapping[str, Any]) -> ProblemType | None:
     return next((known for known in allowed if known == stated), None)
 
 
-def activation(config: Mapping[str, Any], count: int, stated: Any = None) -> ScoreActivation:
-    """Return the activation that sentence-transformers applies to the logits.
+def activation(config: Mapping[str, Any], count: int, stated: Any = None) -> tuple[ScoreActivation, str]:
+    """Return the activation that sentence-transformers applies to the logits, and what says so.
 
     Args:
         config: config.json.
@@ -132,17 +135,18 @@ def activation(config: Mapping[str, Any], count: int, stated: Any = None) -> Sco
     """
     nested = config.get("sentence_transformers")
     if isinstance(nested, Mapping) and "activation_fn" in nested:
-        named = nested["activation_fn"]
+        key, named = "sentence_transformers.activation_fn", nested["activation_fn"]
     else:
-        named = config.get("sbert_ce_default_activation_function")
-    for path in (stated, named):
+        key = "sbert_ce_default_activation_function"
+        named = config.get(key)
+    for path, origin in ((stated, "config_sentence_transformers.json"), (named, f"config.json: {key}")):
         if path is None or not str(path).startswith("torch."):
             continue
         name = str(path).rpartition(".")[2]
         if name not in _SCORE_ACTIVATIONS:
             raise MissingHead(f"its scores are {path} of the logits; computed: {', '.join(_SCORE_ACTIVATIONS)}")
-        return _SCORE_ACTIVATIONS[name]
-    return "sigmoid" if count == 1 else "identity"
+        return _SCORE_ACTIVATIONS[name], origin
+    return ("sigmoid" if count == 1 else "identity"), f"no file; the usual one of {count} label{'s' * (count > 1)}"
 
 
 def _class_of(config: Mapping[str, Any]) -> str | None:

@@ -173,7 +173,6 @@ _JINA_V3 = _like_bert(
     "",
     input_layer=(_WORD_TABLE, _TYPE_TABLE, norm("emb_ln")),
     preferred_names=_EMB_LN,
-    adapters=True,
     required_values={"position_embedding_type": "rotary"},
     block=encoder_blocks.JINA_V3,
     stored=encoder_blocks.JINA_V3_STORED,

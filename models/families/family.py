@@ -257,7 +257,6 @@ class Family:
         text_vector: how it makes the vector of a text; None: only files of sentence-transformers say so.
         alibi: ALiBi of the family; None: none.
         buckets: relative buckets of the family; None: none.
-        adapters: whether files may hold LoRA adapters of several tasks beside the weights (adapters.py).
         defaults: what transformers' config class assumes for keys that config.json omits, under the class's own names:
             those of class_defaults.json, in which a row here has only what differs (published code).
     """
@@ -311,7 +310,6 @@ class Family:
     text_vector: TextVector | None = None
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
-    adapters: bool = False
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 

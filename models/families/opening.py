@@ -1,20 +1,45 @@
-"""Opens the checkpoint that an operator names: a folder, a .gguf file or a hub id."""
+"""Opens the checkpoint that an operator names: a folder, a .gguf file or a hub id, with its adapters."""
 
 import json
+import re
+import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_tokenizer, hub, hub_files, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, open_checkpoint, read_config
+from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
+from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, check_links, renamed_in_errors
+from models.errors import BadCheckpoint
 from models.families import FAMILIES, gguf_config
+from models.families.adapters import side_by_side
 
 GGUF = ".gguf"
+_TASK = re.compile(r"[\w.-]+", re.ASCII)
+_SMALL = (".json", ".txt", ".jinja")
+_WRITTEN = "adapted.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """The options of `export` for adapters of the peft library.
+
+    Attributes:
+        base: the model that the adapter to export was trained on; None: the one that its files name.
+        beside: adapters to keep apart beside the exported model, by the names of their tasks; each a folder or a hub
+            id.
+    """
+
+    base: str | None = None
+    beside: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_ADAPTERS = AdapterOptions()
 
 
 def is_file_or_hub_id(what: str | Path) -> bool:
@@ -27,14 +52,110 @@ def is_file_or_hub_id(what: str | Path) -> bool:
 
 @contextmanager
 def located(
-    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
+    what: str | Path,
+    progress: Progress = no_progress,
+    endpoint: str | None = None,
+    adapters: AdapterOptions = NO_ADAPTERS,
 ) -> Iterator[LocatedCheckpoint]:
     """Find a checkpoint; files made or fetched for it are deleted when the block ends.
 
     Args:
-        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists.
+        what: a folder, a .gguf file, or org/name or org/name@revision where no such folder exists; of an adapter of
+            the peft library, it is merged into its base.
         progress: called with what is being fetched, bytes or files done and in all.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
+        adapters: the base of an adapter, and adapters to keep beside the checkpoint.
+
+    Yields:
+        The located checkpoint.
+
+    Raises:
+        ModelError: nothing is found, or it cannot be read.
+    """
+    with ExitStack() as stack:
+
+        def find(each: str | Path) -> LocatedCheckpoint:
+            return stack.enter_context(located_files(each, progress, endpoint))
+
+        place = find(what)
+        merges = peft.is_adapter(place.folder)
+        if adapters.base and not merges:
+            raise BadCheckpoint(f"{what} is no adapter (it has no {peft.CONFIG}), so leave out --base")
+        if merges or adapters.beside:
+            folder = stack.enter_context(_temporary(str(what)))
+        if merges:
+            place = _merged(place, find(adapters.base or _base_of(place)), folder)
+        if adapters.beside:
+            place = _side_by_side(place, {name: find(each) for name, each in adapters.beside.items()}, folder)
+        yield place
+
+
+def _base_of(adapter: LocatedCheckpoint) -> str:
+    """Return the base that an adapter names: a folder of that name beside its own, a folder, or a hub id."""
+    named = peft.base_of(adapter.folder)
+    beside = adapter.folder.resolve().with_name(Path(named).name)
+    on_disk = [] if adapter.repository else [str(path) for path in (beside, Path(named)) if path.is_dir()]
+    if not on_disk and hub.parse_hub_id(named) is None:
+        raise BadCheckpoint(f"{adapter.name} was trained on {named!r}, which is not here: add --base FOLDER_OR_HUB_ID")
+    return on_disk[0] if on_disk else named
+
+
+def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -> LocatedCheckpoint:
+    """Return an adapter's checkpoint, with copies of its base's small files in `folder`, its own over these."""
+    if peft.is_adapter(base.folder):
+        raise BadCheckpoint(f"{base.name}, the base of {adapter.name}, is an adapter itself: merge it first")
+    for place in (base, adapter):
+        for path in place.folder.rglob("[!.]*"):
+            if path.suffix in _SMALL and path.is_file() and path != adapter.folder / "config.json":
+                _copy(path, folder / path.relative_to(place.folder))
+    of_modules = adapter if (adapter.folder / "modules.json").is_file() else base
+
+    def checkpoint() -> Checkpoint:
+        source = base.checkpoint()
+        inner = folder / source.folder.relative_to(base.folder)
+        merged = peft.merge(source, peft.read_adapter(adapter.folder, adapter.name), folder / _WRITTEN)
+        return replace(merged, folder=inner)
+
+    def fetch_module(module: str) -> None:
+        of_modules.fetch_module(module)
+        if (weights := of_modules.folder / module / WEIGHTS).is_file():
+            _copy(weights, folder / module / WEIGHTS)
+
+    return LocatedCheckpoint(folder, adapter.name, True, checkpoint, adapter.repository, fetch_module)
+
+
+def _copy(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, to)
+
+
+def _side_by_side(place: LocatedCheckpoint, beside: Mapping[str, LocatedCheckpoint], folder: Path) -> LocatedCheckpoint:
+    """Return a checkpoint with adapters beside its weights."""
+    prompts, default = sentence_transformers.prompts(place.folder)
+    for name, adapter in beside.items():
+        if name in prompts or not _TASK.fullmatch(name):
+            why = f"is a prompt of {place.name}" if name in prompts else "is not of letters, digits, _, . and -"
+            raise BadCheckpoint(f"--adapter {name}: {name!r} {why}: choose another name")
+        if not peft.is_adapter(adapter.folder):
+            raise BadCheckpoint(f"--adapter {name}: {adapter.name} is no adapter: it has no {peft.CONFIG}")
+
+    def checkpoint() -> Checkpoint:
+        adapters = {name: peft.read_adapter(each.folder, each.name) for name, each in beside.items()}
+        return side_by_side(place.checkpoint(), adapters, prompts.get(default or ""), folder / f"beside_{_WRITTEN}")
+
+    return replace(place, checkpoint=checkpoint)
+
+
+@contextmanager
+def located_files(
+    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
+) -> Iterator[LocatedCheckpoint]:
+    """Find the files of a checkpoint or of an adapter alone; adapters are not applied.
+
+    Args:
+        what: as of `located`.
+        progress: as of `located`.
+        endpoint: as of `located`.
         weights: fetch the table of a static embedding, which is opened without `checkpoint`.
 
     Yields:
@@ -74,17 +195,19 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     config, tensors, no_blocks_reason = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     family = FAMILIES.get(config["model_type"])
-    gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
+    gguf_files.write(folder, path, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
 
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
+    if peft.is_adapter(folder):
+        next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:
-            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+            hub_files.fetch_module(repository, folder, inner)
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
@@ -98,8 +221,8 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
-    tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
+    tensors, fetch = hub_files.fetch_weights(repository, inner, place / hub_files.PARTIAL)
+    return Checkpoint(place, config, tensors, repository.label, fetch)
 
 
 @contextmanager

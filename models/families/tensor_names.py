@@ -24,11 +24,11 @@ def candidates(family: Family, name: str) -> tuple[str, ...]:
     """
     old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
     names = (*family.preferred_names.get(name, ()), name, *family.fallback_names.get(name, ()), old)
-    return tuple(dict.fromkeys((*names, *_with_adapters(family, name))))
+    return tuple(dict.fromkeys((*names, *_with_adapters(name))))
 
 
-def _with_adapters(family: Family, name: str) -> tuple[str, ...]:
-    return (name.removesuffix(".weight") + ORIGINAL,) if family.adapters and name.endswith(".weight") else ()
+def _with_adapters(name: str) -> tuple[str, ...]:
+    return (name.removesuffix(".weight") + ORIGINAL,) if name.endswith(".weight") else ()
 
 
 def parts(family: Family, name: str) -> tuple[str | TensorPart, ...]:
@@ -127,7 +127,7 @@ def place_of(
     """
     for place in parts(family, name) if fused else ():
         inside, part = (place, None) if isinstance(place, str) else (place.stem, place)
-        for held in (inside, *_with_adapters(family, inside)):
+        for held in (inside, *_with_adapters(inside)):
             if prefix + held in checkpoint.tensors:
                 return prefix + held, part
     for candidate in candidates(family, name):

@@ -4,10 +4,11 @@ The origin of a model is stored beside it in `.NAME.checkpoint.json`; the store 
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from models.artifacts import card as cards
 from models.artifacts.description import warnings
@@ -30,11 +31,13 @@ class Origin:
         checkpoint: an absolute path, or a hub id with its revision.
         files: name, bytes and time of each file of a local checkpoint; empty for the hub.
         version: version of the export, as `service.registry.store.export_version` returns it.
+        options: the settings that it was exported by, besides the usual ones, by their names.
     """
 
     checkpoint: str
     files: list[list[str | int]]
     version: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | None = None) -> Settings:
@@ -51,8 +54,13 @@ def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | N
     aliases = settings.aliases
     if model_name is not None:
         alias, model_name = model_name, model_name.rpartition("/")[2]
-        _check_only(model_name, checkpoints)
+        _check_only(f"--model-name {model_name}", checkpoints)
+        if not model_name or model_name.startswith("."):
+            raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without a dot first")
         aliases = (*aliases, *([f"{alias}={model_name}"] if alias != model_name else []))
+    options = _options(settings)
+    if settings.adapters:
+        _check_only("--adapter", checkpoints)
     for checkpoint in checkpoints:
         held = _held(settings, checkpoint)
         name = model_name or held or name_of(checkpoint)
@@ -63,7 +71,12 @@ def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | N
             )
         folder = (settings.store / held if held else Path(checkpoint)).resolve()
         if not (folder / cards.FILE_NAME).is_file():
-            _export(settings, checkpoint, settings.store / name)
+            _export(settings, checkpoint, settings.store / name, options)
+        elif options:
+            raise StartError(
+                f"{checkpoint} is exported already, and --pooling and --adapter are of checkpoints: name the one that "
+                "it was made of, or use `inlay export`"
+            )
         elif model_name or folder.parent != settings.store.resolve():
             _link(settings.store / name, folder)
     models = tuple(dict.fromkeys((*named, *settings.models)))
@@ -100,14 +113,25 @@ def _held(settings: Settings, checkpoint: str) -> str | None:
     return held
 
 
-def _check_only(model_name: str, checkpoints: Sequence[str]) -> None:
-    """Raise StartError unless `model_name` can be a folder's name and there is a single checkpoint."""
+def _options(settings: Settings) -> dict[str, Any]:
+    """Return the options of an export that the settings give, by the name of its argument."""
+    pooling = (settings.pooling or "").replace("last-token", "lasttoken")  # text-embeddings-inference's word
+    given = {"pooling": pooling, "adapters": adapters_of(settings.adapters)}
+    return {name: value for name, value in given.items() if value}
+
+
+def adapters_of(options: Sequence[str]) -> dict[str, str]:
+    """Return the checkpoints of NAME=CHECKPOINT options by their names; StartError for others."""
+    named = {name: checkpoint for name, _, checkpoint in (option.partition("=") for option in options)}
+    if len(named) < len(options) or not all(named.values()):
+        raise StartError(f"--adapter is NAME=FOLDER_OR_HUB_ID, each name once, and not {' '.join(options)[:80]!r}")
+    return named
+
+
+def _check_only(option: str, checkpoints: Sequence[str]) -> None:
+    """Raise StartError for an option of one model unless there is a single checkpoint."""
     if len(set(checkpoints)) != 1:
-        raise StartError(
-            f"--model-name {model_name} names one model, and {len(set(checkpoints))} are given: one --model"
-        )
-    if not model_name or model_name.startswith("."):
-        raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without a dot first")
+        raise StartError(f"{option} is of one model, and {len(set(checkpoints))} are given: one --model")
 
 
 def _link(place: Path, folder: Path) -> None:
@@ -136,25 +160,28 @@ def name_of(checkpoint: str) -> str:
     return name
 
 
-def _export(settings: Settings, checkpoint: str, out: Path) -> None:
-    """Export a checkpoint unless `out` holds an export of its present state."""
-    why = _stale(settings, checkpoint, out)
+def _export(settings: Settings, checkpoint: str, out: Path, options: dict[str, Any]) -> None:
+    """Export a checkpoint unless `out` holds an export of its present state by the same options."""
+    why = _stale(settings, checkpoint, out, options)
     if why is None:
         return
     say(settings, f"exporting {checkpoint} to {out} ({why})")
-    identity, files = _identity(checkpoint), _files(checkpoint)  # before: a change meanwhile is seen at the next start
+    identity, files = (
+        _identity(checkpoint),
+        _files(checkpoint, options),
+    )  # before: a change meanwhile is seen at the next start
     try:
         with progress_bars(shown=settings.log_format != "json") as progress:
-            card = export(checkpoint, out, progress=progress)
+            card = export(checkpoint, out, progress=progress, **options)
     except ModelError as error:
         raise StartError(f"--model {checkpoint} cannot be exported: {error}{_adoptable(checkpoint, out)}") from error
     for warning in warnings(card):
         say(settings, f"warning: {warning}")
-    origin = Origin(identity, files, export_version(out))
+    origin = Origin(identity, files, export_version(out), options)
     _origin_path(out).write_text(json.dumps(asdict(origin)) + "\n", encoding="utf-8")
 
 
-def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
+def _stale(settings: Settings, checkpoint: str, out: Path, options: dict[str, Any]) -> str | None:
     """Return why the checkpoint must be exported to `out`; None if the export there is up to date."""
     if not (out / cards.FILE_NAME).is_file():
         return "once"
@@ -169,15 +196,19 @@ def _stale(settings: Settings, checkpoint: str, out: Path) -> str | None:
             f"--model {checkpoint}: {out} holds a model of {held}; remove it, or export under another name with "
             f"`inlay export {checkpoint} {out.parent}/NAME`; `inlay serve {out.name}` serves what is there"
         )
+    if origin is None and options:
+        raise StartError(f"{out} was exported by hand, so --pooling and --adapter do not change it: remove it first")
     if origin is None:
         say(settings, f"{out} is served as it is; exported by hand, it is not written anew when {checkpoint} changes")
         return None
+    if origin.options != options:
+        return "--pooling or --adapter was another"
     if _repository(checkpoint):
         return _moved_on(settings, checkpoint, source)
     if not Path(checkpoint).exists():
         say(settings, f"{checkpoint} is gone; its export in {out} is served")
         return None
-    if origin.files != _files(checkpoint):
+    if origin.files != _files(checkpoint, options):
         return "it has changed since it was exported"
     say(settings, f"{out} is up to date with {checkpoint}")
     return None
@@ -218,10 +249,13 @@ def _source(checkpoint: str, source: str) -> str:
     return Path(checkpoint).resolve().name
 
 
-def _files(checkpoint: str) -> list[list[str | int]]:
-    path = Path(checkpoint)
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("[!.]*") if file.is_file())
-    return [[file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+def _files(checkpoint: str, options: Mapping[str, Any]) -> list[list[str | int]]:
+    """Return name, bytes and time of each file of a local checkpoint and of the adapters beside it."""
+    known: list[list[str | int]] = []
+    for path in map(Path, (checkpoint, *options.get("adapters", {}).values())):
+        files = [path] if path.is_file() else sorted(file for file in path.rglob("[!.]*") if file.is_file())
+        known += [[file.relative_to(path).as_posix(), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    return known
 
 
 def _origin_path(out: Path) -> Path:

@@ -33,6 +33,8 @@ class ExportOptions:
     min_cosine: float | None = None
     reranker: str | None = None
     alias: list[str] | None = None
+    base: str | None = None
+    adapter: list[str] | None = None
     force: bool = False
 
     def int8(self) -> "Int8Options | None":
@@ -50,6 +52,7 @@ class ExportOptions:
 def export(options: ExportOptions) -> None:
     """Export a Hugging Face checkpoint or a GGUF file, so that it can be served."""
     from models.artifacts.export import export
+    from service.cli.checkpoints import adapters_of
 
     out = options.out or _in_store(options.checkpoint, options.name)
     with progress_bars() as progress:
@@ -67,6 +70,8 @@ def export(options: ExportOptions) -> None:
             int8=options.int8(),
             reranker=options.reranker,
             aliases=options.alias or (),
+            base=options.base,
+            adapters=adapters_of(options.adapter or ()),
             force=options.force,
             progress=progress,
         )
@@ -224,6 +229,8 @@ def _report(card: "Card", out: Path) -> None:
         print(precision)
     for line in description.adoption_summary(card):
         print(line)
+    if read_from := description.provenance(card):
+        print(f"\n{read_from}\n")
     for warning in description.warnings(card):
         print(f"warning: {warning}", file=sys.stderr)
     for sentence in card.assumed:

@@ -29,6 +29,9 @@ ELSEWHERE = {
     "PORT": ("port",),
     "API_KEY": ("api_keys", "api_keys_file"),
     "MODEL_ID": ("model", "models", "default_model"),
+    "POOLING": ("pooling",),
+    "DEFAULT_PROMPT": ("default_prompt", "default_prompt_name"),
+    "DEFAULT_PROMPT_NAME": ("default_prompt_name", "default_prompt"),
 }
 """Variables of text-embeddings-inference and of hosts such as Cloud Run: each gives its first option if none is set."""
 ALLOWED = {

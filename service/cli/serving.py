@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from service.settings import Settings
 
 
+REVISION = "REVISION"  # text-embeddings-inference's variable of the revision of MODEL_ID
 log = logging.getLogger(__name__)
 
 
@@ -38,6 +39,7 @@ def serve(
     model: list[str] | None = None,
     model_name: str | None = None,
     alias: list[str] | None = None,
+    adapter: list[str] | None = None,
 ) -> None:
     """Serve models over REST and gRPC.
 
@@ -47,6 +49,8 @@ def serve(
         fail(misused("serve", names or ()), MISUSED)  # a word may be part of a key
     if alias:
         values = {**values, "aliases": ",".join(alias)}
+    if adapter:
+        values = {**values, "adapters": ",".join(adapter)}
     from service.process.stop_signals import exit_on_stop, was_stopped
 
     exit_on_stop()  # process 1 of a container does not notice a signal without a handler
@@ -71,6 +75,8 @@ def _prepared(
     from service.cli.options import flag, ignored_variables, read_settings, variables_of_others
 
     others = variables_of_others([*values, *(["model"] if names or checkpoints else [])])
+    if "model" not in others and not names and not checkpoints:
+        others.pop("pooling", None)  # which is of a checkpoint
     given = {name: os.environ[other] for name, other in others.items() if name != "model"}
     settings = read_settings({**given, **values}, lambda name: others.get(name) or flag(name))
     from service.observability.logs import start_logging
@@ -81,8 +87,11 @@ def _prepared(
     for name, other in others.items():
         say(settings, f"{other} is read as {flag(name)}")
     if "model" in others:
-        checkpoints = [os.environ[others["model"]]]
+        revision = os.environ.get(REVISION)
+        checkpoints = [os.environ[others["model"]] + (f"@{revision}" if revision else "")]
     if not names and not checkpoints and model_name is None:
+        if settings.pooling or settings.adapters:
+            fail("--pooling and --adapter are of a model that is given as a checkpoint: add --model", MISUSED)
         return settings
     from service.cli.checkpoints import exported, may_be_model
 

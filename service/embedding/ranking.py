@@ -153,6 +153,8 @@ ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
     "identity": lambda logits: logits,
     "sigmoid": _sigmoid,
     "softmax": _softmax,
+    "tanh": np.tanh,
+    "relu": lambda logits: np.maximum(logits, 0.0),
 }
 
 

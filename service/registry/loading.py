@@ -32,6 +32,7 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # models up to 1/16 of a worker's memory have their encoder's weights in memory twice
+DEFAULT_PROMPT = "default"  # name of the prompt that the settings give a text of
 MAX_READS = 5  # attempts to read a folder that is replaced by new exports meanwhile
 
 
@@ -88,6 +89,7 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
 def _opened(folder: Path, card: Card, version: str, settings: Settings, threads: int, metrics: Metrics) -> Model:
     if settings.max_input_tokens:
         card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
+    card = _with_default_prompt(card, settings)
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     engine, choice = choose(folder, card, tokenizer, settings, threads, partial(_onnx, folder, settings, threads))
     batchers = {name: _batcher(engine, choice, card, name, settings, metrics) for name in card.graphs}
@@ -110,6 +112,29 @@ def _opened(folder: Path, card: Card, version: str, settings: Settings, threads:
     )
 
 
+def _with_default_prompt(card: Card, settings: Settings) -> Card:
+    """Return the card of a model that pools vectors with the default prompt of the settings.
+
+    Raises:
+        StartError: the model has no prompt of that name.
+    """
+    text, name = settings.default_prompt, settings.default_prompt_name
+    if card.pooling is None or (text is None and name is None):
+        return card
+    if text is not None:
+        return replace(card, prompts=card.prompts | {DEFAULT_PROMPT: text}, default_prompt=DEFAULT_PROMPT)
+    if name not in card.prompts:
+        known = store.quote_names(card.prompts)
+        raise StartError(f"INLAY_DEFAULT_PROMPT_NAME is {name!r}, and {card.name} has the prompts {known}")
+    return replace(card, default_prompt=name)
+
+
+def of_task(model: Model, task: str) -> Model:
+    """Return a loaded model as it answers to `NAME:TASK`: with another default task, in the same engine and queues."""
+    card = replace(model.card, default_task=task)
+    return replace(model, card=card, plan=planner(card, model.engine, model.weights))
+
+
 def _map_ahead(path: Path) -> tuple[str, int]:
     """Ask the kernel to read a table ahead, without waiting for it; return the name and inode of its file."""
     with path.open("rb") as file:
@@ -120,10 +145,12 @@ def _map_ahead(path: Path) -> tuple[str, int]:
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
     characters = card.static.max_characters if card.static else None
     filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
+    always = card.static is not None or not card.graphs
+    looks_up = card.sparse is not None and card.sparse.looks_up("query")
     return Tokenizer(
         path,
         characters,
-        may_be_empty=card.static is not None or not card.graphs,
+        may_be_empty=(always or looks_up, always),
         segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
     )
@@ -166,7 +193,7 @@ def _batcher(
         max_batch_cost=budget,
         max_inline_cost=inline,
         stuck_seconds=settings.stuck_seconds,
-        new_executor=partial(ThreadPoolExecutor, runs, thread_name_prefix=f"{card.name}-{name}"),
+        new_executor=partial(ThreadPoolExecutor, runs + 1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),

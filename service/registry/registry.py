@@ -23,7 +23,7 @@ from service.errors import BadRequest, ModelRequired, NotFound, StartError, Unkn
 from service.observability.metrics import Metrics
 from service.registry import store, warmup
 from service.registry.further_names import LATEST, claims
-from service.registry.loading import load_model
+from service.registry.loading import load_model, of_task
 from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
@@ -105,9 +105,17 @@ class ModelRegistry:
         return model
 
     def find(self, name: str) -> Model | None:
-        """Return the loaded model that answers to a name, Ollama's `:latest` aside; None if there is none."""
-        model = self.models.get(name) or self.further.get(name)
-        return model or (self.find(name.removesuffix(LATEST)) if name.endswith(LATEST) else None)
+        """Return the loaded model that answers to a name; None if there is none.
+
+        What follows a colon is one of the model's tasks, or Ollama's `latest`.
+        """
+        if model := self.models.get(name) or self.further.get(name):
+            return model
+        stem, _, end = name.rpartition(":")
+        model = self.models.get(stem) or self.further.get(stem)
+        if model is None or end == LATEST[1:]:
+            return model
+        return self.further.get(f"{model.card.name}:{end}") if stem in (*self.models, *self._claims) else None
 
     def default_of(self, *kinds: Kind) -> Model | None:
         """Return the model of requests that name none on a route that needs a model of one of these kinds.
@@ -157,7 +165,8 @@ class ModelRegistry:
 
     def _find_further(self) -> None:
         self._claims = claims({name: model.card for name, model in self.models.items()}, self._aliases)
-        self.further = {name: self.models[own[0]] for name, own in self._claims.items() if len(own) == 1}
+        of_tasks = {f"{name}:{task}": of_task(m, task) for name, m in self.models.items() for task in m.card.tasks}
+        self.further = of_tasks | {name: self.models[own[0]] for name, own in self._claims.items() if len(own) == 1}
 
     def _update_names(self) -> None:
         """Find names and the default again after the loaded models changed; log another default, or the lack of one."""

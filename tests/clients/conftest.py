@@ -1,10 +1,12 @@
 """Fixtures for third-party clients: the service as a process of its own, and the table of results.
 
 `make clients` runs all of these modules in an environment of the clients alone, `.venv/clients`, because they and the
-service want different versions of the same libraries; `make test` runs those of LIGHT in the service's own.
+service want different versions of the same libraries; `make test` runs those of LIGHT in the service's own. Clients of
+JavaScript lie in `.venv/js`; without npm they are not there, and the summary says so.
 """
 
 import importlib.metadata
+import json
 import os
 import re
 import signal
@@ -21,6 +23,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.clients.offline import offline
 from tests.golden_cases import case, write_checkpoint
 from tests.score_models import CLASSIFIER, LABELS, RANKER, write_classifier
 
@@ -32,13 +35,23 @@ SECONDS = 60
 DECODERS = {"llama": "input_llama", "gemma": "input_gemma_bf16"}
 
 LIGHT = ("test_openai.py", "test_huggingface_hub.py")
+JAVASCRIPT = ROOT / ".venv/js"
 OUTCOMES = pytest.StashKey[dict[str, dict[str, bool]]]()
+
+if CLIENTS_ALONE:
+    os.environ.update(offline(Path(sys.prefix)))  # before a client is imported
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Without their client the heavy modules cannot even be imported."""
     name = collection_path.name
+    if name == "test_javascript.py":
+        return None if _has_javascript() else True
     return True if name.startswith("test_") and name not in LIGHT and not CLIENTS_ALONE else None
+
+
+def _has_javascript() -> bool:
+    return (JAVASCRIPT / ".locked").exists()
 
 
 @dataclass(frozen=True)
@@ -146,12 +159,14 @@ def scorers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
-    """Note each claim under the client its module names as CLIENT."""
+    """Note each claim under the client its module names as CLIENT, or under its parameter `package` of npm."""
     report = yield
     client = getattr(getattr(item, "module", None), "CLIENT", None)
+    claim = getattr(item, "originalname", "").removeprefix("test_").replace("_", " ")
+    if package := getattr(item, "callspec", None) and item.callspec.params.get("package"):  # type: ignore[attr-defined]
+        client, claim = f"{package} (npm)", item.callspec.params["claim"].replace("_", " ")  # type: ignore[attr-defined]
     if client and (report.when == "call" or report.failed):
         claims = item.config.stash.setdefault(OUTCOMES, {}).setdefault(client, {})
-        claim = item.originalname.removeprefix("test_").replace("_", " ")  # type: ignore[attr-defined]
         claims[claim] = claims.get(claim, True) and report.passed
     return report
 
@@ -161,7 +176,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if outcomes := config.stash.get(OUTCOMES, {}):
         terminalreporter.section("clients run against the service")
         for client, claims in sorted(outcomes.items()):
-            line = f"{client} {importlib.metadata.version(client)}"
+            line = f"{client} {version(client)}"
             terminalreporter.write_line(f"{line:<62} {sum(claims.values())} of {len(claims)} claims hold")
         if CLIENTS_ALONE and (path := config.getoption("--save-table")):
             path.write_text(table(outcomes), encoding="utf-8")
@@ -169,16 +184,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if requested and not CLIENTS_ALONE:
         terminalreporter.section("NOT SHOWN: most clients")
         terminalreporter.write_line("they have an environment of their own: run `make clients`")
+    if (requested or CLIENTS_ALONE) and not _has_javascript():
+        terminalreporter.section("NOT SHOWN: the clients of JavaScript")
+        terminalreporter.write_line(
+            "they need Node 20 and npm (on Debian: apt-get install npm): `make clients` installs them then"
+        )
+
+
+def version(client: str) -> str:
+    """Return the installed version of a client of Python or, `NAME (npm)`, of JavaScript."""
+    package = client.removesuffix(" (npm)")
+    if package == client:
+        return importlib.metadata.version(client)
+    described = JAVASCRIPT / "node_modules" / package / "package.json"
+    return str(json.loads(described.read_text(encoding="utf-8"))["version"])
 
 
 def table(outcomes: dict[str, dict[str, bool]]) -> str:
     """The outcomes as Markdown."""
     rows = [
-        f"| {client} | {importlib.metadata.version(client)} | {claim} | {'yes' if held else 'NO'} |"
+        f"| {client} | {version(client)} | {claim} | {'yes' if held else 'NO'} |"
         for client, claims in sorted(outcomes.items())
         for claim, held in claims.items()
     ]
-    version = ".".join(map(str, sys.version_info[:3]))
+    python = ".".join(map(str, sys.version_info[:3]))
     command = "make clients ARGS=--save-table=tests/clients/results.md"
-    head = ["# Real clients against a running service", "", f"By `{command}`, Python {version}.", ""]
+    head = ["# Real clients against a running service", "", f"By `{command}`, Python {python}.", ""]
     return "\n".join([*head, "| client | version | claim | holds |", "|---|---|---|---|", *rows, ""])

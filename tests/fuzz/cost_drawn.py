@@ -5,6 +5,7 @@ marks, of Hangul or of blanks; a list in JSON, within a string, within a query, 
 its bound. `python -m tests.fuzz.costs --seed SEED --count 1` repeats a case.
 """
 
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from random import Random
@@ -23,7 +24,8 @@ from service.http.openapi_examples import value_of
 from service.http.routes import Route
 from tests.fuzz.cost_cases import BODY_BYTES, WORD_BYTES, Case, is_streaming, path_of, post, request, roads
 from tests.fuzz.cost_largest import CHARACTERS, INPUTS
-from tests.fuzz.operations import MODELS
+from tests.fuzz.cost_pictures import PICTURES
+from tests.fuzz.operations import MODELS, SEEN
 from tests.score_models import RANKER
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -91,6 +93,12 @@ class Drawer:
             return unit * min(count, self.random.choice((CHARACTERS, MOST_ITEMS)) // len(unit))
         return f"[{(unit * count)[:-1]}]" if form == "JSON list" else (unit * count)[:-1]
 
+    def picture(self, size: int) -> bytes:
+        """Return a picture, which is also what tensors in base64 and bytes of messages are made of."""
+        kind, make = self.random.choice(list(PICTURES.items()))
+        self.words.append(f"{kind}, {size >> 10} KiB")
+        return make(size)
+
     def config(self, size: int) -> Json:
         """Return a config.json with a large value in one place."""
         config = orjson.loads(orjson.dumps(CONFIG))
@@ -110,6 +118,8 @@ class Drawer:
         if "enum" in schema or "const" in schema:
             return self.random.choice(schema.get("enum") or [schema["const"]])
         match schema.get("type"):
+            case "string" if schema.get("contentEncoding") == "base64":
+                return b64encode(self.picture(size * 3 // 4)).decode()
             case "string":
                 return self.text(size)[: schema.get("maxLength")]
             case "integer" | "number":
@@ -277,7 +287,8 @@ def _fill(drawer: Drawer, message: Message, field: FieldDescriptor, size: int, d
     """Set one field of a message to a large value."""
     inner = field.message_type
     if field.name in ("model", "model_name"):
-        setattr(message, field.name, drawer.random.choice((*MODELS, RANKER)))
+        seeing = message.DESCRIPTOR.name == "ImagesRequest"
+        setattr(message, field.name, drawer.random.choice(tuple(SEEN) if seeing else (*MODELS, RANKER)))
     elif inner is not None and inner.full_name == "google.protobuf.Struct":
         drawer.words.append(f"{field.name}:")
         schemes = [route for route in roads().routes if route.verb == "POST" and route.path.count("/") == 2]
@@ -315,7 +326,7 @@ def _scalars(drawer: Drawer, field: FieldDescriptor, size: int) -> Sequence[Any]
     if field.enum_type is not None:
         return [drawer.random.choice(field.enum_type.values).number]
     if kind == FieldDescriptor.TYPE_BYTES:
-        return [bytes(size)]
+        return [drawer.picture(size) if field.name == "picture" else bytes(size)]
     if kind == FieldDescriptor.TYPE_BOOL:
         return [True]
     if kind == FieldDescriptor.TYPE_STRING:

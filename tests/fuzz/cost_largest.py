@@ -222,6 +222,7 @@ FOUND: dict[str, dict[str, Callable[[], Any]]] = {
         "a list as text": lambda: {"query": "[" + "1," * (CHARACTERS // 4) + "1]", "texts": ["a"], "model": RANKER},
     },
     "/pooling": {"a list as text": lambda: {"input": "1," * (CHARACTERS // 2), "task": "embed"}},
+    "/v1/embeddings": {"unknown fields": lambda: {"input": "a"} | {f"zz{number}": 1 for number in range(60_000)}},
     "/tokenize": {"thirty thousand words": lambda: {"inputs": WORD * 30_000}},
     "/models/{name}/similar": {"Hangul": lambda: {"positive": [HANGUL]}},
     "/positions/mask": {
@@ -257,6 +258,9 @@ FOUND_MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
     },
     "/tei.v1.Tokenize/Decode": {
         "unknown ids": lambda: tei.DecodeRequest(ids=[2**31 - 1] * 2 * CHARACTERS).SerializeToString()
+    },
+    "/tei.v1.Rerank/Rerank": {
+        "a long query": lambda: tei.RerankRequest(query=BLANKS, texts=["a"] * INPUTS).SerializeToString()
     },
     "/tei.v1.Embed/EmbedStream": {"Hangul": lambda: tei.EmbedRequest(inputs=HANGUL, truncate=True).SerializeToString()},
 }

@@ -1,7 +1,8 @@
 """Callers beside the one that costs: probes of liveness over HTTP and gRPC, small requests, and what reads the memory.
 
-`Watch` starts a process for them and asks it for the slowest answer of each kind in a span of time. It kills a server
-that takes more memory than a small container has, as the container's kernel would.
+`Watch` starts a process for them and asks it for the slowest answer of each kind in a span of time, and for the small
+requests that failed. Those over HTTP come from an address of their own, as another caller's do. It kills a server that
+takes more memory than a small container has, as the container's kernel would.
 """
 
 import http.client
@@ -17,20 +18,48 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from grpc_health.v1 import health_pb2
 
 from proto import embed_pb2 as pb
+from tests.score_models import RANKER
 
 LIVENESS_SECONDS, CALLER_SECONDS = 0.01, 0.025  # between one question and the next
 ANSWER_SECONDS = 60.0
 MEMORY_SECONDS = 0.02  # between two readings
 CONTAINER_BYTES = 2 << 30
-LIVENESS, CALLER, SERVER, CHILDREN = ("live", "health"), ("embed", "Embed"), "server", "children"
-BODY = json.dumps({"inputs": "hello world"}).encode()
+LIVENESS, SERVER, CHILDREN = ("live", "health"), "server", "children"
+SMALL: dict[str, dict[str, Any]] = {
+    "/embed": {"inputs": "hello world"},
+    "/v1/embeddings": {"model": "bert", "input": ["hello world", "hello"], "encoding_format": "base64"},
+    "/rerank": {"model": RANKER, "query": "hello", "texts": ["hello world", "world"]},
+}
+"""Small requests over HTTP by path; one over gRPC is beside them."""
+CALLER = (*SMALL, "Embed")
+OTHER_ADDRESS = "127.0.0.2"
 Answers = deque[tuple[float, float]]
+
+
+class Beside(NamedTuple):
+    """What others met in a span of time.
+
+    Args:
+        liveness: the longest answer to a probe of liveness, in seconds.
+        caller: the longest answer to a small request.
+        server: the most memory of the server, in bytes.
+        children: the most memory of its children.
+        small: the number of small requests that were answered.
+        failed: the small requests that failed, in words.
+    """
+
+    liveness: float
+    caller: float
+    server: int
+    children: int
+    small: int
+    failed: tuple[str, ...]
 
 
 class Watch:
@@ -49,17 +78,15 @@ class Watch:
         self._process.start()
         self._pipe.recv()
 
-    def worst(self, since: float) -> dict[str, float]:
-        """Return the longest answer of each kind in seconds, and the most memory in bytes as SERVER and CHILDREN.
-
-        Answers count that ended after `since` or are awaited yet.
+    def beside(self, since: float) -> Beside:
+        """Return what others met; answers count that ended after `since` or are awaited yet.
 
         Args:
             since: on `time.monotonic`, which all processes of a machine share.
         """
         self._pipe.send(since)
-        worst: dict[str, float] = self._pipe.recv()
-        return worst
+        beside: Beside = self._pipe.recv()
+        return beside
 
     def pause(self, paused: bool = True) -> None:
         """Ask nothing, or go on asking."""
@@ -81,17 +108,20 @@ def _probe(address: tuple[str, int], rpc_address: str, pid: int, pipe: Connectio
     embedded = pb.EmbedRequest(inputs=[pb.Input(text="hello world")]).SerializeToString()
     asks: dict[str, Callable[[], Any]] = {
         "live": _http(address, "GET", "/health/live", None),
-        "embed": _http(address, "POST", "/embed", BODY),
         "health": lambda: check(checked, timeout=ANSWER_SECONDS),
         "Embed": lambda: embed(embedded, timeout=ANSWER_SECONDS),
     }
+    asks |= {path: _http(address, "POST", path, json.dumps(body).encode()) for path, body in SMALL.items()}
     answers: dict[str, Answers] = {name: deque(maxlen=20_000) for name in asks}
     began: dict[str, float] = {}
+    failed: deque[tuple[float, str]] = deque(maxlen=100)
     asking = threading.Event()
     asking.set()
     for name, ask in asks.items():
         pause = LIVENESS_SECONDS if name in LIVENESS else CALLER_SECONDS
-        threading.Thread(target=_ask, args=(name, ask, pause, answers[name], began, asking), daemon=True).start()
+        threading.Thread(
+            target=_ask, args=(name, ask, pause, answers[name], began, asking, failed), daemon=True
+        ).start()
     answers |= {name: deque(maxlen=20_000) for name in (SERVER, CHILDREN)}
     threading.Thread(target=_read_memory, args=(pid, answers[SERVER], answers[CHILDREN]), daemon=True).start()
     pipe.send(None)
@@ -102,21 +132,27 @@ def _probe(address: tuple[str, int], rpc_address: str, pid: int, pipe: Connectio
                 (asking.clear if asked else asking.set)()
                 pipe.send(None)
             else:
-                pipe.send(_worst(asked, answers, began))
+                pipe.send(_beside(asked, answers, began, failed))
 
 
-def _worst(since: float, answers: dict[str, Answers], began: dict[str, float]) -> dict[str, float]:
+def _beside(
+    since: float, answers: dict[str, Answers], began: dict[str, float], failed: deque[tuple[float, str]]
+) -> Beside:
     now = time.monotonic()
-    worst = {
-        name: max([size for when, size in tuple(answers[name]) if when >= since], default=0.0)
-        for name in (SERVER, CHILDREN)
-    }
+    longest: dict[str, float] = {}
     for name in (*LIVENESS, *CALLER):
         seconds = [end - max(begin, since) for begin, end in tuple(answers[name]) if end >= since]
         if (awaited := began.get(name)) is not None:
             seconds.append(now - max(awaited, since))
-        worst[name] = max(seconds, default=0.0)
-    return worst
+        longest[name] = max(seconds, default=0.0)
+    most = [
+        max([int(size) for when, size in tuple(answers[name]) if when >= since], default=0)
+        for name in (SERVER, CHILDREN)
+    ]
+    small = sum([end >= since for name in CALLER for _, end in tuple(answers[name])])
+    words = tuple([words for when, words in tuple(failed) if when >= since])
+    liveness, caller = (max([longest[name] for name in names]) for names in (LIVENESS, CALLER))
+    return Beside(liveness, caller, *most, small, words)
 
 
 def _read_memory(pid: int, server_read: Answers, children_read: Answers) -> None:
@@ -155,6 +191,13 @@ def memory(pid: int) -> int:
     return 0
 
 
+def peak(pid: int) -> int:
+    """Return the most memory that a process ever had, its mapped files included; 0 if it has ended."""
+    with suppress(OSError, TypeError):
+        return 1024 * int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1])  # type: ignore[index]
+    return 0
+
+
 def _ask(
     name: str,
     ask: Callable[[], Any],
@@ -162,26 +205,33 @@ def _ask(
     answers: Answers,
     began: dict[str, float],
     asking: threading.Event,
+    failed: deque[tuple[float, str]],
 ) -> None:
     while asking.wait():
         began[name] = begin = time.monotonic()
-        with suppress(Exception):  # a refusal is an answer too
+        try:
             ask()
+        except Exception as error:
+            if name in CALLER:
+                failed.append((time.monotonic(), f"{name} {' '.join(str(error).split())[:300]}"))
         del began[name]
         answers.append((begin, time.monotonic()))
         time.sleep(pause)
 
 
 def _http(address: tuple[str, int], verb: str, path: str, body: bytes | None) -> Callable[[], Any]:
-    connection = http.client.HTTPConnection(*address, timeout=ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(*address, timeout=ANSWER_SECONDS, source_address=(OTHER_ADDRESS, 0))
     headers = {"content-type": "application/json"} if body else {}
 
     def ask() -> None:
         try:
             connection.request(verb, path, body, headers)
-            connection.getresponse().read()
+            answer = connection.getresponse()
+            words = answer.read()
         except Exception:
             connection.close()
             raise
+        if answer.status != 200:
+            raise OSError(f"{answer.status} {words[:300].decode(errors='replace')}")
 
     return ask

@@ -2,9 +2,10 @@
 
 Requests go to a server of its own, one or two at a time: within its limits, and as large, deep, long-worded, repeated
 and varied as these allow. First those of cost_cases.py, then for `--minutes` those of cost_drawn.py, which draws fields
-and encodings from the schemas. Beside them others ask for liveness and for small vectors, and read the memory of the
-server and its children (cost_probes.py). A case that breaks a bound is repeated, and counts if it does so each time.
-`--save` writes costs.md; the exit status counts the cases that broke a bound.
+and encodings from the schemas. Beside them others ask for liveness, small vectors and scores, and read the memory of
+the server and its children (cost_probes.py). The server has the settings of a container of 2 GiB, and is killed when it
+takes more. A case that breaks a bound is repeated, and counts if it does so each time; one beside which a small request
+fails counts at once. `--save` writes costs.md; the exit status counts the cases that broke a bound.
 """
 
 import argparse
@@ -22,18 +23,19 @@ from datetime import UTC, datetime
 from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import grpc
 
+from service import settings
+from service.settings import Settings
 from tests.faults.processes import Running, running
 from tests.fuzz.cost_cases import FOUND, Case, cases, ordinary
 from tests.fuzz.cost_drawn import drawn
-from tests.fuzz.cost_probes import CALLER, CHILDREN, LIVENESS, SERVER, Watch, memory
+from tests.fuzz.cost_probes import CONTAINER_BYTES, Beside, Watch, memory, peak
 from tests.fuzz.operations import write_store
 
 LIVENESS_SECONDS, CALLER_SECONDS, PEAK_BYTES = 0.3, 1.0, 200 << 20
-HEAVY_BYTES = 512 << 20  # the setting of the process for large work,
-CHILDREN_BYTES = HEAVY_BYTES + (100 << 20)  # which has its imports besides
 LEFT_BYTES = 60 << 20
 LEFT_SECONDS = 30.0  # after which memory is measured that was left behind
 REST_SECONDS = 5.0  # after the start, after which the memory at rest is measured
@@ -45,13 +47,23 @@ CALM_SECONDS = 0.03  # between an answer and the reading of the probes: what is 
 SHOWN = 20  # of the cases nearest to a bound
 ENDED = "ended"  # the status of a case whose server ended
 RESULTS = Path(__file__).with_name("costs.md")
-FLAGS = (
-    "--table-cache-bytes",
-    str(1 << 20),
-    "--heavy-memory-bytes",
-    str(HEAVY_BYTES),
-)  # tables have a setting of their own
+FLAGS = ("--table-cache-bytes", str(1 << 20))  # tables have a setting of their own
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def _container_settings() -> Settings:
+    """Return the settings that a server has by default in a container of CONTAINER_BYTES."""
+    with patch.object(settings, "available_memory", return_value=CONTAINER_BYTES):
+        return Settings.model_validate({})
+
+
+CONTAINER = _container_settings()
+VARIABLES = {
+    f"INLAY_{name.upper()}": str(getattr(CONTAINER, name))
+    for name, field in Settings.model_fields.items()
+    if field.default_factory is not None and name != "store"
+}
+CHILDREN_BYTES = CONTAINER.heavy_memory_bytes + (100 << 20)  # the process for large work has its imports besides
 
 
 class Outcome(NamedTuple):
@@ -59,28 +71,24 @@ class Outcome(NamedTuple):
 
     Args:
         status: what answered it.
-        liveness: the longest answer to a probe meanwhile, in seconds.
-        caller: the longest answer to a small request meanwhile.
         processor: seconds of the processor that the event loop's thread took.
         grown: the most memory of the server meanwhile, beyond what it had at rest.
-        children: the most memory of its children.
+        beside: what others met meanwhile.
     """
 
     case: Case
     status: str
-    liveness: float
-    caller: float
     processor: float
     grown: int
-    children: int
+    beside: Beside
 
     @property
     def words(self) -> str:
         """The outcome as a line."""
         return (
-            f"{self.case.road:45} {self.case.name:55} {self.status:4} liveness {self.liveness:.2f} s, "
-            f"callers {self.caller:.2f} s, processor {self.processor:.2f} s, memory {self.grown / 2**20:+.0f} MiB "
-            f"and {self.children >> 20} MiB of children"
+            f"{self.case.road:45} {self.case.name:55} {self.status:4} liveness {self.beside.liveness:.2f} s, callers "
+            f"{self.beside.caller:.2f} s, processor {self.processor:.2f} s, memory {self.grown / 2**20:+.0f} MiB "
+            f"and {self.beside.children >> 20} MiB of children {'; '.join(self.beside.failed)}"
         )
 
     @property
@@ -92,20 +100,25 @@ class Outcome(NamedTuple):
     def excess(self) -> float:
         """The largest of its figures, as a multiple of its bound."""
         bounds = (LIVENESS_SECONDS, CALLER_SECONDS, PEAK_BYTES, CHILDREN_BYTES)
-        figures = zip((self.liveness, self.caller, self.grown, self.children), bounds, strict=True)
-        return math.inf if self.status == ENDED else max([figure / bound for figure, bound in figures])
+        figures = zip((self.beside.liveness, self.beside.caller, self.grown, self.beside.children), bounds, strict=True)
+        return (
+            math.inf
+            if self.status == ENDED or self.beside.failed
+            else max([figure / bound for figure, bound in figures])
+        )
 
 
 class Memory(NamedTuple):
-    """Memory after the cases of a group, beyond what the process had before the first one."""
+    """Memory after the cases of a group, beyond what the process had before the first one, and its peak."""
 
     group: str
     grown: int
+    peak: int
 
     @property
     def words(self) -> str:
         """The figure as a line."""
-        return f"{self.group:45} memory {self.grown / 2**20:+.0f} MiB"
+        return f"{self.group:45} memory {self.grown / 2**20:+.0f} MiB, {self.peak >> 20} MiB at most"
 
     @property
     def broken(self) -> bool:
@@ -129,6 +142,17 @@ class Results(NamedTuple):
         every: list[Outcome | Memory] = [*self.outcomes, *self.memories]
         return [each for each in every if each.broken]
 
+    @property
+    def words(self) -> str:
+        """The numbers as a sentence."""
+        small = sum([outcome.beside.small for outcome in self.outcomes])
+        failed = sum([len(outcome.beside.failed) for outcome in self.outcomes])
+        ended = sum([outcome.status == ENDED for outcome in self.outcomes])
+        return (
+            f"{len(self.outcomes)} requests in {self.seconds:.0f} s, {len(self.broken)} bounds broken; "
+            f"{small} small requests beside them, {failed} of these failed; the server ended {ended} times."
+        )
+
 
 class Session:
     """A server, the callers beside it, and connections for the cases."""
@@ -148,7 +172,7 @@ class Session:
         """Return what a case costs: the least of several attempts, if the first breaks a bound."""
         best = self._once(case)
         for _ in range(ATTEMPTS - 1):
-            if not best.broken or best.status == ENDED or best.grown > PEAK_BYTES:  # memory does not depend on others
+            if not best.broken or math.isinf(best.excess) or best.grown > PEAK_BYTES:  # which others do not change
                 break
             time.sleep(0.2)
             best = min(best, self._once(case), key=lambda outcome: outcome.excess)
@@ -160,11 +184,10 @@ class Session:
         with ThreadPoolExecutor(case.copies) as threads:
             statuses = list(threads.map(lambda _: self._sent(case, data), range(case.copies)))
         time.sleep(CALM_SECONDS)
-        worst = self._watch.worst(begun)
-        liveness, caller = (max([worst[name] for name in names]) for names in (LIVENESS, CALLER))
+        beside = self._watch.beside(begun)
         status = ENDED if self._server.process.poll() is not None else statuses[0]
-        processor, grown = max(0.0, self._processor() - before), int(worst[SERVER]) - at_rest
-        return Outcome(case, status, liveness, caller, processor, grown, int(worst[CHILDREN]))
+        processor, grown = max(0.0, self._processor() - before), beside.server - at_rest
+        return Outcome(case, status, processor, grown, beside)
 
     def _calm(self) -> int:
         """Wait until an earlier case has left little behind; return the memory that is no part of the next one."""
@@ -215,6 +238,10 @@ class Session:
             return str(error.code().name)
         return "OK"
 
+    def peak(self) -> int:
+        """Return the most memory that the server ever had, its mapped files included."""
+        return peak(self._pid)
+
     def settled(self, most: int, within: float = LEFT_SECONDS) -> int:
         """Return the memory some seconds from now, or as soon as it is at most `most`."""
         self._watch.pause()
@@ -228,7 +255,7 @@ class Session:
 @contextmanager
 def session(folder: Path, store: Path) -> Iterator[Session]:
     """Start a server that serves tiny models, use all of it once, and measure its memory at rest."""
-    with running(store, folder / "log", *FLAGS) as server, closing(Session(server)) as opened:
+    with running(store, folder / "log", *FLAGS, variables=VARIABLES) as server, closing(Session(server)) as opened:
         for case in ordinary():  # imports what is imported once
             opened.tried(case)
         opened.at_rest = opened.settled(0, REST_SECONDS)
@@ -252,7 +279,7 @@ def measured(groups: Iterable[Group]) -> Iterator[Outcome | Memory]:
                             break
                     if outcome and outcome.status == ENDED:
                         break
-                    yield Memory(group, opened.settled(opened.at_rest + LEFT_BYTES) - opened.at_rest)
+                    yield Memory(group, opened.settled(opened.at_rest + LEFT_BYTES) - opened.at_rest, opened.peak())
 
 
 def group_of(case: Case) -> str:
@@ -314,7 +341,7 @@ def main() -> int:
     results = run(groups(options), lambda words: print(words, flush=True))
     for left in results.memories:
         print(left.words)
-    print(f"{len(results.outcomes)} requests in {results.seconds:.0f} s; {len(results.broken)} bounds broken. Nearest:")
+    print(f"{results.words} Nearest:")
     for outcome in sorted(results.outcomes, key=lambda outcome: -outcome.excess)[:SHOWN]:
         print(outcome.words)
     if options.save:
@@ -349,10 +376,10 @@ def table(results: Results) -> str:
     for road, grouped in groupby(by_road, lambda outcome: outcome.case.road):
         members = list(grouped)
         nearest = max(members, key=lambda outcome: outcome.excess)
-        costs = zip(*[(each.liveness, each.caller, each.processor) for each in members], strict=True)
+        costs = zip(*[(each.beside.liveness, each.beside.caller, each.processor) for each in members], strict=True)
         figures = " | ".join([f"{max(each):.2f} s" for each in costs])
         grown = max([each.grown for each in members]) / 2**20
-        children = max([each.children for each in members]) >> 20
+        children = max([each.beside.children for each in members]) >> 20
         sizes = f"{grown:+.0f} MiB | {children} MiB"
         lines.append(f"| `{road}` | {len(members)} | {figures} | {sizes} | {nearest.case.name} |")
     return "\n".join(lines) + "\n"
@@ -365,7 +392,7 @@ def _heading(results: Results) -> list[str]:
         "# Costs",
         "",
         f"{datetime.now(UTC).date().isoformat()}, {machine}, load {load} at the end; written by `--save`.",
-        f"{len(results.outcomes)} requests in {results.seconds:.0f} s, {len(results.broken)} bounds broken.",
+        results.words,
         "",
         f"Bounds, while one request is served: {LIVENESS_SECONDS:g} s for an answer to a liveness probe over HTTP or",
         f"gRPC, {CALLER_SECONDS:g} s for one to a small request, {PEAK_BYTES >> 20} MiB of the server beyond what",
@@ -374,7 +401,7 @@ def _heading(results: Results) -> list[str]:
         "one ordinary request of each road: the libraries that draw pictures and write ONNX files are imported then,",
         "and stay. A row has the longest answers beside all cases of a road, and the most time of the processor that",
         "the event loop's thread took for one, small requests included.",
-        f"The server ran with `{' '.join(FLAGS)}`.",
+        f"The server ran with `{' '.join(FLAGS)}` and what a container of {CONTAINER_BYTES >> 30} GiB has by default.",
     ]
 
 

@@ -30,7 +30,11 @@ CHECKS = (
 )
 DOCUMENTED = (501, 503, 504)  # a part of a protocol that is not there, and what Retry-After goes with
 CASES = {"llama": "input_llama", "t5": "input_t5_encoder", "bloom": "input_bloom", "marian": "input_marian_encoder"}
-SEEN = {"vit": "vision_vit", "dinov3": "vision_dinov3"}
+SEEN = {
+    "vit": ("vision_vit", {"image_processor_type": "ViTImageProcessor", "size": {"height": 24, "width": 24}}),
+    "dinov3": ("vision_dinov3", {"size": {"height": 24, "width": 24}}),
+    "qwen": ("vision_qwen2_vl_patch", {"patch_size": 4, "min_pixels": 64, "max_pixels": 1 << 24}),
+}
 SCORING: dict[str, tuple[str, ...]] = {RANKER: ("relevance",), CLASSIFIER: LABELS}
 MODELS = ("bert", *CASES, *SEEN, *SCORING)
 SPARE_SECONDS = 3600
@@ -39,12 +43,12 @@ MOST_MEMORY_BYTES = 8 * 2**30  # of schemathesis: it fails there, and not the ma
 
 
 def write_store(folder: Path) -> Path:
-    """One tiny model for each positional scheme, one that reads texts, two that see, and two with labels."""
+    """One tiny model for each positional scheme, one that reads texts, three that see, and two with labels."""
     export(write_tiny_bert(folder / "checkpoints/bert", pooling="mean"), folder / "store/bert")
     for name, golden in CASES.items():
         export(write_checkpoint(case(golden), folder / "checkpoints" / name), folder / "store" / name)
-    for name, golden in SEEN.items():
-        export_seen(case(golden), folder / "checkpoints" / name, folder / "store" / name)
+    for name, (golden, preprocessor) in SEEN.items():
+        export_seen(case(golden), folder / "checkpoints" / name, folder / "store" / name, preprocessor)
     for name, labels in SCORING.items():
         export(write_classifier(folder / "checkpoints" / name, labels), folder / "store" / name)
     return folder / "store"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from service.http.validation_errors import validated
+from service.http.validation_errors import MOST_IGNORED, validated
 from service.protocols.cohere.embed import CohereEmbedBody, CohereV2EmbedBody
 from service.protocols.cohere.rerank import CohereRerankBody
 from service.protocols.inlay.embed import ChunkingBody, EmbedBody
@@ -90,6 +90,13 @@ def ignored(served: Served) -> float:
 def test_unknown_fields_of_a_large_body_are_named(served: Served) -> None:
     body = {"inputs": "a " * 40000, "model": "bert", "truncate": True}
     assert post(served, "/embed_all", body | EXTRAS).headers[HEADER] == ",".join(EXTRAS)
+
+
+def test_more_unknown_fields_than_are_compared_are_refused(served: Served) -> None:
+    body, extras = {"input": "a", "model": "bert"}, {f"zz{number}": 1 for number in range(MOST_IGNORED + 1)}
+    assert post(served, "/v1/embeddings", body | extras).status_code == 400
+    extras.popitem()
+    assert post(served, "/v1/embeddings", body | extras).status_code == 200
 
 
 @pytest.mark.parametrize(

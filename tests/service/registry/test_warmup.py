@@ -44,14 +44,14 @@ def held() -> Iterator[threading.Event]:
 
 def meddle(model: Model, patch: pytest.MonkeyPatch, before: Callable[[], Any]) -> None:
     """Call a function before each run of the head."""
-    run = type(model.engine).run
+    run = model.engine.run
 
-    def meddled(self: Any, graph: str, *arguments: Any) -> Any:
+    def meddled(graph: str, *arguments: Any) -> Any:
         if graph == HEAD:
             before()
-        return run(self, graph, *arguments)
+        return run(graph, *arguments)
 
-    patch.setattr(type(model.engine), "run", meddled)
+    patch.setattr(model.engine, "run", meddled)
 
 
 def fail(*_: Any) -> Any:
@@ -77,10 +77,7 @@ async def test_hanging_warm_up_holds_one_thread(
     began = threading.Event()
 
     def hang() -> None:
-        thread = threading.current_thread().name
-        if not thread.startswith("bert"):  # another test's service, whose engine is of the same class
-            return
-        ran.append(thread)
+        ran.append(threading.current_thread().name)
         began.set()
         held.wait(20)
 
@@ -117,14 +114,20 @@ async def test_sessions_of_runs_together_and_alone_are_warm(
 ) -> None:
     export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
     model = open_registry(Settings(store=tmp_path / "store", device="cpu", threads=threads), Metrics()).models["a"]
-    alone, ran = model.engine.alone, []
-    run = type(model.engine).run
+    ran: list[str] = []
 
-    def noted(self: Any, graph: str, *arguments: Any) -> Any:
-        if graph == "encoder" and self in (model.engine, alone):
-            ran.append("alone" if self is alone else "together")
-        return run(self, graph, *arguments)
+    def note(engine: Any, name: str) -> None:
+        run = engine.run
 
-    monkeypatch.setattr(type(model.engine), "run", noted)
+        def noted(graph: str, *arguments: Any) -> Any:
+            if graph == "encoder":
+                ran.append(name)
+            return run(graph, *arguments)
+
+        monkeypatch.setattr(engine, "run", noted)
+
+    note(model.engine, "together")
+    if model.engine.alone:
+        note(model.engine.alone, "alone")
     await warmup.warm_up(model, every)
     assert sorted(ran) == expected

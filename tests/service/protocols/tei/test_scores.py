@@ -1,5 +1,6 @@
 """Ranking and classifying as text-embeddings-inference does, REST and gRPC: options, errors, kinds of models."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,17 @@ def test_errors_have_tei_status_and_type(
     document = response.json()
     assert (response.status_code, document["error_type"]) == (status, kind), document
     assert message in document["error"]
+
+
+def test_a_query_is_held_once_for_all_texts(channel: grpc.Channel) -> None:
+    message = pb.RerankRequest(query="a" * 2_000_000, texts=["b"] * MOST)
+    tracemalloc.start()
+    try:
+        with pytest.raises(grpc.RpcError, match="characters"):
+            call(channel, "Rerank/Rerank", message)
+        assert tracemalloc.get_traced_memory()[1] < 5 * len(message.query)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("method", "request_", "status", "message"), RPC_ERRORS)
