@@ -64,6 +64,7 @@ def _made(planning: Planning) -> Plan:
     whole = all(not card.graphs[graph].attends for graph in plain)
     return Plan(
         kinds=kinds,
+        names=tuple([kind.name for kind in kinds]),
         options=options,
         plain=plain,
         typed=typed,

@@ -24,7 +24,6 @@ from service.protocols.inlay import pooled_bytes, prompt_embeds
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
-from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
@@ -167,6 +166,10 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
     return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
 
 
+Reading = tuple[EmbedRequest, AnswerForm, Encode]
+"""What a body holds, the form of its response, and the function that writes that."""
+
+
 class EmbedHandler:
     """Answers requests for /embed, or for routes of others, which ignore unknown fields."""
 
@@ -206,21 +209,23 @@ class EmbedHandler:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
         read."""
         answers: list[Response | InlayError | Handler] = []
-        entries: list[tuple[EmbedRequest, RequestContext] | None] = [None] * len(requests)
-        forms: dict[int, tuple[AnswerForm, Encode]] = {}
+        of_ids: dict[int, Reading] = {}  # by the number of the request
         for number, request in enumerate(requests):
             try:
                 encode = request.head.memo or _format_of(request.head)
-                embed_request, form = read(request.body, self._max_inputs)
+                reading = *read(request.body, self._max_inputs), encode
             except InlayError as error:
                 answers.append(error.without_frames())
                 continue
-            answers.append(partial(self._embed, embed_request, form, encode))
+            answers.append(partial(self._embed, *reading))
+            embed_request, form, _ = reading
             if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
-                entries[number], forms[number] = (embed_request, request.context), (form, encode)
-        for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
+                of_ids[number] = reading
+        plain = [(reading[0], requests[number].context) for number, reading in of_ids.items()]
+        results = self._lookup.answer(plain) if plain else ()
+        for (number, reading), result in zip(of_ids.items(), results, strict=True):
             if result is not None:
-                answers[number] = self._response(requests[number], result, *forms[number])
+                answers[number] = self._response(requests[number], result, *reading[1:])
         return answers
 
     def _response(
