@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
+from service.embedding.requests import DIRECTIONS, Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
 from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.errors import InlayError
 from service.http.formats import Encode, check_json, count_values, encoder
@@ -65,8 +65,8 @@ class EmbedBody(BaseModel):
         None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
     )
     truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
-    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
-        "Right", description="Right keeps the beginning, Left the end"
+    truncation_direction: Literal["Right", "right", "Left", "left"] | None = Field(
+        None, description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"
     )
     normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
     dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
@@ -159,7 +159,7 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(
         outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        truncation_direction="left" if fields.truncation_direction in ("Left", "left") else "right",
+        truncation_direction=DIRECTIONS[fields.truncation_direction],
         pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
         **{name: getattr(fields, name) for name in OPTIONS},
