@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import file_headers, headers, read_json, read_object, read_optional
+from models.checkpoints.checkpoint import file_headers, headers, optional_count, read_json, read_object, read_optional
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import Chain, path_inside
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
@@ -35,11 +35,19 @@ class SparseFiles:
         splade: None: every text is looked up.
         table: the place of the weights of ids; None: there are none.
         default_input_type: kind of texts whose requests do not say.
+        origin: file that says how logits are pooled, or the option.
     """
 
     splade: Splade | None = None
     table: str | None = None
     default_input_type: InputType = "document"
+    origin: str = "--pooling"
+
+
+def max_active_dims(folder: Path) -> int | None:
+    """Return how many of the largest values of a vector the files keep; None: all."""
+    path = folder / sentence_transformers.MODEL_CONFIG
+    return optional_count(path, read_optional(path), "max_active_dims")
 
 
 def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
@@ -66,7 +74,7 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
         return SparseFiles(table=entry[0][1])
     if _POOLING not in kinds and _TABLE not in kinds:
         return SparseFiles(Splade()) if pooling == SPLADE else None
-    return SparseFiles(_splade(folder, entry))
+    return SparseFiles(_splade(folder, entry), origin=f"{entry[1][1]}/config.json")
 
 
 def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
@@ -82,7 +90,8 @@ def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
             f"{_TABLE}, document through Transformer and {_POOLING}, without route_mappings or modules behind"
         )
     default: InputType = "query" if routes.default == "query" else "document"
-    return SparseFiles(_splade(folder, routes.chains["document"]), routes.chains["query"][0][1], default)
+    document, table = routes.chains["document"], routes.chains["query"][0][1]
+    return SparseFiles(_splade(folder, document), table, default, f"{document[1][1]}/config.json")
 
 
 def _splade(folder: Path, chain: Chain) -> Splade:

@@ -256,6 +256,7 @@ class Pipeline:
             if coding is not None:
                 request.body = await decoded(request.body, coding, self._max_body_bytes)
             self.budget.reserve(len(request.body), context)
+        await self._admission.turns.wait(len(request.body), context.caller)
         if context.deadline is None:
             response = await handler(request)
         else:

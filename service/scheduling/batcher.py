@@ -2,8 +2,9 @@
 
 A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
 batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
-a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits at least
-for the run that is under way when it comes.
+a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits for one of
+the runs that are under way when it comes. A light request does not: one run more may begin for those that are at most
+half as large as each run under way, and the operating system shares the cores among them.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
 from time import perf_counter
@@ -24,6 +25,7 @@ from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem
 GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 RUN_SECONDS = 0.03  # a batch of several items takes about this long; MiniLM computes no less than in runs of 0.1 s
+LIGHT_SHARE = 2  # a light run costs at most this part of each run that it begins beside
 MIN_RUN_COST = 64  # of such a batch: with fewer rows a matrix product reads its weights for too little work
 Observer = Callable[[int, int, float, float], None]
 Ran = TypeVar("Ran")
@@ -98,13 +100,22 @@ class _Run(Generic[Item, Result]):
         batch: the items of the run, with the futures that await them.
         began: when the batch was taken.
         since: when it could have begun.
-        together: the most runs that were under way with it, itself included.
+        is_light: it goes on beside as many runs as are best.
+        together: the most runs that were under way with it, itself included, a light one aside.
+
+    Attributes:
+        cost: the cost of its items.
     """
 
     batch: list[QueuedItem[Item, Result]]
     began: float
     since: float
+    is_light: bool
     together: int = 1
+    cost: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost = sum([waiting.cost for waiting in self.batch])
 
 
 class Batcher(Generic[Item, Result]):
@@ -182,6 +193,19 @@ class Batcher(Generic[Item, Result]):
         timed = int(self.queue.rate * RUN_SECONDS / self._max_runs) if self.queue.rate else self._max_batch_cost
         return min(max(timed, MIN_RUN_COST), self._max_batch_cost)
 
+    @property
+    def _free(self) -> int:
+        """The number of runs that may begin, a light one aside."""
+        return self._max_runs - sum([not run.is_light for run in self._under_way.values()])
+
+    @property
+    def _light_cost(self) -> int:
+        """The most that a light run may cost that begins now; 0: none may."""
+        runs = self._under_way.values()
+        if any([run.is_light for run in runs]):
+            return 0
+        return min(self._run_cost, min([run.cost for run in runs]) // LIGHT_SHARE)
+
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
         self.queue.check(cost, self._clock(), deadline, caller)
@@ -224,7 +248,7 @@ class Batcher(Generic[Item, Result]):
             self.queue.add(item, cost, future, now, times, deadline)
         if staggered:
             self._staggered = True
-        if not self._gathering and len(self._under_way) < self._max_runs:
+        if not self._gathering and (self._free or sum(costs) <= self._light_cost):
             self._idle_until = now
             self._gather_soon(SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS)
         return futures
@@ -272,21 +296,27 @@ class Batcher(Generic[Item, Result]):
     def _next(self) -> None:
         """Begin a run on the event loop, or as many in threads as are allowed while items wait."""
         self._gathering = self._staggered = False
-        while self.queue.items and (free := self._max_runs - len(self._under_way)):
-            began = self._clock()
-            share = -(-self.queue.cost // free)  # what waits is divided among the runs that may begin
-            taken = self.queue.take(min(self._run_cost, share), began)
+        while self.queue.items and (most := self._next_cost()):
+            began, is_light = self._clock(), not self._free
+            taken = self.queue.take(most, began, is_light)
+            if is_light and not taken:
+                return
             # items that wait for the run of an equal one are answered by it
             batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
-            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until))):
+            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until, is_light))):
                 self._gather_soon()
                 return
+
+    def _next_cost(self) -> int:
+        """Return what the next batch may cost: what waits is divided among the runs that may begin."""
+        free = self._free
+        return min(self._run_cost, -(-self.queue.cost // free)) if free else self._light_cost
 
     def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
         """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""
         items, loop = [waiting.item for waiting in run.batch], self._loop
         self._single_item = len(items) == 1
-        if loop is None or sum([waiting.cost for waiting in run.batch]) <= self._max_inline_cost:
+        if loop is None or run.cost <= self._max_inline_cost:
             self._deliver(run, self._run_or_errors(self._run, items))
             return False
         alone = self._single_item and not self._under_way and not self.queue.items
@@ -302,7 +332,7 @@ class Batcher(Generic[Item, Result]):
             return False
         self._under_way[number] = run
         for each in self._under_way.values():
-            each.together = max(each.together, len(self._under_way))
+            each.together = max(each.together, self._max_runs - self._free)
         watch = loop.call_later(self._stuck_seconds, self._abandon, number, future, context=self._empty_context)
         running = asyncio.wrap_future(future, loop=loop)
         running.add_done_callback(partial(self._settled, number, run.began, watch), context=self._empty_context)
@@ -370,8 +400,8 @@ class Batcher(Generic[Item, Result]):
                     else:
                         self.succeeded_at = ended
                         waiting.future.set_result(result)
-            cost = sum([waiting.cost for waiting in run.batch])
-            if not any([isinstance(result, BaseException) for result in results]):  # else it says nothing of the speed
+            cost, failed = run.cost, any([isinstance(result, BaseException) for result in results])
+            if not failed and not run.is_light:  # else it says nothing of the speed
                 self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._run_cost)
             self._idle_until = ended
             self._observe(len(run.batch), cost, run.began - run.batch[0].since, ended - run.began)

@@ -61,7 +61,7 @@ class Tokenizer:
 
     Args:
         max_characters: longest text, or part of a pair; None: no limit.
-        may_be_empty: a text may give no token.
+        may_be_empty: whether a text may give no token, where the model's own are left out and where they are added.
         segments: return segment ids too.
         filling: tokens that each text is filled up to for the model, and the id of those added; None: none are.
 
@@ -73,7 +73,7 @@ class Tokenizer:
         self,
         path: Path,
         max_characters: int | None = None,
-        may_be_empty: bool = False,
+        may_be_empty: tuple[bool, bool] = (False, False),
         segments: bool = True,
         filling: tuple[int, int] | None = None,
     ) -> None:
@@ -200,7 +200,7 @@ class Tokenizer:
         """
         known = [part.total for part in parts if part.total is not None]
         count = special + sum(known) if len(known) == len(parts) else None
-        if count == 0 and not self._may_be_empty:
+        if count == 0 and not self._may_be_empty[cut.special_tokens]:
             raise EmptyInput(
                 "gives no token",
                 field=("inputs", index),
@@ -229,7 +229,8 @@ class Tokenizer:
             encodings = self._encode(texts, cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]
             lengths = tuple(map(len, ids))
-            if (self._may_be_empty or all(lengths)) and (most is None or max(lengths, default=0) <= most):
+            complete = self._may_be_empty[cut.special_tokens] or all(lengths)
+            if complete and (most is None or max(lengths, default=0) <= most):
                 return np.fromiter(chain.from_iterable(ids), np.int64, sum(lengths)), lengths
         each = list(self.encode({index: Text(text) for index, text in enumerate(texts)}, cut).values())
         return np.concatenate([np.empty(0, np.int64), *(sequence.ids for sequence in each)]), tuple(

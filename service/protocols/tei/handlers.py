@@ -216,7 +216,7 @@ class Handlers(Operations):
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""
-        body, sequences = await read_json(request, _decode_body)
+        body, sequences = await read_json(request, _decode_body, self.settings.max_request_tokens)
         texts = await self.texts(self.registry.get(body.model), sequences, body.skip_special_tokens)
         return array_response(texts, 0)
 
@@ -271,9 +271,9 @@ def _body_of(body: bytes, model: type[Body]) -> Body:
     return validated(model, parse_json(body))
 
 
-def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
+def _decode_body(body: bytes, most: int) -> tuple[schemas.DecodeBody, list[list[int]]]:
     fields = _body_of(body, schemas.DecodeBody)
-    return fields, schemas.id_lists(fields.ids)
+    return fields, schemas.id_lists(fields.ids, most)
 
 
 def _ranking_body(body: bytes) -> tuple[Any, schemas.RerankBody | None]:

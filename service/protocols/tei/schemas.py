@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
 from service.protocols.inlay.openapi_parts import DATA
@@ -156,20 +157,27 @@ def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, Compari
     return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
 
-def id_lists(ids: Any) -> list[list[int]]:
+def id_lists(ids: Any, most: int) -> list[list[int]]:
     """Return one list of ids as a list of lists; several as they are.
 
+    Args:
+        most: ids of all lists together, beyond which no more are looked at.
+
     Raises:
-        BadRequest: a value is not an id or a list of ids.
+        BadRequest: a value is not an id or a list of ids, or there are too many.
     """
     if type(ids) is not list:
         raise WrongType(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
     nested = bool(ids) and type(ids[0]) is list
     lists = ids if nested or not ids else [ids]
+    count = 0
     for index, ids in enumerate(lists):
         if type(ids) is not list:
             allowed = "where one is a list of ids, all are"
             raise WrongType(f"is {quoted(ids)}", field=("ids", index), allowed=allowed)
+        count += len(ids)
+        if count > most:
+            raise too_many_tokens(count, most, ("ids",))
         if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
         place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))
