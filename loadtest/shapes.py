@@ -3,8 +3,8 @@
     python -m loadtest.shapes [--only NAME...] [--rounds 7] [--save]
 
 One model at a time is created from its shape in shapes.json, exported, served, and asked over HTTP for the vectors of
-16 texts of 128 token ids. The speed is texts for each second of the server's processor time, a median over the rounds: it
-is that of one core, and other work on the machine changes it less than the wall clock. Memory is the server's
+16 texts of 128 token ids. The speed is texts for each second of the server's processor time, a median over the rounds:
+it is that of one core, and other work on the machine changes it less than the wall clock. Memory is the server's
 proportional set size after the rounds.
 """
 
