@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_tokenizer, hub, hub_files, peft, sentence_transformers
+from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
@@ -195,7 +195,7 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     config, tensors, no_blocks_reason = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     family = FAMILIES.get(config["model_type"])
-    gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
+    gguf_files.write(folder, path, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 

@@ -16,5 +16,5 @@ def offline(environment: Path) -> dict[str, str]:
 
     LiteLLM's wheel holds tiktoken's file of cl100k_base under the name that tiktoken looks for in its cache.
     """
-    encodings = "lib/python3.*/site-packages/litellm/litellm_core_utils/tokenizers"
-    return OFFLINE | {"TIKTOKEN_CACHE_DIR": str(folder) for folder in environment.glob(encodings)}
+    [encodings] = environment.glob("lib/python3.*/site-packages/litellm/litellm_core_utils/tokenizers")
+    return OFFLINE | {"TIKTOKEN_CACHE_DIR": str(encodings)}

@@ -10,7 +10,7 @@ from tests.clients.judged import INPUTS, MODEL, assert_vectors
 from tests.score_models import RANKER
 
 CLIENT = "litellm"
-pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # its own and pydantic's
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore::UserWarning")]  # LiteLLM's own
 EMBEDDERS = {
     "openai": "/v1",
     "hosted_vllm": "/v1",

@@ -19,7 +19,7 @@ from service.embedding.limits import check_characters, too_many_tokens
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import POOLINGS, normalize
-from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import DIRECTIONS, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
 from service.embedding.tokenize.tokenizer import Token, Tokenizer, beside
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
@@ -292,7 +292,7 @@ def options_of(
     """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,
-        truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
+        truncation_direction=DIRECTIONS[body.truncation_direction],
         prompt_name=getattr(body, "prompt_name", None),
     )
 

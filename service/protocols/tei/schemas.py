@@ -19,7 +19,8 @@ ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum"
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
 Truncate = Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")]
 Side = Annotated[
-    Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
+    Literal["Right", "right", "Left", "left"] | None,
+    Field(description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"),
 ]
 PromptName = Annotated[str | None, Field(description="the name of one of the model's prompts")]
 RawScores = Annotated[bool, Field(description="true leaves scores as the model gives them")]
@@ -39,7 +40,7 @@ class TokenVectorsBody(StrictBody):
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: ModelName = None
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     prompt_name: PromptName = None
     normalize: bool | None = Field(None, description="true or false; not used: tei-client sends it")
 
@@ -74,7 +75,7 @@ class ComparisonParameters(StrictBody):
     """How texts are read."""
 
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     prompt_name: PromptName = None
 
 
@@ -123,7 +124,7 @@ class PredictBody(StrictBody):
         description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'
     )
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     raw_scores: RawScores = False
     parameters: PredictParameters | None = Field(
         None, description="an object with function_to_apply and top_k; with it a single text has a list of one"
@@ -137,7 +138,7 @@ class RerankBody(StrictBody):
     query: str = Field(description="a text")
     texts: Texts
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     raw_scores: RawScores = False
     return_text: bool = Field(False, description="true repeats each text in the response")
     model: ModelName = None

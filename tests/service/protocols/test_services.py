@@ -22,6 +22,7 @@ from tests.served import Served, serving
 TEXTS = ["a b c", "d ü", "hello world"]
 QUERY = "a b"
 JINA = "jina-reranker-v2-base-multilingual"  # LibreChat names no other
+OBSIDIAN = "app://obsidian.md"
 ALIASES = (f"{JINA}={RANKER}",)
 TOLERANCE = 1e-6
 Reader = Callable[[Any], Any]
@@ -103,6 +104,9 @@ VECTORS = {
     # open-webui/open-webui@0013f5c backend/open_webui/retrieval/utils.py
     "Open WebUI, openai": Sent("aiohttp", "/v1/embeddings", INPUT, floats, USER),
     "Open WebUI, ollama": Sent("aiohttp", "/api/embed", INPUT | {"truncate": True}, ollama, USER),
+    "Open WebUI, openai, prefix field": Sent(
+        "aiohttp", "/v1/embeddings", INPUT | {"input_type": "document"}, floats, USER
+    ),
     # langgenius/dify-official-plugins@7af2283 models/{openai_api_compatible,huggingface_tei,ollama}
     "Dify, OpenAI-API-compatible": Sent("requests", "/v1/embeddings", INPUT, floats, NO_KEY),
     "Dify, TEI": Sent("httpx", "/v1/embeddings", {"input": TEXTS}, floats),
@@ -203,7 +207,7 @@ def _names(models: list[dict[str, Any]], name: str = "name") -> list[str]:
 
 @pytest.fixture(scope="module")
 def served(score_store: Path) -> Iterator[Served]:
-    with serving(score_store, default_model=EMBEDDER, aliases=ALIASES) as running:
+    with serving(score_store, default_model=EMBEDDER, aliases=ALIASES, cors_origins=OBSIDIAN) as running:
         yield running
 
 
@@ -236,6 +240,14 @@ def test_service_reads_the_scores_of_its_documents(served: Served, service: str)
     sent = RANKINGS[service]
     answer = served.http.post("/rerank", json={"query": QUERY, "texts": TEXTS, "model": RANKER}).json()
     np.testing.assert_allclose(sent.reads(exchange(served, sent)), ranks(answer), rtol=0, atol=TOLERANCE)
+
+
+def test_obsidians_page_may_ask_where_its_origin_is_allowed(served: Served) -> None:
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+    answer = served.http.options("/v1/embeddings", headers={"origin": OBSIDIAN} | asks)
+    assert answer.headers["access-control-allow-origin"] == OBSIDIAN
+    sent = VECTORS["Obsidian Copilot, OpenAI format"]
+    assert len(sent.reads(exchange(served, sent._replace(headers=f"{sent.headers}Origin: {OBSIDIAN}\r\n")))) == 3
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
