@@ -30,7 +30,7 @@ POOLINGS = {
     pb.WEIGHTED_MEAN: "weightedmean",
 }
 
-OPTIONAL = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_active_dims")
+OPTIONAL = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_active_dims", "instruction")
 
 
 def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> tuple[EmbedRequest, AnswerForm]:

@@ -171,7 +171,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
     ("fields", "error", "message"),
     [
         ({"inputs": []}, EmptyRequest, "inputs is empty"),
-        ({"inputs": [ids(1)] * 1025}, TooLarge, "1025 inputs; this server takes 1024"),
+        ({"inputs": [ids(1)] * 2049}, TooLarge, "2049 inputs; this server takes 2048"),
         ({"model": "tinny"}, NotFound, "no model 'tinny' here; loaded: .*: did you mean 'tiny'"),
         ({"outputs": ("rope_cos",)}, BadRequest, "tiny has no output 'rope_cos'; it has input_embeddings"),
         ({"dimensions": 33}, BadRequest, "dimensions is 33; send 1 to 32"),
