@@ -102,8 +102,9 @@ docs: $(INLAY) .venv/.locked-dev .venv/.locked-docs ## build the documentation s
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict $(ARGS)
 	@$(BIN)/python -m tests.docs.site_links site
 
-# Without npm the clients of Python are run alone, and their summary says so.
-ALL_CLIENTS = $(CLIENTS)/.locked $(if $(shell command -v npm 2>/dev/null),$(JAVASCRIPT)/.locked)
+# Without npm the clients of Python are run alone, and a line at the end says so.
+NPM := $(shell command -v npm 2>/dev/null)
+ALL_CLIENTS = $(CLIENTS)/.locked $(if $(NPM),$(JAVASCRIPT)/.locked)
 
 # A page is one test, which may take longer than any other.
 DOCS_TEST = $(BIN)/python -m pytest -n auto --dist worksteal -o faulthandler_timeout=900
@@ -112,10 +113,11 @@ docs-test: $(TESTS) ## run every code block of the documentation, but for those 
 
 docs-clients: $(TESTS) $(ALL_CLIENTS) ## run the blocks of the documentation with other people's clients, in .venv/clients (installs torch) and .venv/js (where there is npm)
 	@$(DOCS_TEST) -m clients $(ARGS) tests/docs
+	@$(if $(NPM),,echo 'NOT RUN: the blocks in JavaScript, which need Node 20 and npm (on Debian: apt-get install npm)')
 
-# A socket that a client leaves open is its own affair.
-clients: $(INLAY) $(ALL_CLIENTS) $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch) and .venv/js (where there is npm)
-	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning $(ARGS) tests/clients
+# A socket that a client leaves open is its own affair, and what it uses that is going.
+clients: $(INLAY) .venv/.locked-openai-ids $(ALL_CLIENTS) $(DEMO)/card.json ## run other people's clients against the service, in .venv/clients (installs torch) and .venv/js (where there is npm)
+	@$(CLIENTS)/bin/python -m pytest -m '' -W ignore::ResourceWarning -W ignore::DeprecationWarning $(ARGS) tests/clients
 
 faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes (on Debian: apt-get install faketime); ten minutes
 	@$(BIN)/python -m pytest -m faults $(ARGS) tests/faults
@@ -345,9 +347,10 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) docs | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/load.txt -o requirements/docs.txt
 	$(EXTRA_ALONE) load | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/load.txt
 	$(EXTRA_ALONE) parity | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt --no-emit-package torch -o requirements/parity.txt
+	$(EXTRA_ALONE) openai-ids | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/load.txt -c requirements/parity.txt -o requirements/openai-ids.txt
 	$(EXTRA_ALONE) fuzz | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/fuzz.txt
 	$(EXTRA_ALONE) browser | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/browser.txt
-	$(EXTRA_ALONE) clients | $(COMPILE) $(EVERYWHERE) - -o requirements/clients.txt
+	($(EXTRA_ALONE) clients; echo '$(TORCH)') | $(COMPILE) $(EVERYWHERE) - --no-emit-package torch -o requirements/clients.txt
 	$(EXTRA_ALONE) peers | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/peers.txt
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
 	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the reference is made from the code while the site is built, and written nowhere.
+"""Hooks of mkdocs: the reference is made from the code while the site is built, and ranks behind guides in the search.
 
 mkdocs.yml names this file. mkdocs puts its folder on the path while it is imported.
 """
@@ -9,9 +9,12 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from reference_pages.site import pages
 
 INDEX = "/index.md"
+RANKS = {"reference/python/": 0.05, "reference/": 0.1, "design/": 0.1}
+"""Weights of pages in the search, by the beginning of their paths, the first that fits: guides have 1."""
 
 
 @cache
@@ -31,6 +34,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, (_, text) in made().items():
         files.append(File.generated(config, path, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """Rank guides above the reference and the design where both have a word."""
+    boost = next((boost for begins, boost in RANKS.items() if page.file.src_uri.startswith(begins)), 1)
+    page.meta.setdefault("search", {"boost": boost})
 
 
 def _expanded(entry: Any) -> Any:

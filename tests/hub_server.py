@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-_LISTING = re.compile(r"/api/models/([\w.-]+/[\w.-]+)/revision/([\w.-]+)")
-_PATH = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/([\w.-]+)/(.+)")
+_LISTING = re.compile(r"/api/models/([\w.-]+/[\w.-]+)/revision/([\w.%-]+)")
+_PATH = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/([\w.%-]+)/(.+)")
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _PIECE = 1 << 16
 
@@ -76,14 +77,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         hub = self.hub
         if hub.lists and (listing := _LISTING.fullmatch(self.path)) and (listed := hub.folder_of(listing[1])):
-            return self._list(listed) if listing[2] in hub.revisions else self._refuse(404, "RevisionNotFound")
+            return self._list(listed) if unquote(listing[2]) in hub.revisions else self._refuse(404, "RevisionNotFound")
         match = _PATH.fullmatch(self.path)
         if not match:
             hub.unknown_paths.append(self.path)
         folder = hub.folder_of(match[1]) if match else None
         if not match or folder is None:
             return self._refuse(401, "RepoNotFound")
-        if match[2] not in hub.revisions:
+        if unquote(match[2]) not in hub.revisions:
             return self._refuse(404, "RevisionNotFound")
         name, range_header = match[3], self.headers.get("Range")
         hub.requests.append((name, range_header))

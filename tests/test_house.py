@@ -444,6 +444,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "demo": ("demo",),
     "dev": ("dev",),
     "load": ("load",),
+    "openai-ids": ("openai-ids",),
     "parity": ("parity",),
     "fuzz": ("fuzz",),
     "browser": ("browser",),

@@ -1,5 +1,6 @@
 """Files as torch.save writes them, made without torch: opcodes of pickle protocol 2 in a zip of stored entries."""
 
+import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ STORAGES: dict[Any, str] = {
     np.dtype(ml_dtypes.bfloat16): "BFloat16Storage",
     np.dtype(np.float64): "DoubleStorage",
     np.dtype(np.int64): "LongStorage",
+    np.dtype(np.int32): "IntStorage",
+    np.dtype(np.int16): "ShortStorage",
+    np.dtype(np.int8): "CharStorage",
+    np.dtype(np.uint8): "ByteStorage",
+    np.dtype(np.bool_): "BoolStorage",
 }
 
 
@@ -83,6 +89,24 @@ def write_torch(path: Path, tensors: dict[str, NDArray[Any]], ordered: bool = Tr
     return write_zip(path, framed(_dict(tensors, data, ordered)), data)
 
 
+def pickle_weights(folder: Path, shards: int = 1) -> None:
+    """Replace every model.safetensors in and below a folder by pytorch_model.bin; its own by shards and an index."""
+    from safetensors.numpy import load_file
+
+    for path in list(folder.rglob("model.safetensors")):
+        tensors = load_file(path)
+        path.unlink()
+        if shards == 1 or path.parent != folder:
+            write_torch(path.with_name("pytorch_model.bin"), tensors)
+            continue
+        weight_map = {key: f"pytorch_model-{number % shards}.bin" for number, key in enumerate(tensors)}
+        for shard in set(weight_map.values()):
+            held = {key: tensors[key] for key in tensors if weight_map[key] == shard}
+            write_torch(path.with_name(shard), held)
+        index = path.with_name("pytorch_model.bin.index.json")
+        index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+
+
 def _dict(tensors: dict[str, NDArray[Any]], data: dict[str, bytes], ordered: bool) -> bytes:
     items = b"".join(text(key) + _value(value, data) for key, value in tensors.items())
     metadata = dict_of(_metadata=ORDERED + b")R") + b"b" if ordered else b""
@@ -91,6 +115,8 @@ def _dict(tensors: dict[str, NDArray[Any]], data: dict[str, bytes], ordered: boo
 
 def _value(value: NDArray[Any], data: dict[str, bytes]) -> bytes:
     key = str(len(data))
-    data[key] = np.ascontiguousarray(value).tobytes()
-    strides = tuple(int(np.prod(value.shape[at + 1 :])) for at in range(value.ndim))
+    stored = value if value.flags.c_contiguous else value.T  # of a transposed matrix, the values in their order
+    data[key] = np.ascontiguousarray(stored).tobytes()
+    strides = tuple(int(np.prod(stored.shape[at + 1 :])) for at in range(stored.ndim))
+    strides = strides if stored is value else strides[::-1]
     return tensor(storage(key, value.size, STORAGES[value.dtype]), value.shape, strides)

@@ -29,7 +29,7 @@ from models.artifacts.int8_encoder import (
 )
 from models.artifacts.onnx_interface import graph_of
 from models.artifacts.sentence_vectors import ToVector, to_vector
-from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, Checkpoint
+from models.checkpoints.checkpoint import FLOAT32_ONNX, WEIGHT_FILES, Checkpoint
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import FolderFiles, OnnxSource, config_folder, fetch_onnx, read_contents
@@ -124,12 +124,13 @@ def _reference(compared: Compared, in_graph: bool, folder: Path, progress: Progr
                 graph = graph_of(session)
                 return path, _vectors(compared, session, graph, _output(compared, graph, in_graph, path))
     inner = config_folder(compared.source.place.folder).relative_to(compared.source.place.folder)
-    if not any(files.has((inner / name).as_posix()) for name in (WEIGHTS, INDEX)):
-        raise BadCheckpoint("neither a float32 ONNX nor safetensors are there")
+    held = [name for name in WEIGHT_FILES if files.has((inner / name).as_posix())]
+    if not held:
+        raise BadCheckpoint("neither a float32 ONNX nor weights that are read are there")
     if (vector := compared.vector) is None:
         raise BadCheckpoint(f"its {POOLED} is not known to be its token vectors pooled, and no float32 ONNX is there")
     try:
-        return WEIGHTS, _checkpoint_vectors(
+        return held[0], _checkpoint_vectors(
             compared.source.place.checkpoint(), vector, compared.texts, folder, progress
         )
     except ModelError as error:

@@ -189,6 +189,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
         max_tokens=tokenizer.longest_input(position.longest(), sentence, beside),
+        cut_side="left" if tokenizer.cut_side(beside).value == "left" else "right",
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if has_types else 0,
         types="zeros" if has_types else "none",

@@ -180,6 +180,7 @@ class Card:
         hidden_size: width of its token vectors, but for `encoder_width`.
         vocab_size: token ids are 0 to vocab_size - 1.
         max_tokens: longest text, special tokens included, before it is cut; None: any. `position` bounds token ids.
+        cut_side: the end of a text that is cut if it is too long, unless the request says.
         pad_id: None: it has none.
         type_rows: rows of the segment table; 0: the family has none.
         types: zeros: segment 0 where the caller sends none; optional: added only when sent (GPT-2); none.
@@ -242,6 +243,7 @@ class Card:
     hidden_size: int
     vocab_size: int
     max_tokens: int | None = None
+    cut_side: Literal["right", "left"] = "right"
     pad_id: int | None = None
     type_rows: int = 0
     types: Literal["zeros", "optional", "none"] = "none"

@@ -64,7 +64,7 @@ def link(folder: Path, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
     """
     placed = {}
     for tensor in tensors:
-        if tensor.dtype not in DTYPES_MAPPED or tensor.stored:
+        if tensor.row_major().dtype not in DTYPES_MAPPED or tensor.stored:
             raise BadCheckpoint(
                 f"{tensor.path}: {tensor.name!r} is {tensor.stored or tensor.dtype}, and ONNX Runtime "
                 f"maps {', '.join(DTYPES_MAPPED)} as they are: export without --link"

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from models.artifacts import tokenizer, weights
+from models.artifacts import weights
 from models.checkpoints import late_interaction
-from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Repository
 from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInteraction
 from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import read_files
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.recipes.heads import Expansion, MultiVector, Side
@@ -123,15 +125,10 @@ class _Vocabulary:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        path = self._folder / tokenizer.FILE_NAME
-        if not path.is_file():
-            raise BadCheckpoint(f"{self._name} has no {path.name}, which numbers the tokens of its late interaction")
-        try:
-            return Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises bare Exception
-            raise BadCheckpoint(f"{path} is not a tokenizer: {error}") from error
+        read = read_tokenizer(self._folder)
+        if read is None:
+            raise BadCheckpoint(f"{self._name} has no tokenizer.json, which numbers the tokens of its late interaction")
+        return read.library
 
     def ids(self, words: Sequence[str]) -> tuple[int, ...]:
         """Return the ids of texts that are tokens; others are left out."""
@@ -140,9 +137,8 @@ class _Vocabulary:
 
     def filler(self, expansion: ExpansionFiles) -> int:
         """Return the id of the token that fills queries up: the mask token, or the one that ends texts."""
-        config = self._config("special_tokens_map.json") | self._config("tokenizer_config.json")
-        named = [_text(config.get(key)) for key in ("mask_token", "eos_token")]
-        texts = [expansion.token] if expansion.token else [named[0], *_MASKS, named[1]]
+        special = read_files(self._folder).special
+        texts = [expansion.token] if expansion.token else [special.get("mask"), *_MASKS, special.get("eos")]
         ids = [self._tokenizer.token_to_id(text) for text in texts if text is not None]
         found = next((token_id for token_id in ids if token_id is not None), None)
         if found is None:
@@ -159,13 +155,3 @@ class _Vocabulary:
             if known and self._tokenizer.encode(known[0], add_special_tokens=False).tokens != [known[0]]:
                 markers.append(known[0])
         return tuple(markers)
-
-    def _config(self, name: str) -> dict[str, Any]:
-        path = self._folder / name
-        return read_object(path) if path.is_file() else {}
-
-
-def _text(token: Any) -> str | None:
-    """Return the text of a token in a tokenizer's config, which may hold it as an object."""
-    text = token.get("content") if isinstance(token, dict) else token
-    return text if isinstance(text, str) else None

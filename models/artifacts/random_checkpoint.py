@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from models.artifacts import random_config, random_head
 from models.artifacts.folder import atomic_folder
 from models.artifacts.random_layout import DrawnTensor, layout
-from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import check_links
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
+from models.checkpoints.tokenizers.classes import VOCABULARIES
+from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER
 from models.errors import ModelError
 from models.families import family_of
 from models.families.config import Config
@@ -184,7 +185,7 @@ def add_head(
     ]
     with atomic_folder(folder.absolute()) as place:
         _write(place, data, kept + _sources(drawn, "F32", random, no_progress))
-        for name in (TOKENIZER, "tokenizer_config.json"):
+        for name in (TOKENIZER, CONFIG, MAP, ADDED, *VOCABULARIES):
             if (source.folder / name).is_file():
                 shutil.copyfile(source.folder / name, place / name)
 

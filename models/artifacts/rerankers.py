@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.chat_templates import rendered
-from models.artifacts.tokenizer import FILE_NAME
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.families.head_fitting import MissingHead
@@ -189,11 +189,6 @@ def _render_options(folder: Path) -> dict[str, Any]:
 
 
 def _vocabulary(folder: Path) -> dict[str, int]:
-    """Return the ids of a tokenizer's entries by name."""
-    path = folder / FILE_NAME
-    data = read_object(path) if path.is_file() else {}
-    held: Any = (data.get("model") or {}).get("vocab")
-    if isinstance(held, list):  # of a Unigram model: pairs of entry and score
-        held = {entry[0]: number for number, entry in enumerate(held)}
-    added = {entry["content"]: entry["id"] for entry in data.get("added_tokens") or ()}
-    return {**(held or {}), **added}
+    """Return the ids of a tokenizer's entries by name; empty if the checkpoint has no tokenizer."""
+    tokenizer = read_tokenizer(folder)
+    return dict(tokenizer.library.get_vocab()) if tokenizer else {}

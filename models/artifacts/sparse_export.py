@@ -1,6 +1,6 @@
 """Exports a table of weights by id, in which inference-free sparse models look queries up without a graph."""
 
-from models.artifacts import tokenizer, weights
+from models.artifacts import sparse_vectors, tokenizer, weights
 from models.artifacts.card import SPARSE, Card
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.sparse_vectors import TABLE
@@ -29,6 +29,7 @@ def export(place: LocatedCheckpoint, table_place: str, target: Target) -> Card:
     module = sentence_transformers.path_inside(place.folder, table_place)
     if not (module / TOKENIZER).is_file():
         raise BadCheckpoint(f"{module} holds no {TOKENIZER}, by which texts become ids")
+    most = sparse_modules.max_active_dims(place.folder)
     prompts, default_prompt = sentence_transformers.prompts(place.folder)
     with atomic_folder(target.out) as folder:
         stored = weights.write(folder, {TABLE: table}, (), progress=target.progress)
@@ -48,6 +49,7 @@ def export(place: LocatedCheckpoint, table_place: str, target: Target) -> Card:
             bytes=table.nbytes,
             tolerance=0.0,
             tables=stored.tables,
-            sparse=Sparse(len(table), table=TABLE, default_input_type="query"),
+            sparse=Sparse(len(table), table=TABLE, default_input_type="query", max_active_dims=most),
+            provenance=sparse_vectors.provenance(f"{table_place}/model.safetensors", "a weight for each token", most),
         )
         return finish_folder(folder, card, target)

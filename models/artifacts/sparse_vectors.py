@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from models.artifacts import weights
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
-from models.checkpoints import sparse_modules
+from models.checkpoints import sentence_transformers, sparse_modules
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.provenance import Setting
@@ -71,9 +71,11 @@ def _splade(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, f
             f"{source.name} gives no SPLADE vectors, which are made of the logits of a masked language model: {why}; "
             "its token vectors can be exported with --pooling none"
         )
-    width = fitted.head.vocab_size
+    width, most = fitted.head.vocab_size, sparse_modules.max_active_dims(place.folder)
+    made = f"SPLADE, {files.splade.pooling} of {files.splade.activation}" if files.splade else ""
+    read_from = provenance(files.origin, made, most)
     if files.table is None:
-        return SparseHead(Sparse(width, files.splade))
+        return SparseHead(Sparse(width, files.splade, max_active_dims=most), read_from=read_from)
     table = sparse_modules.read_table(place.folder, files.table, place.fetch_module)
     if len(table) != width:
         raise BadCheckpoint(f"{source.name} weighs {len(table)} ids of queries, and documents have {width} logits")
@@ -82,9 +84,14 @@ def _splade(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel, f
         other.write_bytes(content)
     if other.is_file() and not sparse_modules.same_vocabulary(source.folder / TOKENIZER, other):
         raise BadCheckpoint(f"{source.name} tokenizes queries ({other}) and documents differently; one tokenizer is")
-    return SparseHead(
-        Sparse(width, files.splade, table=TABLE, default_input_type=files.default_input_type), {TABLE: table}
-    )
+    sparse = Sparse(width, files.splade, table=TABLE, default_input_type=files.default_input_type, max_active_dims=most)
+    return SparseHead(sparse, {TABLE: table}, read_from)
+
+
+def provenance(origin: str, made: str, most: int | None) -> tuple[Setting, ...]:
+    """Return where it was read how sparse vectors are made, and how many of their values are kept."""
+    kept = (Setting("active dimensions", f"{most} at most", sentence_transformers.MODEL_CONFIG),) if most else ()
+    return (Setting("sparse vectors", made, origin), *kept)
 
 
 def _lexical(path: Path, source: Checkpoint, fitted: FittedModel) -> SparseHead:

@@ -295,6 +295,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
     return replace(
         card,
         max_tokens=model.max_tokens,
+        cut_side="left" if tokenizer.cut_side(folder).value == "left" else "right",
         extras=fitted.extras,
         mask_from=fitted.family.mask_from,
         pooling=sentence.pooling,
@@ -318,7 +319,7 @@ def _with_heads(card: Card, model: TextModel) -> Card:
         prompts = card.prompts | several.prompts
         card = replace(card, multi_vector=several.multi_vector, prompts=prompts, max_tokens=longest)
     if heads.classifier and heads.classifier.template:  # which holds the prompt
-        card = replace(card, prompts={}, default_prompt=None)
+        card = replace(card, prompts={}, default_prompt=None, cut_side="right")  # a template is read to its end
     return replace(
         card,
         head=fitted.head,

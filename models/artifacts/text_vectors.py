@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from models.artifacts.card import TextFilling
-from models.artifacts.tokenizer import FILE_NAME
-from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.checkpoint import Checkpoint, read_optional
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import TOKENIZER, read_files
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import TextVector
@@ -89,18 +89,10 @@ def _tokenizer_pad_id(folder: Path) -> int | None:
 
     It is not always the config's pad_token_id: SigLIP2's files leave that out, and its default is another token there.
     """
-    if not (folder / FILE_NAME).is_file():
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
         return None
-    data = read_object(folder / FILE_NAME)
-    settings = folder / "tokenizer_config.json"
-    named: Any = read_object(settings).get("pad_token") if settings.is_file() else None
-    if isinstance(named, dict):
-        named = named.get("content")
-    added = {entry.get("content"): entry.get("id") for entry in data.get("added_tokens") or ()}
-    vocabulary = (data.get("model") or {}).get("vocab")
-    known = added if not isinstance(vocabulary, dict) else vocabulary | added
-    padding = data.get("padding") or {}
-    for found in (known.get(named), padding.get("pad_id")):
-        if type(found) is int:
-            return found
-    return None
+    named = read_files(folder).special.get("pad")
+    token_id: int | None = tokenizer.library.token_to_id(named) if named else None
+    padding = (read_optional(folder / TOKENIZER).get("padding") or {}).get("pad_id")
+    return padding if token_id is None and type(padding) is int else token_id

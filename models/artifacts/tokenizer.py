@@ -1,20 +1,22 @@
-"""Copies a checkpoint's tokenizer.json into the exported folder."""
+"""Writes a checkpoint's tokenizer into the exported folder, and says where it was read."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import read_object
+from models.checkpoints.checkpoint import read_object, read_optional
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import CONFIG, TOKENIZER
 from models.errors import BadCheckpoint
 
-FILE_NAME = "tokenizer.json"
+FILE_NAME = TOKENIZER
 
 
 def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
-    """Copy tokenizer.json if there is one, after checking that it loads.
+    """Write tokenizer.json as the checkpoint's files have it, built of its vocabulary if there is none.
 
     Args:
         checkpoint: the folder it lies in.
@@ -26,16 +28,12 @@ def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
         Whether there was one.
 
     Raises:
-        BadCheckpoint: the tokenizers library does not read it.
+        BadCheckpoint: the tokenizers library does not read it, or it cannot be built.
     """
-    path = checkpoint / FILE_NAME
-    if not path.is_file():
+    tokenizer = read_tokenizer(checkpoint, lowercase)
+    if tokenizer is None:
         return False
-    content = path.read_bytes()
-    if lowercase:
-        content = _lowercased(path)
-    _check(content, path)
-    (folder / FILE_NAME).write_bytes(content)
+    (folder / FILE_NAME).write_bytes(tokenizer.content)
     (folder / FILE_NAME).chmod(0o644)
     return True
 
@@ -63,8 +61,22 @@ def longest_input(positions: int | None, sentence: SentenceFiles, folder: Path) 
     return min(limits) if limits else None
 
 
+def cut_side(folder: Path) -> Setting:
+    """Return the side at which texts that are too long are cut, and the file that says so.
+
+    Raises:
+        BadCheckpoint: truncation_side is neither right nor left.
+    """
+    truncation = read_optional(folder / FILE_NAME).get("truncation") or {}
+    said = {CONFIG: read_optional(folder / CONFIG).get("truncation_side"), FILE_NAME: truncation.get("direction")}
+    origin, side = next(((name, str(value).lower()) for name, value in said.items() if value), ("no file", "right"))
+    if side not in ("right", "left"):
+        raise BadCheckpoint(f"{folder / origin} cuts texts at {side[:40]!r}; a side is right or left")
+    return Setting("cut side", side, origin).against(FILE_NAME, said[FILE_NAME] and str(said[FILE_NAME]).lower())
+
+
 def provenance(folder: Path, sentence: SentenceFiles, positions: int | None, longest: int | None) -> list[Setting]:
-    """Return where the letter case and the longest input of a text were read.
+    """Return where the tokenizer, its letter case, the longest input and the side that is cut were read.
 
     Args:
         folder: the folder of the tokenizer.
@@ -79,27 +91,5 @@ def provenance(folder: Path, sentence: SentenceFiles, positions: int | None, lon
     }
     origin = next((origin for origin, tokens in stated.items() if tokens == longest), "the files of several vectors")
     setting = Setting("longest input", f"{longest} tokens" if longest else "any", origin if longest else "no file")
-    settings = [setting]
-    if sentence.lowercase:
-        settings.append(Setting("letter case", "lowercased", "do_lower_case of sentence-transformers, or the family"))
-    return settings
-
-
-def _check(content: bytes, path: Path) -> None:
-    from tokenizers import Tokenizer
-
-    try:
-        Tokenizer.from_str(content.decode("utf-8"))
-    except Exception as error:  # the library raises bare Exception
-        raise BadCheckpoint(f"{path} is not a tokenizer the tokenizers library reads: {error}") from error
-
-
-def _lowercased(path: Path) -> bytes:
-    data = read_object(path)
-    normalizer = data.get("normalizer")
-    steps = [normalizer] if normalizer else []
-    if normalizer and normalizer.get("type") == "Sequence":
-        steps = list(normalizer["normalizers"])
-    if not any(step.get("type") == "Lowercase" or step.get("lowercase") for step in steps):
-        data["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *steps]}
-    return json.dumps(data, ensure_ascii=False).encode()
+    tokenizer = read_tokenizer(folder, sentence.lowercase)
+    return [*(tokenizer.settings if tokenizer else ()), setting, cut_side(folder)]

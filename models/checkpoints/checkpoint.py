@@ -1,6 +1,7 @@
 """`Checkpoint`: a model's config, the headers of its tensors, and access to tensors by name and by rows.
 
-This module reads a Hugging Face folder of safetensors; opening.py turns GGUF files and hub ids into the same shape. A
+This module reads a Hugging Face folder of safetensors or of files that torch.save wrote; opening.py turns GGUF files
+and hub ids into the same shape. A
 tensor is a view of a mapped file, or produces its rows when they are sliced; none is read as a whole.
 """
 
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.checkpoints import gguf_blocks, safetensors
+from models.checkpoints import gguf_blocks, pickled, safetensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 
@@ -21,6 +22,9 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLOAT32_ONNX = ("onnx/model.onnx", "model.onnx")  # where others write the whole model as ONNX
 READABLE = ("F32", "F16", "BF16")
+TORCH_WEIGHTS = ("pytorch_model.bin", "pytorch_model.pt", "model.pt")
+TORCH_INDEX = "pytorch_model.bin.index.json"
+WEIGHT_FILES = (WEIGHTS, INDEX, *TORCH_WEIGHTS, TORCH_INDEX)  # which one is read where a folder holds several
 PICKLE_SUFFIXES = (".bin", ".h5", ".pt", ".pth", ".ckpt", ".pkl")  # pickles, or what may hold them
 _EXPONENT_BITS = {"F16": 0x7C00, "BF16": 0x7F80}  # all set: infinite or not a number
 
@@ -116,18 +120,27 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder, config, headers(folder))
 
 
+def file_headers(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of one file, safetensors or one that torch.save wrote; BadCheckpoint if it is neither."""
+    return safetensors.read_header(path) if path.suffix == ".safetensors" else pickled.read_header(path)
+
+
+def weights_in(names: Collection[str]) -> str | None:
+    """Return the file among these that holds a folder's weights, or says which shards do; None: there is none."""
+    return next((name for name in WEIGHT_FILES if name in names), None)
+
+
 def headers(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of a folder's safetensors, one file or shards; BadCheckpoint as `open_checkpoint`."""
-    if (folder / WEIGHTS).is_file():
-        return safetensors.read_header(folder / WEIGHTS)
-    if (folder / INDEX).is_file():
-        return _sharded(folder)
-    paths = [path for pattern in ("*", "onnx/*") for path in folder.glob(pattern)]
-    raise no_weights(str(folder), [path.relative_to(folder).as_posix() for path in paths])
+    """Return the tensors of a folder, in one file or shards; BadCheckpoint as `open_checkpoint`."""
+    paths = [path for pattern in ("*", "onnx/*") for path in folder.glob(pattern) if path.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    if (weights := weights_in(names)) is None:
+        raise no_weights(str(folder), names)
+    return _sharded(folder / weights) if weights in (INDEX, TORCH_INDEX) else file_headers(folder / weights)
 
 
 def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
-    """Return the error of a checkpoint without safetensors; it says what can be done with the files that it has.
+    """Return the error of a checkpoint without readable weights; it says what can be done with the files that it has.
 
     Args:
         where: name of the checkpoint in messages.
@@ -140,26 +153,22 @@ def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
     ]
     if pickles:
         return BadCheckpoint(
-            f"{where} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
-            "transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True)"
-            f"{hint}"
+            f"{where} holds its weights as {pickles[0]}, which is not read; convert it once with transformers: "
+            f"AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True){hint}"
         )
-    return BadCheckpoint(f"{where} holds neither {WEIGHTS} nor {INDEX}{hint}")
+    return BadCheckpoint(f"{where} holds neither {WEIGHTS} nor {TORCH_WEIGHTS[0]}, whole or in shards{hint}")
 
 
-def _sharded(folder: Path) -> dict[str, Tensor]:
+def _sharded(index: Path) -> dict[str, Tensor]:
     """Return the tensors of all shards, after checking them against the index."""
-    shard_of = read_index(folder / INDEX)
+    shard_of = read_index(index)
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(shard_of.values())):
-        if not (folder / shard).is_file():
-            raise BadCheckpoint(f"{folder / INDEX} names the shard {shard!r}, which is not a file of this folder")
-        held = safetensors.read_header(folder / shard)
-        tensors |= {name: tensor for name, tensor in held.items() if shard_of.get(name) == shard}
+        if not (path := index.with_name(shard)).is_file():
+            raise BadCheckpoint(f"{index} names the shard {shard!r}, which is not a file of this folder")
+        tensors |= {name: tensor for name, tensor in file_headers(path).items() if shard_of.get(name) == shard}
     if missing := sorted(set(shard_of) - set(tensors)):
-        raise BadCheckpoint(
-            f"{folder / INDEX} promises {missing[0]!r} in {shard_of[missing[0]]}, which does not hold it"
-        )
+        raise BadCheckpoint(f"{index} promises {missing[0]!r} in {shard_of[missing[0]]}, which does not hold it")
     return tensors
 
 

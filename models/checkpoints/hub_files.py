@@ -1,24 +1,27 @@
 """Downloads the needed parts of a hub checkpoint into a folder laid out like the whole checkpoint.
 
 Small files are fetched whole; of every safetensors file its header, and of its tensors those that are read. The file on
-disk is sparse and of the right size, so that the same reader serves both. Nothing is cached or resumed.
+disk is sparse and of the right size, so that the same reader serves both. Files of torch.save are fetched whole, as
+their checksums are checked. Nothing is cached or resumed.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from models.checkpoints import checkpoint, peft, safetensors, sentence_transformers
-from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, WEIGHTS, no_weights, read_index, read_object
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, TORCH_INDEX, WEIGHTS, no_weights, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
+from models.checkpoints.tokenizers.classes import VOCABULARIES
+from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER
 from models.errors import BadCheckpoint
 
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
 _BESIDE = (
-    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json"),
+    *(TOKENIZER, CONFIG, MAP, ADDED, "chat_template.jinja", "preprocessor_config.json"),
     peft.CONFIG,
 )
-_OLD_WEIGHTS = "pytorch_model.bin"
+FetchTensors = Callable[[list[Tensor]], None]
 
 
 def fetch_small_files(repository: Repository, folder: Path) -> Path:
@@ -39,7 +42,9 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     names = [f"{path}/config.json" for _, path in chain if path]
     if chain:
         names += ["config_sentence_transformers.json", *_sentence_configs(inner)]
-    names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
+    folder_of = f"{inner}/" if inner else ""
+    vocabularies = () if repository.has(folder_of + TOKENIZER) else VOCABULARIES
+    names += [folder_of + name for name in (*_BESIDE, *vocabularies)]
     present = [name for name in names if repository.has(name)]
     for number, name in enumerate(present):
         repository.progress("fetching small files", number, len(present))
@@ -74,8 +79,8 @@ def is_static_embedding(folder: Path) -> bool:
     return config.is_file() and read_object(config).get("model_type") == "model2vec"
 
 
-def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str, Tensor]:
-    """Fetch the headers of all safetensors into sparse files in `folder`.
+def fetch_weights(repository: Repository, inner: str, folder: Path) -> tuple[dict[str, Tensor], FetchTensors]:
+    """Fetch the headers of all safetensors into sparse files in `folder`, or files of torch.save whole.
 
     Args:
         repository: repository to fetch from.
@@ -83,25 +88,28 @@ def fetch_headers(repository: Repository, inner: str, folder: Path) -> dict[str,
         folder: folder that is created.
 
     Returns:
-        The tensors they hold, by name.
+        The tensors they hold, by name, and the function that fetches some of them before they are read.
 
     Raises:
-        BadCheckpoint: a header cannot be fetched, or there are no safetensors.
+        BadCheckpoint: a file cannot be fetched, or there are no weights that are read.
     """
     folder.mkdir()
-    if repository.has(inner + WEIGHTS):
-        names = [WEIGHTS]
-    elif (index := repository.read(inner + INDEX)) is not None:
-        (folder / INDEX).write_bytes(index)
-        names = sorted(name for name in set(read_index(folder / INDEX).values()) if repository.has(inner + name))
-    else:
-        names = [name.removeprefix(inner) for name in repository.files() if name.startswith(inner)]
-        raise no_weights(repository.label, [*names, *filter(repository.has, FLOAT32_ONNX)])
+    held = [name.removeprefix(inner) for name in repository.files() if name.startswith(inner)]
+    if (weights := checkpoint.weights_in(held)) is None:
+        raise no_weights(repository.label, [*held, *filter(repository.has, FLOAT32_ONNX)])
+    names = [weights]
+    if weights in (INDEX, TORCH_INDEX):
+        (folder / weights).write_bytes(repository.read(inner + weights) or b"")
+        names = sorted(set(read_index(folder / weights).values()) & set(held))
+    if weights not in (WEIGHTS, INDEX):
+        for name in names:
+            repository.copy(inner + name, folder / name)
+        return checkpoint.headers(folder), lambda tensors: None
     for number, name in enumerate(names):
         repository.progress("fetching headers", number, len(names))
         _fetch_header(repository, inner + name, folder / name)
     repository.progress("fetching headers", len(names), len(names))
-    return checkpoint.headers(folder)
+    return checkpoint.headers(folder), _tensor_fetcher(repository, inner)
 
 
 def _fetch_header(repository: Repository, name: str, path: Path) -> None:
@@ -120,14 +128,13 @@ def _fetch_header(repository: Repository, name: str, path: Path) -> None:
 
 def fetch_module(repository: Repository, folder: Path, place: str) -> None:
     """Fetch the weights of a sentence-transformers module once, into the folder that holds its config.json."""
-    path = folder / place / WEIGHTS
-    if path.is_file() or repository.copy(f"{place}/{WEIGHTS}", path):
-        return
-    if path.parent.is_dir() and repository.has(f"{place}/{_OLD_WEIGHTS}"):
-        (path.parent / _OLD_WEIGHTS).touch()  # sentence_modules then says how to convert it
+    for name in (WEIGHTS, *checkpoint.TORCH_WEIGHTS):
+        path = folder / place / name
+        if path.is_file() or repository.copy(path.relative_to(folder).as_posix(), path):
+            return
 
 
-def tensor_fetcher(repository: Repository, inner: str) -> Callable[[list[Tensor]], None]:
+def _tensor_fetcher(repository: Repository, inner: str) -> FetchTensors:
     """Return a function that fetches tensors into the sparse files, each once, adjacent ones in one request."""
     fetched: set[str] = set()
 

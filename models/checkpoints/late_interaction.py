@@ -16,8 +16,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_modules, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, optional_count, read_optional, read_tensors
-from models.checkpoints.pickled import read_pickled
+from models.checkpoints.checkpoint import Checkpoint, file_headers, optional_count, read_optional, read_tensors
 from models.checkpoints.sentence_modules import Fetch
 from models.errors import BadCheckpoint
 from models.recipes.sentence_modules import Dense, Module, Normalize
@@ -241,8 +240,7 @@ def _bge(folder: Path, width: int) -> LateInteraction | None:
     path = next((folder / name for name in BGE_FILES if (folder / name).is_file()), None)
     if path is None:
         return None
-    stored = path.suffix == ".safetensors"
-    held = safetensors.read(safetensors.read_header(path).values()) if stored else read_pickled(path)
+    held = safetensors.read(file_headers(path).values())
     weight, bias = held.get("weight"), held.get("bias")
     if weight is None or bias is None or weight.shape[1:] != (width,) or bias.shape != weight.shape[:1]:
         shapes = {name: list(array.shape) for name, array in held.items()}

@@ -1,7 +1,7 @@
 """Reads the LoRA adapters of the peft library and merges them into the checkpoint that they change.
 
-A folder holds adapter_config.json and adapter_model.safetensors. To the weight W of a module X, as PyTorch stores it
-[outputs, inputs], they add s * B A:
+A folder holds adapter_config.json and adapter_model.safetensors, or adapter_model.bin. To the weight W of a module X,
+as PyTorch stores it [outputs, inputs], they add s * B A:
 
     X.lora_A.weight [r, inputs], X.lora_B.weight [outputs, r]          s = lora_alpha / r; rsLoRA: lora_alpha / sqrt(r)
     X.lora_embedding_A [r, rows], X.lora_embedding_B [width, r]        of a table, whose weight is [rows, width]
@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
-from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, file_headers, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor, TensorSource
 from models.errors import BadCheckpoint
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(.+)\.lora_(embedding_A|embedding_B|A|B|magnitude_vector)(?:\.(weight|bias))?")
 _NOT_COMPUTED = (
@@ -124,11 +124,13 @@ def read_adapter(folder: Path, name: str) -> PeftAdapter:
     """
     config = read_object(folder / CONFIG)
     _check_kind(folder / CONFIG, config)
-    if not (folder / WEIGHTS).is_file():
+    weights = next((folder / each for each in WEIGHTS if (folder / each).is_file()), None)
+    if weights is None:
         raise BadCheckpoint(
-            f"{folder} holds {CONFIG} and no {WEIGHTS}: save the adapter with save_pretrained(FOLDER), which writes it"
+            f"{folder} holds {CONFIG} and no {WEIGHTS[0]}: save the adapter with save_pretrained(FOLDER), which writes "
+            "it"
         )
-    held = Checkpoint(folder, config, safetensors.read_header(folder / WEIGHTS), name)
+    held = Checkpoint(folder, config, file_headers(weights), name)
     parts: dict[str, dict[str, Tensor]] = {}
     replacing = {}
     for tensor in held.tensors.values():
@@ -142,7 +144,7 @@ def read_adapter(folder: Path, name: str) -> PeftAdapter:
             replacing[own.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = tensor
     changes = {module: _low_rank(held, module, each) for module, each in parts.items()}
     if not changes and not replacing:
-        raise BadCheckpoint(f"{folder / WEIGHTS} holds no tensor")
+        raise BadCheckpoint(f"{weights} holds no tensor")
     return PeftAdapter(name, changes, replacing, config.get("task_type"))
 
 

@@ -1,29 +1,29 @@
-"""Reads a dict of tensors that `torch.save` wrote, by an unpickler that admits nothing else.
+"""Reads where the tensors of a `torch.save` file lie, by an unpickler that admits nothing else.
 
 The file is a zip of stored entries in one folder: data.pkl, a pickle of protocol 2 that describes the tensors; data/N,
-their values; byteorder and version. The unpickler knows the globals and opcodes of such a dict alone; no global is
-imported. The values that it makes cannot be called or changed by a pickle. Sizes and counts are bounded, and
-every tensor must lie inside its storage.
+their values; byteorder and version. The unpickler knows the globals and opcodes of a dict of tensors alone; no global
+is imported. The values that it makes cannot be called or changed by a pickle. Sizes and counts are bounded, and
+every tensor must lie inside its storage, whose checksum must be right; its values are mapped, not read.
 
-Source: torch 2.13, serialization._save and _utils._rebuild_tensor_v2; pickletools, for the opcodes.
+Source: torch 2.13, serialization._save and _utils._rebuild_tensor_v2; pickletools, for the opcodes; PKWARE's
+    APPNOTE.TXT (4.3.7, the local header of an entry).
 """
 
 import io
 import math
+import mmap
 import pickle
 import pickletools
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from models.checkpoints.safetensors import DTYPES
+from models.checkpoints.safetensors import DTYPES, MAX_DIMENSIONS, Tensor
 from models.errors import BadCheckpoint
 
-MOST_BYTES = 1 << 30  # of a file: this reads heads, not whole models
-MOST_PICKLE_BYTES = 1 << 13  # that of two tensors has 500; it bounds how deep tuples lie in one another
+MOST_PICKLE_BYTES = 1 << 21  # a tensor takes some 250, with the metadata of its module
+MOST_DEPTH = 4  # of tuples in one another: a tensor's arguments hold its sizes
 MOST_READ_BYTES = 1 << 20  # at once: of the zip's central directory, which has 46 and more an entry
 MOST_SIZE = 1 << 31  # of a dimension
 
@@ -33,10 +33,16 @@ _STORAGES = {
     "torch.BFloat16Storage": "BF16",
     "torch.DoubleStorage": "F64",
     "torch.LongStorage": "I64",
+    "torch.IntStorage": "I32",
+    "torch.ShortStorage": "I16",
+    "torch.CharStorage": "I8",
+    "torch.ByteStorage": "U8",
+    "torch.BoolStorage": "BOOL",
 }
 _REBUILD = "torch._utils._rebuild_tensor_v2"
+_PARAMETER = "torch._utils._rebuild_parameter"
 _ORDERED_DICT = "collections.OrderedDict"
-_GLOBALS = (_REBUILD, _ORDERED_DICT, *_STORAGES)
+_GLOBALS = (_REBUILD, _PARAMETER, _ORDERED_DICT, *_STORAGES)
 _PUTS, _GETS = ("BINPUT", "LONG_BINPUT"), ("BINGET", "LONG_BINGET")
 _TUPLES = ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
 _OPCODES = (
@@ -61,14 +67,11 @@ class _Refused(Exception):
     """Raised for a file that is not read; the message follows the file's name."""
 
 
-def read_pickled(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the tensors of a file of `torch.save` by name, read-only.
+def read_header(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of `torch.save` by name; tensors may share their bytes.
 
     Args:
         path: path of a file with a dict of tensors, such as a state_dict.
-
-    Returns:
-        Arrays of float32, float16, bfloat16, float64 or int64.
 
     Raises:
         BadCheckpoint: the file is damaged, hostile, of another format, or holds anything but a dict of tensors.
@@ -78,13 +81,14 @@ def read_pickled(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with _BoundedFile(path) as file:
             if (start := file.read(len(_LEGACY))) == _LEGACY:
-                raise _Refused(f"is in the format of torch before 1.6; the zip format since then is read: {_REMEDY}")
-            if (size := path.stat().st_size) > MOST_BYTES or not start.startswith(_ZIP):
                 raise _Refused(
-                    f"has {size:,} bytes and begins with {start[:4]!r}; a zip of at most {MOST_BYTES:,} is read"
+                    f"is in the format of torch before 1.6; the zip format since then is read: {_REMEDY}: "
+                    f"torch.save(torch.load({path.name!r}, weights_only=True), {path.name!r})"
                 )
-            with zipfile.ZipFile(file) as archive:
-                return _tensors(_Archive(archive))
+            if not start.startswith(_ZIP):
+                raise _Refused(f"begins with {start[:4]!r}; a zip file that torch.save wrote is read")
+            with zipfile.ZipFile(file) as archive, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _tensors(_Archive(path, archive, content))
     except _Refused as refused:
         raise BadCheckpoint(f"{path} {refused}") from refused
     except _MALFORMED as error:
@@ -107,29 +111,45 @@ class _BoundedFile(io.FileIO):
 
 
 class _Archive:
-    """The stored entries of the zip by their names in its one folder; at most MOST_BYTES are read in all."""
+    """The stored entries of the zip by their names in its one folder, and where their bytes lie in the file."""
 
-    def __init__(self, archive: zipfile.ZipFile) -> None:
+    def __init__(self, path: Path, archive: zipfile.ZipFile, content: mmap.mmap) -> None:
         listed = archive.infolist()
-        self._archive, self._left = archive, MOST_BYTES
+        self.path, self._content = path, content
         self.entries = {info.filename.partition("/")[2]: info for info in listed}
         folders = {info.filename.partition("/")[0] for info in listed}
         if len(folders) != 1 or len(self.entries) != len(listed) or "data.pkl" not in self.entries:
             raise _Refused(f"is a zip, but not one folder that holds data.pkl, each name once: {_REMEDY}")
+        if zipped := [info.filename for info in listed if info.compress_type != zipfile.ZIP_STORED]:
+            raise _Refused(f"holds the compressed entry {zipped[0][:80]!a}; torch.save stores entries as they are")
+        if (total := sum(info.file_size for info in listed)) > len(content):
+            raise _Refused(f"has entries of {total:,} bytes and {len(content):,} itself; download it again")
 
-    def read(self, name: str, most: int = MOST_BYTES) -> bytes:
-        """Return the bytes of an entry whose checksum is right; _Refused if it has more than `most`."""
+    def read(self, name: str, most: int) -> bytes:
+        """Return the bytes of an entry; _Refused if it has more than `most`."""
+        if (size := self.entries[name].file_size) > most:
+            raise _Refused(f"has a {name[:80]} of {size:,} bytes, and at most {most:,} are read")
+        begin, end = self.place(name)
+        return self._content[begin:end]
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Return where the bytes of an entry begin and end in the file, after checking their checksum."""
         info = self.entries[name]
-        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-            raise _Refused(f"holds the compressed entry {info.filename[:80]!a}; torch.save stores entries as they are")
-        if info.file_size > min(most, self._left):
-            raise _Refused(f"has a {name[:80]} of {info.file_size:,} bytes, and at most {most:,} are read")
-        self._left -= info.file_size
-        with self._archive.open(info) as file:
-            return b"".join(iter(lambda: file.read(MOST_READ_BYTES), b""))
+        header = self._content[info.header_offset : info.header_offset + 30]
+        named, extra = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        begin = info.header_offset + 30 + named + extra
+        if header[:4] != _ZIP or (end := begin + info.file_size) > len(self._content):
+            raise ValueError(f"the entry {info.filename[:80]!a} does not lie in the file")
+        checksum = 0
+        with memoryview(self._content) as whole:
+            for at in range(begin, end, MOST_READ_BYTES):
+                checksum = zlib.crc32(whole[at : min(at + MOST_READ_BYTES, end)], checksum)
+        if checksum != info.CRC:
+            raise zipfile.BadZipFile(f"Bad CRC-32 for file {info.filename[:80]!a}")
+        return begin, end
 
 
-def _tensors(archive: _Archive) -> dict[str, NDArray[Any]]:
+def _tensors(archive: _Archive) -> dict[str, Tensor]:
     """Return the tensors that the archive's pickle describes."""
     if "byteorder" in archive.entries and (order := archive.read("byteorder", 16)) != b"little":
         raise _Refused(f"says of its bytes that their order is {order!r}; b'little' is read: {_REMEDY}")
@@ -142,17 +162,17 @@ def _tensors(archive: _Archive) -> dict[str, NDArray[Any]]:
         if type(name) is not str or type(tensor) is not _Tensor:
             kinds = f"a value of type {_kind(tensor)} by a key of type {_kind(name)}"
             raise _Refused(f"holds {kinds}; tensors by their names alone are read: {_REMEDY}")
-    return {name: tensor.values for name, tensor in value.items()}
+    return {name: tensor.placed(name, archive.path) for name, tensor in value.items()}
 
 
 def _check_opcodes(pickled: bytes) -> None:
     """Raise _Refused for opcodes that no dict of tensors needs, and for those that let a short pickle take long.
 
-    The unpickler makes room for the memo's highest number. Tuples that hold one another several times, by the memo,
-    take exponential time as the key of a dict.
+    The unpickler makes room for the memo's highest number. As the key of a dict, tuples deep in one another overflow
+    the interpreter's stack, and tuples that hold one another several times, by the memo, take exponential time.
     """
-    memo: dict[int, str] = {}  # the opcode that made each remembered value
-    made = ""
+    depths: list[int | None] = []  # of the tuples on the unpickler's stack; 0: no tuple; None: a mark
+    memo: dict[int, int] = {}
     for opcode, argument, _ in pickletools.genops(pickled):
         if opcode.name not in _OPCODES:
             raise _Refused(f"has a pickle with the opcode {opcode.name}, which no dict of tensors needs: {_REMEDY}")
@@ -160,26 +180,57 @@ def _check_opcodes(pickled: bytes) -> None:
         if opcode.name in _PUTS:
             if number > len(pickled):
                 raise _Refused(f"has a pickle that remembers a value as number {number}; download it again")
-            memo[number] = made
-        elif opcode.name in _GETS:
-            made = memo.get(number, "")
-            if made in _TUPLES:
-                raise _Refused(f"has a pickle that holds one tuple several times: {_REMEDY}")
+            memo[number] = depths[-1] or 0
+        elif opcode.name in _GETS and memo.get(number, 0):
+            raise _Refused(f"has a pickle that holds one tuple several times: {_REMEDY}")
+        elif opcode.name == "MARK":
+            depths.append(None)
         else:
-            made = opcode.name
+            held = _popped(depths, opcode)
+            if opcode.name in _TUPLES and (depth := 1 + max(held, default=0)) > MOST_DEPTH:
+                raise _Refused(f"has a pickle with more than {MOST_DEPTH} tuples in one another: {_REMEDY}")
+            depths += [depth if opcode.name in _TUPLES else 0] * len(opcode.stack_after)
+
+
+def _popped(depths: list[int | None], opcode: pickletools.OpcodeInfo) -> list[int]:
+    """Take what an opcode takes off the stack; of values before a mark the opcode gives back, none matters."""
+    if pickletools.markobject in opcode.stack_before:
+        held: list[int] = []
+        while (depth := depths.pop()) is not None:
+            held.append(depth)
+        for _ in opcode.stack_before[: opcode.stack_before.index(pickletools.markobject)]:
+            depths.pop()
+        return held
+    return [depths.pop() or 0 for _ in opcode.stack_before]
 
 
 class _Storage(NamedTuple):
-    """The values of tensors; a named tuple has no state that a pickle could set."""
+    """Where the values of tensors lie in the file; a named tuple has no state that a pickle could set."""
 
-    dtype: np.dtype[Any]
-    values: bytes
+    dtype: str
+    begin: int
+    end: int
 
 
 class _Tensor(NamedTuple):
-    """A tensor's values, read-only."""
+    """Where a tensor lies; offset in bytes from the beginning of the file, strides in elements."""
 
-    values: NDArray[Any]
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def placed(self, name: str, path: Path) -> Tensor:
+        """Return the place under the tensor's name."""
+        size = math.prod(self.shape)
+        row_major = tuple(math.prod(self.shape[at + 1 :]) for at in range(len(self.shape)))
+        moved = any(
+            step != usual for step, usual, count in zip(self.strides, row_major, self.shape, strict=True) if count > 1
+        )
+        strides = self.strides if size and moved else None
+        return Tensor(
+            name, self.dtype, self.shape, path, self.offset, size * DTYPES[self.dtype].itemsize, strides=strides
+        )
 
 
 class _Dict(dict[Any, Any]):
@@ -200,6 +251,8 @@ class _Global(NamedTuple):
         """Return the dict or tensor that the pickle makes by this name."""
         if self.name == _REBUILD:
             return _tensor(*arguments)
+        if self.name == _PARAMETER and len(arguments) == 3 and type(arguments[0]) is _Tensor:
+            return arguments[0]
         if self.name == _ORDERED_DICT and not arguments:
             return _Dict()
         raise _Refused(f"calls {self.name} with {len(arguments)} values: {_REMEDY}")
@@ -211,7 +264,7 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, pickled: bytes, archive: _Archive) -> None:
         super().__init__(io.BytesIO(pickled))
         self._archive = archive
-        self._storages: dict[str, bytes] = {}
+        self._places: dict[str, tuple[int, int]] = {}
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the stand-in of an admitted global."""
@@ -227,9 +280,9 @@ class _Unpickler(pickle.Unpickler):
         if type(pid) is not tuple or [type(value) for value in pid] != [str, _Global, str, str, int]:
             raise _Refused(f"names a storage by other values than torch.save does: {_REMEDY}")
         _, kind, key, _, _ = pid
-        if key not in self._storages:
-            self._storages[key] = self._archive.read(f"data/{key}")
-        return _Storage(DTYPES[_STORAGES[kind.name]], self._storages[key])
+        if key not in self._places:
+            self._places[key] = self._archive.place(f"data/{key}")
+        return _Storage(_STORAGES[kind.name], *self._places[key])
 
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, _gradient: Any, _hooks: Any) -> _Tensor:
@@ -238,17 +291,16 @@ def _tensor(storage: Any, offset: Any, shape: Any, strides: Any, _gradient: Any,
         raise _Refused(f"makes a tensor of other values than torch.save writes: {_REMEDY}")
     if not all(type(value) is int and 0 <= value < MOST_SIZE for value in (offset, *shape, *strides)):
         raise _Refused(f"has a tensor whose offset, sizes or strides are not whole numbers from 0 to {MOST_SIZE - 1}")
-    unit = storage.dtype.itemsize
-    try:
-        if math.prod(shape) * unit > len(storage.values):
-            raise ValueError("it has more values than the storage")
-        steps = [stride * unit for stride in strides]
-        return _Tensor(np.ndarray(shape, storage.dtype, storage.values, offset * unit, steps))
-    except ValueError as error:
+    unit, held = DTYPES[storage.dtype].itemsize, storage.end - storage.begin
+    size = math.prod(shape)
+    last = sum(stride * (count - 1) for stride, count in zip(strides, shape, strict=False)) if size else -1
+    fits = len(shape) == len(strides) <= MAX_DIMENSIONS and size * unit <= held
+    if not fits or (offset + last + 1) * unit > held:
         raise _Refused(
-            f"has a tensor of shape {list(shape)}, strides {list(strides)} and offset {offset}, which does not lie in "
-            f"its storage of {len(storage.values)} bytes ({error}); download it again"
-        ) from error
+            f"has a tensor of shape {list(shape)[:MAX_DIMENSIONS]}, strides {list(strides)[:MAX_DIMENSIONS]} and "
+            f"offset {offset}, which does not lie in its storage of {held} bytes; download it again"
+        )
+    return _Tensor(storage.dtype, storage.begin + offset * unit, shape, strides)
 
 
 def _kind(value: Any) -> str:

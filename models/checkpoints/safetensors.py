@@ -64,6 +64,7 @@ class Tensor:
         stored: a key of gguf_blocks.QUANTIZED where the file holds blocks of that format; "": the dtype itself.
         paired: heads within which row i + half a head lies behind row i, in a GGUF of the Llama kind; 0: none do.
         shift: amount by which the file's values exceed the tensor's (norms of Gemma in GGUF).
+        strides: values from one index to the next, of each dimension, where torch.save wrote a view; None: row-major.
     """
 
     name: str
@@ -75,6 +76,16 @@ class Tensor:
     stored: str = ""
     paired: int = 0
     shift: float = 0.0
+    strides: tuple[int, ...] | None = None
+
+    def row_major(self) -> "Tensor":
+        """Return the tensor itself, whose bytes can be divided; BadCheckpoint for a view with strides."""
+        if self.strides is not None:
+            raise BadCheckpoint(
+                f"{self.path}: {self.name!r} is a view with the strides {list(self.strides)}, and is divided into "
+                "parts when it is read: write it with tensor.contiguous()"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +234,9 @@ def _view(tensor: Tensor, maps: dict[Path, mmap.mmap]) -> NDArray[Any]:
             maps[tensor.path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if tensor.bytes == 0:
         return np.empty(0, dtype).reshape(shape)
+    if tensor.strides is not None:
+        steps = [stride * dtype.itemsize for stride in tensor.strides]
+        return np.ndarray(shape, dtype, maps[tensor.path], tensor.offset, steps)
     return np.frombuffer(maps[tensor.path], dtype, tensor.bytes // dtype.itemsize, tensor.offset).reshape(shape)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import PICKLE_SUFFIXES, WEIGHTS, read_object, read_optional
+from models.checkpoints.checkpoint import TORCH_WEIGHTS, WEIGHTS, headers, read_object, read_optional
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
@@ -87,12 +87,12 @@ def behind_pooling(folder: Path) -> list[tuple[str, str]]:
 
 
 def hold_weights(folder: Path, fetch: Fetch = on_disk) -> bool:
-    """Return whether the weights of all modules behind Pooling are in the folder, once fetched, as safetensors."""
+    """Return whether the weights of all modules behind Pooling are in the folder, once fetched."""
     places = [place for kind, place in behind_pooling(folder) if kind != "Normalize"]
     for place in places:
         path_inside(folder, place)
         fetch(place)
-    return all((folder / place / WEIGHTS).is_file() for place in places)
+    return all(any((folder / place / name).is_file() for name in (WEIGHTS, *TORCH_WEIGHTS)) for place in places)
 
 
 def read_modules(folder: Path, inner: int, fetch: Fetch = on_disk) -> StoredModules:
@@ -185,7 +185,7 @@ class _Source:
         self.config: Mapping[str, Any] = read_object(self.path)
         self.read: dict[str, Tensor] = {}
         self._folder, self._prefix = folder, prefix
-        self._held = _headers(folder)
+        self._held = headers(folder)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> str:
         """Return the exported name of a tensor; BadCheckpoint unless it exists in this shape."""
@@ -248,17 +248,6 @@ class _Read:
         source.check_all_read()
         self.steps.append(step)
         self.tensors |= source.read
-
-
-def _headers(folder: Path) -> dict[str, Tensor]:
-    if (folder / WEIGHTS).is_file():
-        return safetensors.read_header(folder / WEIGHTS)
-    if pickles := [path.name for suffix in PICKLE_SUFFIXES for path in sorted(folder.glob(f"*{suffix}"))]:
-        raise BadCheckpoint(
-            f"{folder} holds its weights as {pickles[0]}, which can run code when read; convert it once with "
-            "sentence-transformers: SentenceTransformer(folder).save_pretrained(new_folder)"
-        )
-    raise BadCheckpoint(f"{folder} holds no {WEIGHTS}{sentence_transformers.REMEDY}")
 
 
 def _dense(source: _Source, width: int, read: str = _POOLED) -> tuple[Module, int]:

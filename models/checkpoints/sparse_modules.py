@@ -4,7 +4,6 @@ Source: sentence-transformers 6.2: modules.json, router_config.json, SpladePooli
     FlagEmbedding: sparse_linear.pt.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -13,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import WEIGHTS, read_json, read_object, read_optional
-from models.checkpoints.pickled import read_pickled
+from models.checkpoints.checkpoint import file_headers, headers, optional_count, read_json, read_object, read_optional
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import Chain, path_inside
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import CONFIG, TOKENIZER, read_files
 from models.errors import BadCheckpoint
 from models.recipes.heads import InputType, Splade, SpladeActivation, SpladePooling
 
 SPLADE = "splade"  # what --pooling calls it
-TOKENIZER = "tokenizer.json"
 LINEARS = ("sparse_linear.safetensors", "sparse_linear.pt")
 _POOLING, _TABLE, _AUTOENCODER = "SpladePooling", "SparseStaticEmbedding", "SparseAutoEncoder"
 _SPECIAL = ("cls_token", "eos_token", "pad_token", "unk_token")
@@ -36,11 +35,19 @@ class SparseFiles:
         splade: None: every text is looked up.
         table: the place of the weights of ids; None: there are none.
         default_input_type: kind of texts whose requests do not say.
+        origin: file that says how logits are pooled, or the option.
     """
 
     splade: Splade | None = None
     table: str | None = None
     default_input_type: InputType = "document"
+    origin: str = "--pooling"
+
+
+def max_active_dims(folder: Path) -> int | None:
+    """Return how many of the largest values of a vector the files keep; None: all."""
+    path = folder / sentence_transformers.MODEL_CONFIG
+    return optional_count(path, read_optional(path), "max_active_dims")
 
 
 def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
@@ -67,7 +74,7 @@ def find(folder: Path, pooling: str | None = None) -> SparseFiles | None:
         return SparseFiles(table=entry[0][1])
     if _POOLING not in kinds and _TABLE not in kinds:
         return SparseFiles(Splade()) if pooling == SPLADE else None
-    return SparseFiles(_splade(folder, entry))
+    return SparseFiles(_splade(folder, entry), origin=f"{entry[1][1]}/config.json")
 
 
 def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
@@ -83,7 +90,8 @@ def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
             f"{_TABLE}, document through Transformer and {_POOLING}, without route_mappings or modules behind"
         )
     default: InputType = "query" if routes.default == "query" else "document"
-    return SparseFiles(_splade(folder, routes.chains["document"]), routes.chains["query"][0][1], default)
+    document, table = routes.chains["document"], routes.chains["query"][0][1]
+    return SparseFiles(_splade(folder, document), table, default, f"{document[1][1]}/config.json")
 
 
 def _splade(folder: Path, chain: Chain) -> Splade:
@@ -113,13 +121,11 @@ def read_table(folder: Path, place: str, fetch: Fetch = on_disk) -> Floats:
             f"{inner / 'config.json'} takes the weights from {idf!r}; save the model once with sentence-transformers: "
             "SparseEncoder(folder).save_pretrained(new_folder)"
         )
-    if not (inner / WEIGHTS).is_file():
-        raise BadCheckpoint(f"{inner} holds no {WEIGHTS}; save the model with sentence-transformers as safetensors")
-    held = safetensors.tensors_of(inner / WEIGHTS)
+    held = safetensors.read(headers(inner).values())
     if set(held) != {"weight"} or held["weight"].ndim != 1 or not held["weight"].size:
         shapes = {name: list(array.shape) for name, array in held.items()}
-        raise BadCheckpoint(f"{inner / WEIGHTS} holds {shapes}; it holds a 'weight' of one dimension")
-    return _finite(held["weight"], inner / WEIGHTS)
+        raise BadCheckpoint(f"{inner} holds {shapes}; it holds a 'weight' of one dimension")
+    return _finite(held["weight"], inner)
 
 
 def find_linear(folder: Path) -> Path | None:
@@ -133,7 +139,7 @@ def read_linear(path: Path, width: int) -> tuple[Floats, Floats]:
     Raises:
         BadCheckpoint: the file is damaged, hostile or holds other tensors.
     """
-    held: Mapping[str, Any] = safetensors.tensors_of(path) if path.suffix == ".safetensors" else read_pickled(path)
+    held = safetensors.read(file_headers(path).values())
     shapes = {name: tuple(array.shape) for name, array in held.items()}
     if shapes != {"weight": (1, width), "bias": (1,)}:
         raise BadCheckpoint(f"{path} holds {shapes}; it holds a weight (1, {width}) and a bias (1,)")
@@ -146,25 +152,15 @@ def unused_ids(folder: Path) -> tuple[int, ...]:
     Raises:
         BadCheckpoint: there is no tokenizer, or its files do not name these tokens.
     """
-    from tokenizers import Tokenizer
-
-    file = folder / TOKENIZER
-    if not file.is_file():
+    tokenizer = read_tokenizer(folder)
+    if tokenizer is None:
         raise BadCheckpoint(f"{folder} holds no {TOKENIZER}, by which special tokens have no lexical weight")
-    path = folder / "tokenizer_config.json"
-    names = read_optional(folder / "special_tokens_map.json") | read_optional(path)
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise BadCheckpoint(f"{file} is not a tokenizer the tokenizers library reads: {error}") from error
-    ids = set()
-    for key in _SPECIAL:
-        token = names.get(key)
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str) and (id_ := tokenizer.token_to_id(text)) is not None:
-            ids.add(id_)
+    special = read_files(folder).special
+    texts = [special[role] for name in _SPECIAL if (role := name.removesuffix("_token")) in special]
+    found = [tokenizer.library.token_to_id(text) for text in texts]
+    ids = {token_id for token_id in found if token_id is not None}
     if not ids:
-        raise BadCheckpoint(f"{path} names none of {', '.join(_SPECIAL)}, which have no lexical weights")
+        raise BadCheckpoint(f"{folder / CONFIG} names none of {', '.join(_SPECIAL)}, which have no lexical weights")
     return tuple(sorted(ids))
 
 

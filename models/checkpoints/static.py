@@ -14,13 +14,12 @@ from typing import Any, Literal
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import READABLE, read_json, read_object
+from models.checkpoints.checkpoint import READABLE, headers, read_json, read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
 from models.recipes.static import StaticTable
 
-WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 MAX_TOKENS = 512  # what Model2Vec reads where config.json names no max_length
 TABLES = (*READABLE, "F64", "I8")
@@ -127,13 +126,10 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
 
 
 def _headers(place: Path) -> dict[str, Tensor]:
-    path = place / WEIGHTS
-    if not path.is_file():
-        raise BadCheckpoint(f"{path} is missing; save the model as safetensors, the default of both libraries")
-    tensors = safetensors.read_header(path)
+    tensors = headers(place)
     if not {"embeddings", "embedding.weight"} & set(tensors):
         raise BadCheckpoint(
-            f"{path} should hold the table as 'embeddings' (Model2Vec) or 'embedding.weight' (sentence-transformers), "
+            f"{place} should hold the table as 'embeddings' (Model2Vec) or 'embedding.weight' (sentence-transformers), "
             f"but holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}"
         )
     return tensors
@@ -179,8 +175,9 @@ def _sentence_transformers(folder: Path, place: Path, tokenizer: Any, data: Mapp
 
 def _check(model: StaticCheckpoint, last_id: int) -> None:
     """Check shapes and dtypes, and that every id the tokenizer can give has a row."""
-    path, static = model.folder / WEIGHTS, model.static
+    static = model.static
     table = model.tensors[static.table]
+    path = table.path
     if len(table.shape) != 2 or 0 in table.shape or table.dtype not in TABLES:
         raise BadCheckpoint(
             f"{path}: {table.name!r} is {table.dtype} {list(table.shape)}; it is a [rows, d] table of "
@@ -207,6 +204,6 @@ def _check_mapping(model: StaticCheckpoint, count: int) -> None:
     wrong = np.flatnonzero((mapping.astype(np.int64) < 0) | (mapping.astype(np.int64) >= count))
     if wrong.size:
         raise BadCheckpoint(
-            f"{model.folder / WEIGHTS}: 'mapping' sends id {wrong[0]} to row {mapping[wrong[0]]}; "
+            f"{model.tensors[name].path}: 'mapping' sends id {wrong[0]} to row {mapping[wrong[0]]}; "
             f"the table has rows 0 to {count - 1}"
         )

@@ -137,7 +137,7 @@ class Adapters:
                 f"{name!r} {found}, but {len(self.tasks)} lora_adaptations and lora_rank {self.rank} of config.json "
                 f"make it {list(shape)}"
             )
-        return tensor
+        return tensor.row_major()
 
 
 def adapters_of(

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import ACTIVATIONS
 from models.families.heads import HEADS, PLAIN, HeadConfig, HeadSpec
@@ -90,14 +91,21 @@ def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str 
 
 def _matrix(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
     """Return the name of the output matrix, and whether it is an input table."""
-    if name := _find(spec.matrix, checkpoint):
-        return name, False
-    if spec.tie == "forced" or (spec.tie == "config" and values.get(TIE)):
-        if (tied_to := _find(spec.tied_to, checkpoint) or table) is None:
+    name, tied = _find(spec.matrix, checkpoint), False
+    if name is None and (spec.tie == "forced" or (spec.tie == "config" and values.get(TIE))):
+        name, tied = _find(spec.tied_to, checkpoint) or table, True
+        if name is None:
             raise MissingHead("the output matrix is tied to a word table, which the checkpoint does not hold")
-        return tied_to, True
-    why = "its family never ties them" if spec.tie == "never" else f"its config does not tie them ({TIE})"
-    raise MissingHead(f"the checkpoint holds no {spec.matrix[0]}, and {why}")
+    if name is None:
+        why = "its family never ties them" if spec.tie == "never" else f"its config does not tie them ({TIE})"
+        raise MissingHead(f"the checkpoint holds no {spec.matrix[0]}, and {why}")
+    if table and _same_bytes(checkpoint.tensors[name], checkpoint.tensors[table]):  # torch.save writes tied ones once
+        return table, True
+    return name, tied
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    return (one.path, one.offset, one.shape, one.strides) == (other.path, other.offset, other.shape, other.strides)
 
 
 def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size: int) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_tokenizer, hub, hub_files, peft, sentence_transformers
+from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
@@ -195,7 +195,7 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     config, tensors, no_blocks_reason = gguf_config.read(file, str(path))
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     family = FAMILIES.get(config["model_type"])
-    gguf_tokenizer.write(folder, file, whole=family is not None and bool(family.block))
+    gguf_files.write(folder, path, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
@@ -203,11 +203,11 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
 def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder)
     if peft.is_adapter(folder):
-        repository.copy(peft.WEIGHTS, folder / peft.WEIGHTS)
+        next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:
-            repository.copy(inner + "model.safetensors", place / "model.safetensors")
+            hub_files.fetch_module(repository, folder, inner)
         return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
@@ -221,8 +221,8 @@ def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoi
 
 def _remote(repository: Repository, inner: str, place: Path) -> Checkpoint:
     config = read_config(place)
-    tensors = hub_files.fetch_headers(repository, inner, place / hub_files.PARTIAL)
-    return Checkpoint(place, config, tensors, repository.label, hub_files.tensor_fetcher(repository, inner))
+    tensors, fetch = hub_files.fetch_weights(repository, inner, place / hub_files.PARTIAL)
+    return Checkpoint(place, config, tensors, repository.label, fetch)
 
 
 @contextmanager

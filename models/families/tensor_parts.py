@@ -52,14 +52,14 @@ def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> 
         BadCheckpoint: the whole cannot be divided so.
     """
     if part.experts:
-        tensor = _of_expert(tensor, part, part.experts(config))
+        tensor = _of_expert(tensor.row_major(), part, part.experts(config))
     transposed = part.transposed and len(tensor.shape) == 2
     shape = tensor.shape[::-1] if transposed else tensor.shape
     groups = part.groups(config)
     first, last = part_rows(tensor.name, part, shape[0], config)
     count = last - first
     part_shape = (groups * count, *shape[1:])
-    if groups == 1 and not transposed:
+    if groups == 1 and not transposed and tensor.strides is None:
         row = tensor.bytes // shape[0]
         rows = replace(tensor, name=name, shape=part_shape, offset=tensor.offset + first * row, bytes=count * row)
         return StoredPart(rows, part_shape)

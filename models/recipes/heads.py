@@ -212,6 +212,7 @@ class Sparse:
         splade, lexical: None: it is not made so.
         table: name of a tensor float32 [width]; None: there is none.
         default_input_type: kind of texts whose requests do not say, if only queries are looked up.
+        max_active_dims: largest values that are kept unless the request says otherwise; None: all.
     """
 
     width: int
@@ -219,6 +220,7 @@ class Sparse:
     lexical: Lexical | None = None
     table: str | None = None
     default_input_type: InputType = "document"
+    max_active_dims: int | None = None
 
     def looks_up(self, input_type: str | None) -> bool:
         """Return whether vectors of such texts are looked up in the table."""

@@ -14,6 +14,12 @@ from service.request_context import RequestContext, StageTimes
 
 Int64s = NDArray[np.int64]
 Direction = Literal["right", "left"]
+DIRECTIONS: dict[str | None, Direction | None] = {
+    None: None,
+    **{name: "right" for name in ("Right", "right")},
+    **{name: "left" for name in ("Left", "left")},
+}
+"""Sides by the names that clients send; None: the model's own."""
 InputType = Literal["query", "document", "classification", "clustering"]
 SpanUnit = Literal["characters", "tokens"]
 DTYPES = ("float32", "float16", "bfloat16")
@@ -131,7 +137,7 @@ class EmbedOptions(NamedTuple):
     Args:
         outputs: names of the model's outputs; empty: its default output.
         truncate: cut inputs that are too long instead of raising.
-        truncation_direction: the side to keep.
+        truncation_direction: right keeps the beginning, left the end.
         normalize: scale the sentence vector to unit length.
         dimensions: keep this many leading values of the sentence vector, then normalise; None: as many as the model's
             files say, after its own scaling.
@@ -151,7 +157,7 @@ class EmbedOptions(NamedTuple):
 
     outputs: tuple[str, ...] = ()
     truncate: bool | None = None
-    truncation_direction: Direction = "right"
+    truncation_direction: Direction | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     pooling: str | None = None

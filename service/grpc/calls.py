@@ -175,6 +175,7 @@ class Call:
             if type(request) is bytes:
                 if len(request) > UNCOUNTED_BYTES:
                     shared.budget.reserve(DECODED_SIZE * len(request), context)
+                await shared.admission.turns.wait(len(request), context.caller)
                 request = await decode(method.request, request)
             if method.admitted:
                 shared.admission.acquire()

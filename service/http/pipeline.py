@@ -136,26 +136,23 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
-        """Answer gathered requests, TURN_BYTES of bodies a turn; serve those that the batch handler declines singly."""
+        """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
         waiting, self._gathered = self._gathered, []
         self._single_caller = False  # requests gathered meanwhile take a turn
-        size = count = 0
-        while count < len(waiting) and size <= TURN_BYTES:
-            size += len(waiting[count][0].body)
-            count += 1
-        batch, self._gathered = waiting[:count], waiting[count:]
+        route, size, count = waiting[0][0].route, 0, 0
+        for request, _ in waiting:
+            if size > TURN_BYTES or request.route is not route:
+                break
+            size, count = size + len(request.body), count + 1
+        self._gathered = waiting[count:]
         if self._gathered:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
-        by_route: dict[int, list[tuple[Request, Connection]]] = {}
-        for entry in batch:
-            by_route.setdefault(id(entry[0].head.route), []).append(entry)
-        for entries in by_route.values():
-            self._answer_batch(entries[0][0].head.route, entries)
+        self._answer_batch(route, waiting[:count])
         self._single_caller = count == 1
         self._answered_at = perf_counter()
 
     def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
-        """Answer gathered requests of one route."""
+        """Answer requests of one route; serve those singly that its batch handler declines."""
         assert route is not None
         assert route.batch_handler is not None
         answers: Sequence[Response | InlayError | Handler] = [route.handler] * len(batch)
@@ -256,6 +253,7 @@ class Pipeline:
             if coding is not None:
                 request.body = await decoded(request.body, coding, self._max_body_bytes)
             self.budget.reserve(len(request.body), context)
+        await self._admission.turns.wait(len(request.body), context.caller)
         if context.deadline is None:
             response = await handler(request)
         else:

@@ -4,7 +4,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +144,12 @@ def _map_ahead(path: Path) -> tuple[str, int]:
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
     characters = card.static.max_characters if card.static else None
     filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
+    always = card.static is not None or not card.graphs
+    looks_up = card.sparse is not None and card.sparse.looks_up("query")
     return Tokenizer(
         path,
         characters,
-        may_be_empty=card.static is not None or not card.graphs,
+        may_be_empty=(always or looks_up, always),
         segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
     )
@@ -191,9 +192,8 @@ def _batcher(
         max_batch_cost=budget,
         max_inline_cost=inline,
         stuck_seconds=settings.stuck_seconds,
-        new_executor=partial(ThreadPoolExecutor, runs, thread_name_prefix=f"{card.name}-{name}"),
+        new_executor=partial(ThreadPoolExecutor, runs + 1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
-        shared=attrgetter("shared") if graph.attends and graph.layout != "image" else lambda work: None,
     )

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ from service.embedding.outputs.plan import width_in_graph
 from service.embedding.requests import Cut, EmbedOptions, Ids, Int64s, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Work, pack
-from service.errors import EngineFailure, InlayError, Overloaded, StartError
+from service.errors import BadInput, EngineFailure, InlayError, Overloaded, StartError
 
 Tasks = WeakKeyDictionary[Model, asyncio.Task[None]]
 _under_way: dict[bool, Tasks] = {False: WeakKeyDictionary(), True: WeakKeyDictionary()}  # by every_session
@@ -87,9 +88,10 @@ def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:
 async def _ids(model: Model) -> Int64s:
     """Return the ids of a letter; id 0 for a model without a tokenizer."""
     if model.tokenizer:
-        ids = model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens))[0].ids
-        if len(ids):
-            return ids
+        with suppress(BadInput):  # a vocabulary without that letter, or a token for unknown ones
+            ids = model.tokenizer.encode({0: Text("a")}, Cut(most=model.card.max_tokens))[0].ids
+            if len(ids):
+                return ids
     return np.zeros(1, np.int64)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
+from service.scheduling.loop_turns import LoopTurns
 
 FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
 LEAST_CHARACTERS, MOST_CHARACTERS = 0.5, 8.0  # that a token is taken to have, whatever the texts: blanks give none
@@ -18,10 +19,14 @@ class AdmissionController:
 
     Args:
         max_requests: requests at a time, from a whole body to a response that is being sent.
+
+    Attributes:
+        turns: when each of them begins.
     """
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
+        self.turns = LoopTurns()
         self.active = 0
 
     def acquire(self) -> None:

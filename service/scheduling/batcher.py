@@ -2,8 +2,9 @@
 
 A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
 batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
-a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits at least
-for the run that is under way when it comes.
+a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits for one of
+the runs that are under way when it comes. A light request does not: one run more may begin for those that are at most
+half as large as each run under way, and the operating system shares the cores among them.
 """
 
 import asyncio
@@ -11,11 +12,10 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
@@ -24,6 +24,7 @@ from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem
 GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 RUN_SECONDS = 0.03  # a batch of several items takes about this long; MiniLM computes no less than in runs of 0.1 s
+LIGHT_SHARE = 2  # a light run costs at most this part of each run that it begins beside
 MIN_RUN_COST = 64  # of such a batch: with fewer rows a matrix product reads its weights for too little work
 Observer = Callable[[int, int, float, float], None]
 Ran = TypeVar("Ran")
@@ -36,60 +37,6 @@ def abandoned_runs() -> int:
     return sum([not run.done() for run in abandoned])
 
 
-class Waiter(NamedTuple, Generic[Result]):
-    """The future of one of several equal items, and the times of its request.
-
-    Args:
-        since: when it was submitted.
-    """
-
-    future: "asyncio.Future[Result]"
-    times: ItemTimes
-    since: float
-
-
-class SharedRun(Generic[Result]):
-    """The run that equal items in flight share; it exists while one of them is queued or running.
-
-    Every item is queued for itself: with its own cost, turn and deadline, so that an item is served no later than
-    without the others, and none depends on whether the caller of another stays. When the first of them is taken to run,
-    the others wait for that run: those in the same batch, those in the queue, and those that arrive until it ends,
-    which are not queued at all. Of the others only those in the batch, whose turn had come, are charged to their
-    callers.
-
-    Attributes:
-        running: whether one of the items is being run.
-    """
-
-    __slots__ = ("__weakref__", "_waiters", "running")
-
-    def __init__(self) -> None:
-        self.running = False
-        self._waiters: dict[asyncio.Future[Result], Waiter[Result]] = {}
-
-    def join(self, future: "asyncio.Future[Result]", times: ItemTimes, since: float) -> None:
-        """Add a submitted item."""
-        if self._waiters:  # a single one needs no callback, which costs a turn of the event loop
-            future.add_done_callback(self._leave)
-        self._waiters[future] = Waiter(future, times, since)
-
-    def _leave(self, future: "asyncio.Future[Result]") -> None:
-        self._waiters.pop(future, None)
-
-    def begin(self) -> bool:
-        """Record that an item was taken to run; return False if another is running, whose result it awaits."""
-        begins, self.running = not self.running, True
-        return begins
-
-    def end(self, ran: "asyncio.Future[Result]") -> list[Waiter[Result]]:
-        """Record the end of the run of one item; return all items that wait for its result."""
-        self.running = False
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters.values():
-            waiter.times.joined += waiter.future is not ran
-        return list(waiters.values())
-
-
 @dataclass(slots=True, eq=False)
 class _Run(Generic[Item, Result]):
     """A run of one batch.
@@ -98,13 +45,22 @@ class _Run(Generic[Item, Result]):
         batch: the items of the run, with the futures that await them.
         began: when the batch was taken.
         since: when it could have begun.
-        together: the most runs that were under way with it, itself included.
+        is_light: it goes on beside as many runs as are best.
+        together: the most runs that were under way with it, itself included, a light one aside.
+
+    Attributes:
+        cost: the cost of its items.
     """
 
     batch: list[QueuedItem[Item, Result]]
     began: float
     since: float
+    is_light: bool
     together: int = 1
+    cost: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cost = sum([waiting.cost for waiting in self.batch])
 
 
 class Batcher(Generic[Item, Result]):
@@ -122,7 +78,6 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: a run in a thread that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
-        shared: returns the run that an item shares with equal ones in flight, or None.
         clock: seconds.
         runs: most runs at a time outside the event loop.
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
@@ -147,7 +102,6 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: float = 60.0,
         count_failed: Callable[[], None] = lambda: None,
         count_stuck: Callable[[], None] = lambda: None,
-        shared: Callable[[Item], SharedRun[Result] | None] = lambda item: None,
         clock: Callable[[], float] = perf_counter,
         runs: int = 1,
         run_alone: Callable[[list[Item]], list[Result]] | None = None,
@@ -156,7 +110,7 @@ class Batcher(Generic[Item, Result]):
         self._max_batch_cost, self._max_inline_cost, self._max_runs = max_batch_cost, max_inline_cost, runs
         self._new_executor, self._executor = new_executor, new_executor()
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
-        self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
+        self._stuck_seconds, self._clock = stuck_seconds, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
         self._under_way: dict[int, _Run[Item, Result]] = {}  # runs by number; a stuck run is abandoned by removing it
         self._single_item = True  # the last run was of one item
@@ -181,6 +135,19 @@ class Batcher(Generic[Item, Result]):
         """The largest cost of a batch, by the measured speed of one of the runs that go on together."""
         timed = int(self.queue.rate * RUN_SECONDS / self._max_runs) if self.queue.rate else self._max_batch_cost
         return min(max(timed, MIN_RUN_COST), self._max_batch_cost)
+
+    @property
+    def _free(self) -> int:
+        """The number of runs that may begin, a light one aside."""
+        return self._max_runs - sum([not run.is_light for run in self._under_way.values()])
+
+    @property
+    def _light_cost(self) -> int:
+        """The most that a light run may cost that begins now; 0: none may."""
+        runs = self._under_way.values()
+        if any([run.is_light for run in runs]):
+            return 0
+        return min(self._run_cost, min([run.cost for run in runs]) // LIGHT_SHARE)
 
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
@@ -212,19 +179,14 @@ class Batcher(Generic[Item, Result]):
         loop, now, times = self._loop, self._clock(), times or ItemTimes()
         if loop is None or loop.is_closed():
             loop = self._loop = asyncio.get_running_loop()
-        shares = [self._shared(item) for item in items]
-        queued = [shared is None or not shared.running for shared in shares]
-        if not admitted and any(queued):
-            self.queue.check(sum(compress(costs, queued)), now, deadline, times.caller)
+        if not admitted:
+            self.queue.check(sum(costs), now, deadline, times.caller)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        for future, shared in zip(futures, shares, strict=True):
-            if shared is not None:
-                shared.join(future, times, now)
-        for item, cost, future in compress(zip(items, costs, futures, strict=True), queued):
+        for item, cost, future in zip(items, costs, futures, strict=True):
             self.queue.add(item, cost, future, now, times, deadline)
         if staggered:
             self._staggered = True
-        if not self._gathering and len(self._under_way) < self._max_runs:
+        if not self._gathering and (self._free or sum(costs) <= self._light_cost):
             self._idle_until = now
             self._gather_soon(SINGLE_CALLER_TURNS if self._single_item and not self._staggered else GATHERING_TURNS)
         return futures
@@ -272,21 +234,25 @@ class Batcher(Generic[Item, Result]):
     def _next(self) -> None:
         """Begin a run on the event loop, or as many in threads as are allowed while items wait."""
         self._gathering = self._staggered = False
-        while self.queue.items and (free := self._max_runs - len(self._under_way)):
-            began = self._clock()
-            share = -(-self.queue.cost // free)  # what waits is divided among the runs that may begin
-            taken = self.queue.take(min(self._run_cost, share), began)
-            # items that wait for the run of an equal one are answered by it
-            batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
-            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until))):
+        while self.queue.items and (most := self._next_cost()):
+            began, is_light = self._clock(), not self._free
+            batch = self.queue.take(most, began, is_light)
+            if is_light and not batch:
+                return
+            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until, is_light))):
                 self._gather_soon()
                 return
+
+    def _next_cost(self) -> int:
+        """Return what the next batch may cost: what waits is divided among the runs that may begin."""
+        free = self._free
+        return min(self._run_cost, -(-self.queue.cost // free)) if free else self._light_cost
 
     def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
         """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""
         items, loop = [waiting.item for waiting in run.batch], self._loop
         self._single_item = len(items) == 1
-        if loop is None or sum([waiting.cost for waiting in run.batch]) <= self._max_inline_cost:
+        if loop is None or run.cost <= self._max_inline_cost:
             self._deliver(run, self._run_or_errors(self._run, items))
             return False
         alone = self._single_item and not self._under_way and not self.queue.items
@@ -302,7 +268,7 @@ class Batcher(Generic[Item, Result]):
             return False
         self._under_way[number] = run
         for each in self._under_way.values():
-            each.together = max(each.together, len(self._under_way))
+            each.together = max(each.together, self._max_runs - self._free)
         watch = loop.call_later(self._stuck_seconds, self._abandon, number, future, context=self._empty_context)
         running = asyncio.wrap_future(future, loop=loop)
         running.add_done_callback(partial(self._settled, number, run.began, watch), context=self._empty_context)
@@ -353,25 +319,23 @@ class Batcher(Generic[Item, Result]):
         self._deliver(run, [failure] * len(run.batch), number)
 
     def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException], number: int = 0) -> None:
-        """Answer the items of a run that ends now, and all that shared it; `number` is that of a run in a thread."""
+        """Answer the items of a run that ends now; `number` is that of a run in a thread."""
         ended = self._clock()
         try:
-            for item, result in zip(run.batch, results, strict=True):
-                shared = self._shared(item.item)
-                for waiting in [item] if shared is None else shared.end(item.future):
-                    times, began = waiting.times, max(run.began, waiting.since)
-                    times.items += 1
-                    times.queued += began - waiting.since
-                    times.ran += ended - began
-                    if waiting.future.done():  # the caller left during the run
-                        continue
-                    if isinstance(result, BaseException):
-                        self._fail(waiting.future, result)
-                    else:
-                        self.succeeded_at = ended
-                        waiting.future.set_result(result)
-            cost = sum([waiting.cost for waiting in run.batch])
-            if not any([isinstance(result, BaseException) for result in results]):  # else it says nothing of the speed
+            for waiting, result in zip(run.batch, results, strict=True):
+                times = waiting.times
+                times.items += 1
+                times.queued += run.began - waiting.since
+                times.ran += ended - run.began
+                if waiting.future.done():  # the caller left during the run
+                    continue
+                if isinstance(result, BaseException):
+                    self._fail(waiting.future, result)
+                else:
+                    self.succeeded_at = ended
+                    waiting.future.set_result(result)
+            cost, failed = run.cost, any([isinstance(result, BaseException) for result in results])
+            if not failed and not run.is_light:  # else it says nothing of the speed
                 self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._run_cost)
             self._idle_until = ended
             self._observe(len(run.batch), cost, run.began - run.batch[0].since, ended - run.began)

@@ -22,7 +22,6 @@ NEVER = float("-inf")
 RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
 LOOK_AHEAD = 4  # full batches of a request's items that run by their cost: padded graphs compute 10 to 20 % fewer rows
 OLDEST_SHARE = 4  # a caller's oldest request gets 1 for each 4 that its others get
-LIGHT_SHARE = 2  # a batch with a request of up to a half of it is filled to a half by larger ones: it waits less
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
 HEADROOM = 1.25  # ... may join until the queue is this much over its bound: the others cannot fill it alone
@@ -40,14 +39,10 @@ class ItemTimes:
 
     Args:
         caller: the caller's name; callers share a graph evenly.
-
-    Attributes:
-        joined: items that were answered by the run of an equal one.
     """
 
     caller: str = ""
     items: int = 0
-    joined: int = 0
     queued: float = 0.0
     ran: float = 0.0
 
@@ -106,9 +101,14 @@ class Caller(Generic[Item, Result]):
     reservations: int = 0
     owed: float = 0.0
 
-    def smallest_first(self) -> deque[Request[Item, Result]]:
-        """Return its requests by the work that is left, to a factor of two, then by arrival."""
-        return deque(sorted(self.requests.values(), key=lambda request: request.cost.bit_length()))
+    def smallest_first(self, most: int | None = None) -> deque[Request[Item, Result]]:
+        """Return its requests by the work that is left, to a factor of two, then by arrival.
+
+        Args:
+            most: cost of a request that is returned, with its items that have run; None: any.
+        """
+        requests = [request for request in self.requests.values() if most is None or request.added <= most]
+        return deque(sorted(requests, key=lambda request: request.cost.bit_length()))
 
     def next_request(self, smallest: deque[Request[Item, Result]]) -> Request[Item, Result] | None:
         """Return the request whose item runs next; None if nothing is queued.
@@ -121,7 +121,7 @@ class Caller(Generic[Item, Result]):
         if not smallest:
             return None
         oldest = next(iter(self.requests.values()))
-        return oldest if self.owed >= oldest.items[0].cost else smallest[0]
+        return oldest if self.owed >= oldest.items[0].cost and oldest in smallest else smallest[0]
 
     def charge(self, cost: int, request: Request[Item, Result]) -> None:
         """Count an item of a request as served, which makes the caller's next one due later."""
@@ -335,24 +335,29 @@ class FairQueue(Generic[Item, Result]):
         self.items += 1
         self.cost += cost
 
-    def take(self, max_cost: int, now: float) -> list[QueuedItem[Item, Result]]:
+    def take(self, max_cost: int, now: float, light: bool = False) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items.
 
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
         1.03 of it is then answered in time, and 0.53 if only the item's own run time counts.
+
+        Args:
+            light: take only requests of up to `max_cost`, of callers whose turn is at most a full batch away.
         """
         batch: list[QueuedItem[Item, Result]] = []
-        fits, taken, has_light = self.cost <= max_cost or self.items == 1, 0, False
+        fits, taken = light or self.cost <= max_cost or self.items == 1, 0
         callers = [caller for caller in self._callers.values() if caller.requests]
-        heads = [(each.turn, place, each, each.smallest_first()) for place, each in enumerate(callers)]
+        first_turn = min([caller.turn for caller in callers], default=self._now)
+        heads = [
+            (each.turn, place, each, each.smallest_first(max_cost if light else None))
+            for place, each in enumerate(callers)
+            if not light or each.turn <= first_turn + self._full_cost
+        ]
         heapify(heads)
-        first_turn = heads[0][0] if heads else self._now
         while request := self._due(heads, now, None if fits else max_cost):
             item, (_, place, caller, smallest) = request.items[0], heads[0]
-            is_light = fits or request.added <= max_cost // LIGHT_SHARE
-            if batch and taken + item.cost > (max_cost // LIGHT_SHARE if has_light and not is_light else max_cost):
+            if batch and taken + item.cost > max_cost:
                 break
-            has_light |= is_light
             taken += item.cost
             batch.append(item)
             caller.charge(item.cost, request)

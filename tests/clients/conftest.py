@@ -23,6 +23,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from tests.clients.offline import offline
 from tests.golden_cases import case, write_checkpoint
 from tests.score_models import CLASSIFIER, LABELS, RANKER, write_classifier
 
@@ -36,6 +37,9 @@ DECODERS = {"llama": "input_llama", "gemma": "input_gemma_bf16"}
 LIGHT = ("test_openai.py", "test_huggingface_hub.py")
 JAVASCRIPT = ROOT / ".venv/js"
 OUTCOMES = pytest.StashKey[dict[str, dict[str, bool]]]()
+
+if CLIENTS_ALONE:
+    os.environ.update(offline(Path(sys.prefix)))  # before a client is imported
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

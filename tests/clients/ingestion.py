@@ -1,4 +1,4 @@
-"""Ordinary ingestion: 24 threads of a client send 48 lists of 32 texts of 5 to 200 words; a user asks beside them."""
+"""Ordinary ingestion: 24 threads of a client send 48 lists of 32 texts of 5 to 60 words; a user asks beside them."""
 
 import random
 import re
@@ -23,7 +23,7 @@ Embed = Callable[[Sequence[str]], Any]
 def lists() -> list[list[str]]:
     """The texts of every request."""
     rng = random.Random(1)
-    return [[" ".join(rng.choices(WORDS, k=rng.randint(5, 200))) for _ in range(TEXTS)] for _ in range(REQUESTS)]
+    return [[" ".join(rng.choices(WORDS, k=rng.randint(5, 60))) for _ in range(TEXTS)] for _ in range(REQUESTS)]
 
 
 def refusals(server: Server) -> float:

@@ -1,13 +1,10 @@
-"""LangChain's OpenAIEmbeddings: right with check_embedding_ctx_length=False, wrong without, whoever serves."""
-
-from collections.abc import Sequence
+"""LangChain's OpenAIEmbeddings: texts with check_embedding_ctx_length=False, else ids of cl100k_base."""
 
 import openai
 import pytest
-import tiktoken
 from langchain_openai import OpenAIEmbeddings
 
-from tests.clients.conftest import Server
+from tests.clients.conftest import Server, Start
 from tests.clients.ingestion import assert_nothing_is_refused
 from tests.clients.judged import INPUTS, MODEL, TEXTS, assert_vectors
 
@@ -36,22 +33,14 @@ def test_ingestion_from_many_threads_is_served(server: Server) -> None:
     assert_nothing_is_refused(server, lambda texts: client.embed_documents(list(texts)))
 
 
-class OfOpenAI:
-    """Ids of an OpenAI vocabulary, which has 100256 of them; tiktoken itself fetches the vocabulary it uses."""
-
-    def encode(self, text: str, **options: object) -> list[int]:
-        return [100255] * len(text.split())
-
-    def encode_ordinary(self, text: str) -> list[int]:
-        return self.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return " ".join("x" for _ in ids)
-
-
-def test_ids_beyond_the_models_vocabulary_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    # its default: ids of another vocabulary, which a server cannot tell from its own but for those it does not have
-    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda name: OfOpenAI())
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda name: OfOpenAI())
+def test_ids_beyond_the_models_vocabulary_are_refused(server: Server) -> None:
+    # its default: ids of cl100k_base, which a server cannot tell from its own but for those it does not have
     with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False"):
-        embeddings(server, check_embedding_ctx_length=True).embed_documents(INPUTS)
+        embeddings(server).embed_documents(["zeitgeist"])
+
+
+def test_ids_of_openais_encoding_are_their_text(start: Start) -> None:
+    with start(openai_token_ids="cl100k_base") as server:
+        client = embeddings(server)
+        assert_vectors(client.embed_documents(INPUTS))
+        assert_vectors([client.embed_query(INPUTS[0])], TEXTS[:1])

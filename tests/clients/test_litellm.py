@@ -2,18 +2,15 @@
 
 from typing import Any
 
+import litellm
 import pytest
 
 from tests.clients.conftest import Server
 from tests.clients.judged import INPUTS, MODEL, assert_vectors
 from tests.score_models import RANKER
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network for prices
-    import litellm
-
 CLIENT = "litellm"
-pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]  # its own and pydantic's
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore::UserWarning")]  # LiteLLM's own
 EMBEDDERS = {
     "openai": "/v1",
     "hosted_vllm": "/v1",

@@ -1,12 +1,12 @@
 """The code blocks of a Markdown page, and what the comment before a block says about running it.
 
-    <!-- run: clients -->              in .venv/clients
+    <!-- run: clients -->              in .venv/clients; JavaScript in .venv/js, where there is npm
     <!-- run: hub -->                  with a stand-in for the Hugging Face hub
     <!-- run: server -->               starts a server, which later blocks of the page talk to
     <!-- run: error -->                has to fail: what it shows is an error
     <!-- run: syntax, needs REASON --> is only parsed
 
-Several words may be joined by commas. A block without a comment runs.
+Several words may be joined by commas. A block without a comment runs. All JavaScript needs clients.
 """
 
 import json
@@ -20,7 +20,8 @@ from textwrap import dedent
 
 import yaml
 
-RUNNABLE = ("bash", "python")
+JAVASCRIPT = "javascript"
+RUNNABLE = ("bash", "python", JAVASCRIPT)
 PARSED = ("json", "yaml", "toml")
 SHOWN = ("text",)
 MODES = ("clients", "hub", "server", "error", "syntax")
@@ -54,7 +55,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        """Whether the block is run, by bash or Python."""
+        """Whether the block is run, by bash, Python or Node."""
         return self.language in RUNNABLE and ALONE not in self.modes
 
 
@@ -105,7 +106,9 @@ def _block(page: str, line: int, language: str, lines: list[str], modes: frozens
         allowed = ", ".join((*RUNNABLE, *PARSED, *SHOWN))
         raise BadBlock(f"{page}, line {line}: a block of {language or 'no language'}; allowed: {allowed}")
     if modes and language not in RUNNABLE:
-        raise BadBlock(f"{block}: only blocks of {' and '.join(RUNNABLE)} are run")
+        raise BadBlock(f"{block}: only blocks of {', '.join(RUNNABLE)} are run")
+    if language == JAVASCRIPT and "clients" not in modes:
+        raise BadBlock(f"{block}: a block of {JAVASCRIPT} runs with clients")
     if "server" in modes and language != "bash":
         raise BadBlock(f"{block}: a server is started by bash")
     return block

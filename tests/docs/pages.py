@@ -14,8 +14,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.clients.offline import offline
 from tests.docs import hub_models
-from tests.docs.blocks import Block, check_syntax
+from tests.docs.blocks import JAVASCRIPT, Block, check_syntax
 
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / "models/store"
@@ -25,6 +26,7 @@ MODELS = {DEMO: STORE / DEMO, RERANKER: ROOT / ".venv" / RERANKER}
 if not MODELS[RERANKER].is_dir():
     MODELS[RERANKER] = STORE / RERANKER  # of `make reranker`
 CLIENTS = ROOT / ".venv/clients/bin/python"
+NODE_PACKAGES = ROOT / ".venv/js"
 EXAMPLES = ROOT / "docs/examples"
 INTERPRETER = Path(__file__).with_name("interpreter.py")
 BLOCK_SECONDS = 240
@@ -226,7 +228,7 @@ class Page:
     def _run(self, block: Block) -> None:
         if "server" in block.modes:
             return self._serve(block)
-        run = self._bash if block.language == "bash" else self._python
+        run = {"bash": self._bash, "python": self._python, JAVASCRIPT: self._javascript}[block.language]
         failed, output = run(block)
         if bool(failed) != ("error" in block.modes):
             what = failed or "it should have failed and did not"
@@ -242,7 +244,7 @@ class Page:
         variables = environment(PATH=":".join(map(str, folders)))
         if "clients" in block.modes:  # huggingface_hub's client of any server calls none while it is offline
             del variables["HF_HUB_OFFLINE"]
-            variables["HF_ENDPOINT"] = NOWHERE
+            variables |= {"HF_ENDPOINT": NOWHERE, **offline(CLIENTS.parents[1])}
         if self._hub is not None and "hub" in block.modes:
             variables.pop("HF_HUB_OFFLINE", None)
             variables |= {"HF_ENDPOINT": self._hub.endpoint, "HF_HOME": str(self.folder / ".hf")}
@@ -268,11 +270,18 @@ class Page:
         self._ports |= {REST: server.rest, RPC: server.rpc}
 
     def _bash(self, block: Block) -> tuple[str, str]:
-        log = self.folder / ".bash.log"
+        return self._program(block, ["bash", "-euo", "pipefail", "-c"], self.folder)
+
+    def _javascript(self, block: Block) -> tuple[str, str]:
+        """Run a block where its packages lie: they are looked for from there."""
+        return self._program(block, ["node", "--input-type=module", "--eval"], NODE_PACKAGES)
+
+    def _program(self, block: Block, command: list[str], cwd: Path) -> tuple[str, str]:
+        log = self.folder / f".{block.language}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                ["bash", "-euo", "pipefail", "-c", self._placed(block.text)],
-                cwd=self.folder,
+                [*command, self._placed(block.text)],
+                cwd=cwd,
                 env=self._environment(block),
                 stdin=subprocess.DEVNULL,
                 stdout=out,

@@ -1,8 +1,10 @@
-"""Checks the built site: every link and anchor inside it, every picture, and that pages load nothing from elsewhere.
+"""Checks the built site: every link and anchor inside it, every picture, that pages load nothing from elsewhere, and
+that the search ranks guides above the reference and the design.
 
 python -m tests.docs.site_links site
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -15,6 +17,10 @@ LEFT_OUT = ("canonical", "next", "prev", "alternate")
 """Kinds of <link> that are not loaded."""
 NOT_FOUND_PAGE = "404.html"
 """Its links begin with the site's address, which the file system does not have."""
+
+
+INTERNALS = ("reference/", "design/")
+"""Pages that the search ranks behind the others."""
 
 
 class Page(HTMLParser):
@@ -72,13 +78,23 @@ def _fault(target: str, path: Path, pages: dict[Path, Page]) -> str:
     return ""
 
 
+def misranked(site: Path) -> Iterator[str]:
+    """Yield a line for each page whose weight in the search is not that of its kind."""
+    weights: dict[str, float] = {}
+    for entry in json.loads((site / "search/search_index.json").read_text(encoding="utf-8"))["docs"]:
+        weights[entry["location"].partition("#")[0]] = entry.get("boost", 1)
+    for location, weight in weights.items():
+        if (weight < 1) != location.startswith(INTERNALS):
+            yield f"{location}: its weight in the search is {weight}"
+
+
 def main() -> None:
     """Print the faults of a site; end with 1 where there are any."""
     site = Path(sys.argv[1])
-    faults = list(broken(site))
+    faults = [*broken(site), *misranked(site)]
     print(*faults, sep="\n")
     if faults:
-        sys.exit(f"{len(faults)} broken links in {site}")
+        sys.exit(f"{len(faults)} faults in {site}")
     print(f"{site}: all links, anchors and pictures of {sum(1 for _ in site.rglob('*.html'))} pages are there")
 
 

@@ -1,5 +1,6 @@
 """Links of the repository's Markdown files lead somewhere; the checkers notice those that do not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,21 @@ def test_fault_of_a_built_page_is_found(body: str, said: str, tmp_path: Path) ->
     assert faults
     assert all(fault.startswith("page.html: ") for fault in faults)
     assert said in faults[0]
+
+
+@pytest.mark.parametrize(
+    ("location", "boost", "said"),
+    [
+        ("clients.html#openai", None, ""),
+        ("reference/settings.html", 0.1, ""),
+        ("reference/settings.html", None, "reference/settings.html: its weight in the search is 1"),
+        ("rank/rerank.html", 0.5, "rank/rerank.html: its weight in the search is 0.5"),
+    ],
+)
+def test_internals_that_rank_with_guides_are_found(
+    location: str, boost: float | None, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "search").mkdir()
+    entry = {"location": location} | ({"boost": boost} if boost else {})
+    (tmp_path / "search/search_index.json").write_text(json.dumps({"docs": [entry]}))
+    assert "".join(site_links.misranked(tmp_path)) == said

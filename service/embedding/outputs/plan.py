@@ -64,6 +64,7 @@ def _made(planning: Planning) -> Plan:
     whole = all(not card.graphs[graph].attends for graph in plain)
     return Plan(
         kinds=kinds,
+        names=tuple([kind.name for kind in kinds]),
         options=options,
         plain=plain,
         typed=typed,
@@ -167,7 +168,7 @@ def _cuts(card: Card, options: EmbedOptions, kinds: Sequence[OutputKind]) -> tup
     """Return how inputs are cut if the server does not cut by default, and if it does."""
     limits = card.max_tokens, options.max_tokens, *[kind.longest for kind in kinds]
     most = min([limit for limit in limits if limit is not None], default=None)
-    fields = options.truncation_direction, options.max_tokens, options.special_tokens, most
+    fields = options.truncation_direction or card.cut_side, options.max_tokens, options.special_tokens, most
     sent = options.truncate
     return Cut(bool(sent), *fields), Cut(sent is not False, *fields)
 

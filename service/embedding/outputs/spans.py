@@ -143,7 +143,8 @@ def _placed(job: Job) -> tuple[Chunks, ...]:
         BadInput, OutOfRange: a span covers no token that is read.
         TooLarge: there are too many chunks, or they have too many tokens together.
     """
-    request, settings, left = job.request, job.settings, job.request.options.truncation_direction == "left"
+    request, settings = job.request, job.settings
+    left = job.plan.cuts[0].direction == "left"
     chunks: list[Chunks] = []
     ends = np.cumsum(request.late_chunking.counts).tolist() if isinstance(request.late_chunking, Spans) else ()
     count = tokens = 0

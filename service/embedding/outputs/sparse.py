@@ -38,9 +38,10 @@ class SparseVector(OutputKind):
 
     def __init__(self, planning: Planning, name: str) -> None:
         super().__init__(planning, name, self.graph_output)
-        card, self._most = planning.card, planning.options.max_active_dims
-        if self._most is not None and self._most < 1:
-            raise OutOfRange(f"is {self._most}", field=("max_active_dims",), allowed="send a whole number from 1")
+        card, sent = planning.card, planning.options.max_active_dims
+        if sent is not None and sent < 1:
+            raise OutOfRange(f"is {sent}", field=("max_active_dims",), allowed="send a whole number from 1")
+        self._most = card.sparse.max_active_dims if card.sparse and sent is None else sent
         self.most_values = card.sparse.width if card.sparse and card.sparse.splade and self.source else 0
         self.width = 1
         self.token_bytes = 0 if self.most_values else VALUE_BYTES  # as many values as a text has tokens at most

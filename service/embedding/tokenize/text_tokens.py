@@ -14,6 +14,7 @@ pre-tokenizer looks ahead for:
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from math import gcd
 from typing import Any, NamedTuple
@@ -193,7 +194,9 @@ def frame_of(tokenizer: Any, pair: bool, special_tokens: bool) -> Frame:
     """Return the special tokens around one text, or a pair."""
 
     def has_tokens(text: str) -> bool:
-        return bool(tokenizer.encode(text, add_special_tokens=False).ids)
+        with suppress(Exception):  # of an unknown character without a token for these; the library's own (0.23)
+            return bool(tokenizer.encode(text, add_special_tokens=False).ids)
+        return False
 
     sample = "a" if has_tokens("a") else next(filter(has_tokens, tokenizer.get_vocab()))
     texts = [(sample, sample) if pair else sample]

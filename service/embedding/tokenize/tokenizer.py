@@ -23,7 +23,7 @@ from service.embedding.tokenize.text_tokens import (
     read_tokens,
     whole_characters,
 )
-from service.errors import SHORTEN_OR_TRUNCATE, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
+from service.errors import SHORTEN_OR_TRUNCATE, BadInput, EmptyInput, OutOfRange, StartError, TooLong, Unavailable
 from service.heavy.lane import has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 
@@ -61,7 +61,7 @@ class Tokenizer:
 
     Args:
         max_characters: longest text, or part of a pair; None: no limit.
-        may_be_empty: a text may give no token.
+        may_be_empty: whether a text may give no token, where the model's own are left out and where they are added.
         segments: return segment ids too.
         filling: tokens that each text is filled up to for the model, and the id of those added; None: none are.
 
@@ -73,7 +73,7 @@ class Tokenizer:
         self,
         path: Path,
         max_characters: int | None = None,
-        may_be_empty: bool = False,
+        may_be_empty: tuple[bool, bool] = (False, False),
         segments: bool = True,
         filling: tuple[int, int] | None = None,
     ) -> None:
@@ -117,8 +117,7 @@ class Tokenizer:
                 for index, text in batch
                 if len(text.text) <= longest and (text.pair is None or len(text.pair) <= longest)
             }
-            # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
-            encodings = self._tokenizer.encode_batch_fast(list(whole.values()), add_special_tokens=cut.special_tokens)
+            encodings = self._encode(list(whole.values()), cut.special_tokens)
             encoded = dict(zip(whole, encodings, strict=True))
             for index, text in batch:
                 encoding = encoded.get(index)
@@ -129,6 +128,24 @@ class Tokenizer:
                     read = np.array(encoding.ids, np.int64)
                     ids[index] = Ids(self._filled(read) if self._filling else read, None, types)
         return ids
+
+    def _encode(self, texts: Sequence[Any], add_special_tokens: bool, located: bool = False) -> list[Any]:
+        """Return the library's encodings of texts and pairs; `located`: with offsets.
+
+        Raises:
+            BadInput: a text holds an unknown character, and the vocabulary has no token for these.
+        """
+        # encode_batch_fast releases the GIL, encode holds it (tokenizers 0.23)
+        encode = self._tokenizer.encode_batch if located else self._tokenizer.encode_batch_fast
+        try:
+            encodings: list[Any] = encode(list(texts), add_special_tokens=add_special_tokens)
+        except Exception as error:  # the library raises nothing narrower (0.23)
+            raise BadInput(
+                f"hold a character that this model's vocabulary does not have ({error})",
+                field=("inputs",),
+                remedy="leave it out, or export the model with a tokenizer that has a token for unknown characters",
+            ) from error
+        return encodings
 
     def encode_located(
         self, texts: Mapping[int, Text], cut: Cut, prompt: str, limit: int | None = None
@@ -153,7 +170,7 @@ class Tokenizer:
         texts = [text.text] if text.pair is None else [text.text, text.pair]
         frame = self.frame(len(texts) == 2, cut.special_tokens)
         room = None if most is None else max(0, most - frame.tokens)
-        encode = self._tokenizer.encode_batch if locate else self._tokenizer.encode_batch_fast
+        encode = partial(self._encode, located=locate)
         wanted = None if left and locate else room  # how many tokens are before the last is told
         parts = [read_tokens(encode, each, wanted, left, locate, limit) for each in texts]
         shortened = self._is_over(index, text, cut, parts, frame.tokens)
@@ -183,7 +200,7 @@ class Tokenizer:
         """
         known = [part.total for part in parts if part.total is not None]
         count = special + sum(known) if len(known) == len(parts) else None
-        if count == 0 and not self._may_be_empty:
+        if count == 0 and not self._may_be_empty[cut.special_tokens]:
             raise EmptyInput(
                 "gives no token",
                 field=("inputs", index),
@@ -209,10 +226,11 @@ class Tokenizer:
         """
         most = cut.most
         if self._filling is None and max(map(len, texts), default=0) <= self._longest(cut.most, None):
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=cut.special_tokens)
+            encodings = self._encode(texts, cut.special_tokens)
             ids = [encoding.ids for encoding in encodings]
             lengths = tuple(map(len, ids))
-            if (self._may_be_empty or all(lengths)) and (most is None or max(lengths, default=0) <= most):
+            complete = self._may_be_empty[cut.special_tokens] or all(lengths)
+            if complete and (most is None or max(lengths, default=0) <= most):
                 return np.fromiter(chain.from_iterable(ids), np.int64, sum(lengths)), lengths
         each = list(self.encode({index: Text(text) for index, text in enumerate(texts)}, cut).values())
         return np.concatenate([np.empty(0, np.int64), *(sequence.ids for sequence in each)]), tuple(
@@ -235,14 +253,14 @@ class Tokenizer:
         """
         if limit is not None and sum(map(len, texts)) > LISTED_CHARACTERS:
             raise LongText
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=special_tokens)
+        encodings = self._encode(texts, special_tokens, located=True)
         if (count := sum(map(len, encodings))) > most:
             raise too_many_tokens(count, most)
         return write([_tokens(text, encoding) for text, encoding in zip(texts, encodings, strict=True)])
 
     def places(self, texts: Sequence[str], most: int, limit: int | None = None) -> list[TextTokens]:
         """Return the first `most` tokens of each text with their places in it, without special tokens."""
-        encode = self._tokenizer.encode_batch
+        encode = partial(self._encode, located=True)
         return [read_tokens(encode, text, most, False, True, limit) for text in texts]
 
     @property
@@ -280,7 +298,7 @@ class Tokenizer:
 
     def pieces(self, text: str) -> list[int]:
         """Return the ids of a text without special tokens."""
-        return list(self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
+        return list(self._encode([text], False)[0].ids)
 
     def id_of(self, token: str) -> int | None:
         """Return the id of an entry of the vocabulary; None if there is no such entry."""

@@ -203,7 +203,7 @@ async def _embed_texts(
     if not needs.reads_images(model) and POOLED not in model.card.outputs:
         remedy = "name another model, or export it with --pooling"
         raise WrongModelKind(f"{model.card.name} gives no vector of a text", remedy=remedy)
-    truncate, side = SIDES[body.truncate or "END"]
+    truncate, side = SIDES[body.truncate] if body.truncate else (True, None)
     options = EmbedOptions(
         outputs=(POOLED,),
         truncate=truncate,

@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from time import time
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, WithJsonSchema
 
@@ -51,7 +51,7 @@ class CohereRerankBody(PairsBody):
     query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
     top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
-    return_documents: bool | None = Field(
+    return_documents: bool | Literal["true", "false"] | None = Field(  # RAGFlow sends the text to Xinference
         None, description="true repeats each document in its result; left out: /rerank alone does"
     )
     rank_fields: list[str] | None = Field(
@@ -123,7 +123,7 @@ def answer_of(
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
         model = context.registry.get(body.named, needs.ranks)
         ranks = await scorer.score(model, pairs, request.context, reading)
-        shown = with_documents if body.return_documents is None else body.return_documents
+        shown = with_documents if body.return_documents is None else body.return_documents in (True, "true")
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
         return await inline_or_in_thread(size if shown else 0, json_response, document)
 

@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
+from service.embedding.requests import DIRECTIONS, Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
 from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
 from service.errors import InlayError
 from service.http.formats import Encode, check_json, count_values, encoder
@@ -24,7 +24,6 @@ from service.protocols.inlay import pooled_bytes, prompt_embeds
 from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT, decode
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
-from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
@@ -65,8 +64,8 @@ class EmbedBody(BaseModel):
         None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
     )
     truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
-    truncation_direction: Literal["Right", "right", "Left", "left"] = Field(
-        "Right", description="Right keeps the beginning, Left the end"
+    truncation_direction: Literal["Right", "right", "Left", "left"] | None = Field(
+        None, description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"
     )
     normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
     dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
@@ -160,12 +159,16 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
     outputs, pooling = fields.outputs, fields.pooling
     options = EmbedOptions(
         outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        truncation_direction="left" if fields.truncation_direction in ("Left", "left") else "right",
+        truncation_direction=DIRECTIONS[fields.truncation_direction],
         pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
         **{name: getattr(fields, name) for name in OPTIONS},
     )
     return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
+
+
+Reading = tuple[EmbedRequest, AnswerForm, Encode]
+"""What a body holds, the form of its response, and the function that writes that."""
 
 
 class EmbedHandler:
@@ -207,21 +210,23 @@ class EmbedHandler:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
         read."""
         answers: list[Response | InlayError | Handler] = []
-        entries: list[tuple[EmbedRequest, RequestContext] | None] = [None] * len(requests)
-        forms: dict[int, tuple[AnswerForm, Encode]] = {}
+        of_ids: dict[int, Reading] = {}  # by the number of the request
         for number, request in enumerate(requests):
             try:
                 encode = request.head.memo or _format_of(request.head)
-                embed_request, form = read(request.body, self._max_inputs)
+                reading = *read(request.body, self._max_inputs), encode
             except InlayError as error:
                 answers.append(error.without_frames())
                 continue
-            answers.append(partial(self._embed, embed_request, form, encode))
+            answers.append(partial(self._embed, *reading))
+            embed_request, form, _ = reading
             if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
-                entries[number], forms[number] = (embed_request, request.context), (form, encode)
-        for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
+                of_ids[number] = reading
+        plain = [(reading[0], requests[number].context) for number, reading in of_ids.items()]
+        results = self._lookup.answer(plain) if plain else ()
+        for (number, reading), result in zip(of_ids.items(), results, strict=True):
             if result is not None:
-                answers[number] = self._response(requests[number], result, *forms[number])
+                answers[number] = self._response(requests[number], result, *reading[1:])
         return answers
 
     def _response(

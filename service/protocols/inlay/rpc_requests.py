@@ -19,7 +19,7 @@ from service.protocols.inlay.rpc_messages import DTYPE_OF
 
 ENCODINGS = {pb.ENCODING_UNSPECIFIED: "float", pb.PROMPT_EMBEDS: PROMPT_EMBEDS, pb.INPUT_EMBEDS: INPUT_EMBEDS}
 FEW = 64  # integers are faster one by one; more, through the array that a repeated field makes (protobuf 7, upb)
-SIDES: dict[int, Direction] = {pb.RIGHT: "right", pb.LEFT: "left"}
+SIDES: dict[int, Direction | None] = {pb.RIGHT: None, pb.LEFT: "left"}  # a message without it says RIGHT
 POOLINGS = {
     pb.POOLING_UNSPECIFIED: None,
     pb.CLS: "cls",

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from models.recipes.heads import ScoreActivation
 from service.embedding.document_chunks import Parts
 from service.embedding.ranking import Labelled, Reading
-from service.embedding.requests import Direction, EmbedOptions
+from service.embedding.requests import DIRECTIONS, EmbedOptions
 from service.errors import EmptyRequest, TooManyInputs
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
@@ -68,8 +68,8 @@ def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> E
         truncate: whether to cut where `tokens` does not say.
     """
     most = tokens if tokens and tokens > 0 else None
-    side_kept: Direction = "left" if side == "left" else "right"
-    return EmbedOptions(truncate=True if tokens else truncate, truncation_direction=side_kept, max_tokens=most)
+    direction = DIRECTIONS.get(side, "right")
+    return EmbedOptions(truncate=True if tokens else truncate, truncation_direction=direction, max_tokens=most)
 
 
 def named(model: str | None) -> str | None:

@@ -88,7 +88,8 @@ def request_of(
 
 def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Places | None) -> list[OutputTensor]:
     """Return the tensors of a result, in the order and shape that the request had."""
-    left, activation = inference.parameters.truncation_direction == "left", text_activation(card)
+    left = (inference.parameters.truncation_direction or card.cut_side) == "left"
+    activation = text_activation(card)
     tensors = {tensor.name: tensor for output in result.outputs for tensor in _tensors(output, places, left)}
     names = [output.name for output in inference.outputs] or list(tensors)
     if "lengths" in names:

@@ -126,7 +126,7 @@ class InferParameters(BaseModel):
     model_config = ConfigDict(strict=True)
 
     truncate: bool | None = Field(None, description="true or false")
-    truncation_direction: Annotated[Direction, _one_of(DIRECTIONS)] = Field("right", description="right or left")
+    truncation_direction: Annotated[Direction | None, _one_of(DIRECTIONS)] = Field(None, description="right or left")
     normalize: bool | None = Field(None, description="true or false")
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1")
     pooling: Annotated[str | None, _one_of(POOLING_NAMES)] = Field(None, description=", ".join(POOLINGS))

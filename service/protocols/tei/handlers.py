@@ -19,7 +19,7 @@ from service.embedding.limits import check_characters, too_many_tokens
 from service.embedding.model import Model
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import POOLINGS, normalize
-from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import DIRECTIONS, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
 from service.embedding.tokenize.prompts import prompt_of
 from service.embedding.tokenize.tokenizer import Token, Tokenizer, beside
 from service.errors import EmptyRequest, MissingField, Spelling, TooManyInputs, WrongModelKind
@@ -216,7 +216,7 @@ class Handlers(Operations):
 
     async def decode(self, request: Request) -> Response:
         """Return the text of each list of ids."""
-        body, sequences = await read_json(request, _decode_body)
+        body, sequences = await read_json(request, _decode_body, self.settings.max_request_tokens)
         texts = await self.texts(self.registry.get(body.model), sequences, body.skip_special_tokens)
         return array_response(texts, 0)
 
@@ -271,9 +271,9 @@ def _body_of(body: bytes, model: type[Body]) -> Body:
     return validated(model, parse_json(body))
 
 
-def _decode_body(body: bytes) -> tuple[schemas.DecodeBody, list[list[int]]]:
+def _decode_body(body: bytes, most: int) -> tuple[schemas.DecodeBody, list[list[int]]]:
     fields = _body_of(body, schemas.DecodeBody)
-    return fields, schemas.id_lists(fields.ids)
+    return fields, schemas.id_lists(fields.ids, most)
 
 
 def _ranking_body(body: bytes) -> tuple[Any, schemas.RerankBody | None]:
@@ -292,7 +292,7 @@ def options_of(
     """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,
-        truncation_direction="left" if body.truncation_direction in ("Left", "left") else "right",
+        truncation_direction=DIRECTIONS[body.truncation_direction],
         prompt_name=getattr(body, "prompt_name", None),
     )
 

@@ -29,8 +29,8 @@ from service.protocols.tei.handlers import Operations, pooled_output, sparse_out
 from service.registry.registry import Kind
 from service.request_context import RequestContext
 
-DIRECTIONS: dict[int, Direction] = {
-    pb.TRUNCATION_DIRECTION_RIGHT: "right",
+DIRECTIONS: dict[int, Direction | None] = {
+    pb.TRUNCATION_DIRECTION_RIGHT: None,  # a message that leaves it out says the same
     pb.TRUNCATION_DIRECTION_LEFT: "left",
 }
 KINDS: dict[str, tuple[Kind, ...]] = {"Predict": needs.LABELLING, "Rerank": (needs.ranks,)}
@@ -261,7 +261,7 @@ def _text(inputs: str) -> str:
     return inputs
 
 
-def _direction(number: int) -> Direction:
+def _direction(number: int) -> Direction | None:
     if number not in DIRECTIONS:
         names = ", ".join(pb.TruncationDirection.keys())
         raise UnknownValue(f"is {number}", field=("truncation_direction",), allowed=f"allowed: {names}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
+from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
 from service.protocols.inlay.openapi_parts import DATA
@@ -18,7 +19,8 @@ ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum"
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
 Truncate = Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")]
 Side = Annotated[
-    Literal["Right", "right", "Left", "left"], Field(description="Right keeps the beginning, Left the end")
+    Literal["Right", "right", "Left", "left"] | None,
+    Field(description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"),
 ]
 PromptName = Annotated[str | None, Field(description="the name of one of the model's prompts")]
 RawScores = Annotated[bool, Field(description="true leaves scores as the model gives them")]
@@ -38,7 +40,7 @@ class TokenVectorsBody(StrictBody):
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: ModelName = None
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     prompt_name: PromptName = None
     normalize: bool | None = Field(None, description="true or false; not used: tei-client sends it")
 
@@ -73,7 +75,7 @@ class ComparisonParameters(StrictBody):
     """How texts are read."""
 
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     prompt_name: PromptName = None
 
 
@@ -122,7 +124,7 @@ class PredictBody(StrictBody):
         description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'
     )
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     raw_scores: RawScores = False
     parameters: PredictParameters | None = Field(
         None, description="an object with function_to_apply and top_k; with it a single text has a list of one"
@@ -136,7 +138,7 @@ class RerankBody(StrictBody):
     query: str = Field(description="a text")
     texts: Texts
     truncate: Truncate = None
-    truncation_direction: Side = "Right"
+    truncation_direction: Side = None
     raw_scores: RawScores = False
     return_text: bool = Field(False, description="true repeats each text in the response")
     model: ModelName = None
@@ -155,20 +157,27 @@ def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, Compari
     return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
 
-def id_lists(ids: Any) -> list[list[int]]:
+def id_lists(ids: Any, most: int) -> list[list[int]]:
     """Return one list of ids as a list of lists; several as they are.
 
+    Args:
+        most: ids of all lists together, beyond which no more are looked at.
+
     Raises:
-        BadRequest: a value is not an id or a list of ids.
+        BadRequest: a value is not an id or a list of ids, or there are too many.
     """
     if type(ids) is not list:
         raise WrongType(f"is {quoted(ids)}", field=("ids",), allowed="send a list of ids, or a list of such lists")
     nested = bool(ids) and type(ids[0]) is list
     lists = ids if nested or not ids else [ids]
+    count = 0
     for index, ids in enumerate(lists):
         if type(ids) is not list:
             allowed = "where one is a list of ids, all are"
             raise WrongType(f"is {quoted(ids)}", field=("ids", index), allowed=allowed)
+        count += len(ids)
+        if count > most:
+            raise too_many_tokens(count, most, ("ids",))
         if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
         place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))

@@ -151,9 +151,9 @@ def with_damaged_safetensors(place: Path) -> None:
 
 
 INCOMPARABLE = {
-    "nothing": (lambda place: None, "neither a float32 ONNX nor safetensors are there"),
+    "nothing": (lambda place: None, "neither a float32 ONNX nor weights that are read are there"),
     "no tokenizer": (without_tokenizer, "no tokenizer.json, and vectors are compared by texts"),
-    "a quantized model.onnx": (with_quantized_reference, "neither a float32 ONNX nor safetensors are there"),
+    "a quantized model.onnx": (with_quantized_reference, "neither a float32 ONNX nor weights that are read are there"),
     "safetensors of an unknown family": (with_unknown_family, "no float32 ONNX is there, and .*mystery"),
     "a float32 graph that is no encoder": (with_logits, "x/model.onnx gives logits; one of last_hidden_state"),
     "damaged safetensors": (with_damaged_safetensors, "no float32 ONNX is there, and x/model.safetensors is not a"),

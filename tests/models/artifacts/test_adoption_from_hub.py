@@ -17,6 +17,7 @@ from tests.hub_server import COMMIT, serving
 from tests.models.artifacts.test_adopted_pooling import with_modules
 from tests.models.artifacts.test_adoption import folder_of, model
 from tests.sentence_chains import NORMALIZE, dense, layer_norm
+from tests.torch_files import pickle_weights
 
 ROOT = Path(__file__).parents[3]
 QUANTIZED = "onnx/model_quantized.onnx"
@@ -103,11 +104,13 @@ def test_fetches_the_modules_behind_pooling_once(tmp_path: Path, temporary: Path
     assert list(temporary.iterdir()) == []
 
 
-def test_pickled_modules_are_named(tmp_path: Path) -> None:
+def test_pickled_modules_are_adopted(tmp_path: Path) -> None:
     folder = with_modules(tmp_path / "x", model(), dense(8, 12))
-    (folder / "2_Dense/model.safetensors").rename(folder / "2_Dense/pytorch_model.bin")
-    with serving(folder) as hub, pytest.raises(ModelError, match=r"2_Dense holds its weights as pytorch_model\.bin"):
-        adopt("org/name", tmp_path / "out", endpoint=hub.endpoint)
+    local = adopt(folder, tmp_path / "local")
+    pickle_weights(folder / "2_Dense")
+    with serving(folder) as hub:
+        card = adopt("org/name", tmp_path / "out", endpoint=hub.endpoint)
+    assert (card.files, card.modules, card.sentence_width) == (local.files, local.modules, 12)
 
 
 FAILURES: dict[str, tuple[dict[str, str], tuple[str, ...], str, str | None, str]] = {

@@ -16,6 +16,7 @@ from models.errors import BadCheckpoint, ModelError, UnknownFamily
 from models.families.fitting import fit
 from models.recipes.steps import tensors
 from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, write_folder, write_json
+from tests.torch_files import pickle_weights, write_torch
 
 Weights = dict[str, NDArray[Any]]
 
@@ -241,6 +242,32 @@ def test_missing_config_values_are_family_defaults(tmp_path: Path) -> None:
     fitted = fit(open_checkpoint(write_folder(tmp_path / "x", config, weights)))
     assert fitted.recipe[-1].eps == 1e-12  # type: ignore[union-attr]
     assert fitted.type_rows == 2
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+def test_pickled_weights_export_the_same_bytes(shards: int, tmp_path: Path) -> None:
+    export(bert(tmp_path / "x"), tmp_path / "a")
+    pickle_weights(tmp_path / "x", shards)
+    export(tmp_path / "x", tmp_path / "b")
+    assert (tmp_path / "a/weights.safetensors").read_bytes() == (tmp_path / "b/weights.safetensors").read_bytes()
+
+
+def test_safetensors_are_read_before_pickled_weights(tmp_path: Path) -> None:
+    (bert(tmp_path / "x") / "pytorch_model.bin").write_bytes(b"other")
+    export(tmp_path / "x", tmp_path / "a")
+
+
+def test_pickled_views_with_strides_export_their_values(tmp_path: Path) -> None:
+    """Every matrix is the transpose of what its storage holds, row by row."""
+    weights = load_file(bert(tmp_path / "x") / "model.safetensors")
+    export(tmp_path / "x", tmp_path / "a")
+    (tmp_path / "x/model.safetensors").unlink()
+    views = {name: np.asfortranarray(array) for name, array in weights.items()}
+    write_torch(tmp_path / "x/pytorch_model.bin", views)
+    export(tmp_path / "x", tmp_path / "b")
+    assert (tmp_path / "a/weights.safetensors").read_bytes() == (tmp_path / "b/weights.safetensors").read_bytes()
+    with pytest.raises(BadCheckpoint, match=r"is a view with the strides \[1, \d+\]"):
+        export(tmp_path / "x", tmp_path / "c", link=True)
 
 
 def test_tensors_are_views_of_the_file(tmp_path: Path) -> None:

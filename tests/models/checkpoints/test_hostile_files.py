@@ -163,11 +163,14 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     **{
         f"a pickle called {name}": (
             altered(lambda folder, name=name: (folder / MODEL).rename(folder / name)),
-            "can run code when read",
+            message,
         )
-        for name in ("pytorch_model.bin", "model.pt", "model.pth", "model.ckpt", "weights.pkl")
+        for name, message in {
+            **dict.fromkeys(("pytorch_model.bin", "model.pt"), "a zip file that torch.save wrote is read"),
+            **dict.fromkeys(("model.pth", "model.ckpt", "weights.pkl"), "which is not read; convert it once"),
+        }.items()
     },
-    "an HDF5 file": (altered(lambda folder: (folder / MODEL).rename(folder / "tf_model.h5")), "can run code when read"),
+    "an HDF5 file": (altered(lambda folder: (folder / MODEL).rename(folder / "tf_model.h5")), "h5, which is not read"),
 }
 
 

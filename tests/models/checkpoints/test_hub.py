@@ -27,6 +27,7 @@ from tests.golden_cases import case, tiny_bert, tiny_config, write_checkpoint, w
 from tests.hub_server import COMMIT, Hub, serving
 from tests.sentence_chains import dense, write_chain
 from tests.sparse_models import write_lexical, write_router, write_splade, write_static
+from tests.torch_files import pickle_weights
 from tests.whole_models import write_whole
 
 ROOT = Path(__file__).parents[3]
@@ -213,13 +214,33 @@ def test_fetches_modules_behind_pooling_for_an_export_alone(tmp_path: Path, monk
     assert held[0] == held[1]
 
 
-def test_rejects_pickled_module_on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+def test_fetches_pickled_weights_and_modules_whole(
+    shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = write_chain(tmp_path / "x", "mean", dense(32, 8))
-    (place / "2_Dense/model.safetensors").rename(place / "2_Dense/pytorch_model.bin")
+    local = exporting.export(place, tmp_path / "local")
+    pickle_weights(place, shards)
     with serving(place) as hub:
         monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
-        with pytest.raises(BadCheckpoint, match=r"org/name@\w+/2_Dense holds its weights as pytorch_model\.bin"):
-            exporting.export("org/name", tmp_path / "out")
+        fetched = exporting.export("org/name", tmp_path / "fetched")
+        with pytest.raises(BadCheckpoint, match="there is no file to serve it from, leave out --link"):
+            exporting.export("org/name", tmp_path / "linked", link=True)
+    assert fetched.files["weights.safetensors"] == local.files["weights.safetensors"]
+
+
+def test_safetensors_are_fetched_before_pickled_weights(tmp_path: Path) -> None:
+    place = write_tiny_bert(tmp_path / "x")
+    (place / "pytorch_model.bin").write_bytes(b"other")
+    with serving(place) as hub:
+        words(hub)
+    assert "pytorch_model.bin" not in [file for file, _ in hub.requests]
+
+
+def test_safetensors_of_a_pull_request_are_fetched(tmp_path: Path) -> None:
+    place = write_tiny_bert(tmp_path / "x")
+    with serving(place, revisions=("refs/pr/7", COMMIT)) as hub:
+        np.testing.assert_array_equal(words(hub, "org/name@refs/pr/7"), load_file(place / "model.safetensors")[WORDS])
 
 
 def test_partial_files_are_kept_apart(tmp_path: Path) -> None:
@@ -341,18 +362,11 @@ def test_no_network_is_one_line(tmp_path: Path) -> None:
         words(hub)
 
 
-def test_rejects_pickle_on_hub_and_says_what_to_do(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "x")
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with serving(folder) as hub, pytest.raises(BadCheckpoint, match="safe_serialization=True"):
-        words(hub)
-
-
 @pytest.mark.parametrize("place", ["onnx/model.onnx", "model.onnx"])
 @pytest.mark.parametrize("pickled", [True, False])
 def test_repository_of_onnx_names_adopt(place: str, pickled: bool, tmp_path: Path) -> None:
     folder = write_tiny_bert(tmp_path / "x")
-    (folder / "model.safetensors").rename(folder / ("pytorch_model.bin" if pickled else "other"))
+    (folder / "model.safetensors").rename(folder / ("weights.pkl" if pickled else "other"))
     (folder / place).parent.mkdir(exist_ok=True)
     (folder / place).touch()
     message = f"; it holds {place}, which `inlay adopt` takes$"
@@ -419,3 +433,12 @@ def test_command_line_uses_hf_endpoint(tmp_path: Path) -> None:
         case("input_bert").weights["bert.embeddings.word_embeddings.weight"],
     )
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
+
+
+def test_vocabulary_is_fetched_without_tokenizer_json(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
+    for fetched in (False, True):
+        with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
+            assert (place.folder / "vocab.txt").is_file() == fetched
+        (folder / "tokenizer.json").unlink(missing_ok=True)

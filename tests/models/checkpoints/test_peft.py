@@ -19,6 +19,7 @@ from models.families.opening import AdapterOptions
 from tests.golden_cases import tiny_bert, tiny_config, write_folder, write_json, write_tiny_bert
 from tests.hub_server import COMMIT, serving
 from tests.peft_adapters import ALPHA, LINEARS, RANK, Tensors, matrices, merged, write_adapter
+from tests.torch_files import write_torch
 
 QUERY = "encoder.layer.0.attention.self.query"
 STEM = f"base_model.model.{QUERY}"
@@ -58,6 +59,13 @@ def test_lora_is_added_to_the_weights(config: dict[str, Any], scale: float, base
     adapter = matrices(1)
     folder = write_adapter(base.parent / "adapter", str(base), adapter, **config)
     check(held_by(folder), merged(tiny_bert(), adapter, scale))
+
+
+def test_adapters_that_torch_saved_are_read(base: Path) -> None:
+    folder = write_adapter(base.parent / "adapter", str(base), adapter := matrices(1))
+    (folder / "adapter_model.safetensors").unlink()
+    write_torch(folder / "adapter_model.bin", adapter)
+    check(held_by(folder), merged(tiny_bert(), adapter))
 
 
 def test_dora_scales_each_output(base: Path) -> None:

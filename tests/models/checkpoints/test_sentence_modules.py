@@ -29,6 +29,7 @@ from tests.sentence_chains import (
     tensors_of,
     write_chain,
 )
+from tests.torch_files import pickle_weights
 
 DENSE = dense(HIDDEN, 48)
 
@@ -81,7 +82,7 @@ REJECTED: dict[str, tuple[Behind, str]] = {
     "shape": (dense(HIDDEN, 8, out_features=9), r"'linear.weight' has shape \[8, 32\], and config.json makes"),
     "no bias": (Behind("Dense", DENSE.config, {"linear.weight": DENSE.tensors["linear.weight"]}), "no 'linear.bias'"),
     "more": (dense(HIDDEN, 8)._replace(tensors=dense(HIDDEN, 8, use_residual=True).tensors), "does not ask for"),
-    "no weights": (Behind("Dense", DENSE.config), "2_Dense holds no model.safetensors"),
+    "no weights": (Behind("Dense", DENSE.config), "2_Dense holds neither model.safetensors"),
 }
 
 
@@ -100,11 +101,13 @@ def test_rejects_normalize_of_other_outputs_behind_dense(key: str, tmp_path: Pat
         export(place, tmp_path / "out")
 
 
-def test_rejects_pickled_module_and_says_what_to_do(tmp_path: Path) -> None:
-    place = write_chain(tmp_path / "x", "mean", Behind("Dense", DENSE.config))
-    (place / "2_Dense/pytorch_model.bin").touch()
-    with pytest.raises(BadCheckpoint, match=r"pytorch_model\.bin, which can run code.*SentenceTransformer\(folder\)"):
-        export(place, tmp_path / "out")
+def test_pickled_modules_export_the_same_weights(tmp_path: Path) -> None:
+    place = write_chain(tmp_path / "x", "mean", dense(32, 8))
+    card = export(place, tmp_path / "safe")
+    pickle_weights(place)
+    assert export(place, tmp_path / "pickled").modules == card.modules
+    held = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("safe", "pickled")]
+    assert held[0] == held[1]
 
 
 def test_rejects_weight_that_is_not_finite(tmp_path: Path) -> None:

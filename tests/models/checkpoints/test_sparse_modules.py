@@ -33,10 +33,12 @@ from tests.torch_files import write_torch
 
 def test_files_say_how_vectors_are_made(tmp_path: Path) -> None:
     splade = write_splade(tmp_path / "splade", "sum", "log1p_relu")
-    assert sparse_modules.find(splade) == SparseFiles(Splade("sum", "log1p_relu"))
+    assert sparse_modules.find(splade) == SparseFiles(Splade("sum", "log1p_relu"), origin="1_SpladePooling/config.json")
     assert sparse_modules.find(write_static(tmp_path / "static")) == SparseFiles(table="")
     router = write_router(tmp_path / "router", default_route="query")
-    assert sparse_modules.find(router) == SparseFiles(Splade(), "query_0_SparseStaticEmbedding", "query")
+    assert sparse_modules.find(router) == SparseFiles(
+        Splade(), "query_0_SparseStaticEmbedding", "query", "document_1_SpladePooling/config.json"
+    )
     dense = write_tiny_bert(tmp_path / "dense", pooling="mean")
     assert sparse_modules.find(dense) is None
     assert sparse_modules.find(dense, "splade") == SparseFiles(Splade())
@@ -129,7 +131,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], str]] = {
     "a table of another file": (
         write_static, lambda place: write_json(place / "config.json", {"path": "idf.json"}), "from 'idf.json'"
     ),
-    "no table": (write_static, lambda place: (place / "model.safetensors").unlink(), "holds no model.safetensors"),
+    "no table": (write_static, lambda place: (place / "model.safetensors").unlink(), "holds neither model.safetensors"),
     "no tokenizer": (write_static, lambda place: (place / "tokenizer.json").unlink(), "holds no tokenizer.json"),
     "a linear layer of another width": (
         write_lexical,
@@ -145,7 +147,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], str]] = {
         write_lexical, lambda place: (place / "tokenizer.json").unlink(), "holds no tokenizer.json"
     ),
     "a broken tokenizer": (
-        write_lexical, lambda place: (place / "tokenizer.json").write_text("{"), "is not a tokenizer"
+        write_lexical, lambda place: (place / "tokenizer.json").write_text("{"), "tokenizer.json is not JSON"
     ),
     "no tokenizer of documents": (
         write_router, lambda place: (place / DOCUMENT[0] / "tokenizer.json").unlink(), "tokenizer.json is missing"

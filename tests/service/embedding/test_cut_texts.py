@@ -70,7 +70,7 @@ directions = st.sampled_from(("right", "left"))
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Tokenizer]:
     folder = tmp_path_factory.mktemp("tokenizers")
-    return cache(lambda kind: Tokenizer(write(kind, folder), may_be_empty=True))
+    return cache(lambda kind: Tokenizer(write(kind, folder), may_be_empty=(True, True)))
 
 
 def expected(kind: str, text: str, cut: Cut) -> tuple[list[int], Any, int]:

@@ -15,10 +15,10 @@ FILE = static_case("model2vec").folder / "tokenizer.json"
 @pytest.mark.parametrize(
     ("tokenizer", "most"),
     [
-        (Tokenizer(FILE, may_be_empty=True), None),
-        (Tokenizer(FILE, may_be_empty=True), 12),
-        (Tokenizer(FILE, max_characters=30, may_be_empty=True), None),
-        (Tokenizer(FILE, may_be_empty=True, filling=(8, 0)), None),
+        (Tokenizer(FILE, may_be_empty=(True, True)), None),
+        (Tokenizer(FILE, may_be_empty=(True, True)), 12),
+        (Tokenizer(FILE, max_characters=30, may_be_empty=(True, True)), None),
+        (Tokenizer(FILE, may_be_empty=(True, True), filling=(8, 0)), None),
     ],
     ids=["plain", "cut", "characters", "filled"],
 )

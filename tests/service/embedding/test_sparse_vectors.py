@@ -14,7 +14,7 @@ from service.embedding.outputs import sparse as sparse_vectors
 from service.embedding.requests import Ids, Text
 from service.errors import ConflictingFields, EngineFailure, OutOfRange, TooLarge
 from tests.embed_requests import embed_request
-from tests.golden_cases import WORDS
+from tests.golden_cases import WORDS, write_json
 from tests.service.registry.registry_service import Service
 from tests.sparse_models import (
     UNUSED,
@@ -135,6 +135,12 @@ def test_a_text_without_tokens_has_an_empty_vector(service: Service) -> None:
     assert (len(first[0]), len(second[0])) == (0, 1)
 
 
+def test_a_query_without_tokens_has_an_empty_vector(service: Service) -> None:
+    (first, second) = vectors(service, "router", [Text(""), Text("a b")], input_type="query")
+    assert (len(first[0]), len(second[0]) > 0) == (0, True)
+    assert len(vectors(service, "router", [Text("")], input_type="document")[0][0]) > 0  # of [CLS] and [SEP]
+
+
 def test_special_tokens_have_no_lexical_weight(service: Service) -> None:
     for indices, _ in vectors(service, "lexical", SEQUENCES):
         assert not set(indices.tolist()) & set(UNUSED)
@@ -161,6 +167,19 @@ def test_the_largest_values_are_kept(service: Service) -> None:
     np.testing.assert_array_equal(kept[1], whole[1][largest])
     (all_,) = vectors(service, "max-relu", [SEQUENCES[2]], max_active_dims=1000)
     np.testing.assert_array_equal(all_[0], whole[0])
+
+
+def test_the_files_say_how_many_values_are_kept(service: Service, tmp_path: Path) -> None:
+    folder = write_splade(tmp_path / "made")
+    write_json(folder / "config_sentence_transformers.json", {"max_active_dims": 3})
+    card = export(folder, tmp_path / "store/few")
+    assert ("active dimensions", "3 at most") in [(each.name, each.value) for each in card.provenance]
+    few = Service(tmp_path / "store")
+    for field in ({}, {"max_active_dims": 1000}):
+        np.testing.assert_array_equal(
+            vectors(few, "few", [SEQUENCES[2]], **field)[0][1],
+            vectors(service, "max-relu", [SEQUENCES[2]], **{"max_active_dims": 3} | field)[0][1],
+        )
 
 
 def test_of_equal_values_those_of_the_lowest_indices_are_kept() -> None:

@@ -160,7 +160,7 @@ class VirtualExecutor(Executor):
         graph, world = self._graph, self._graph.world
         if self.replaced:
             world.violated("a run in threads that were replaced")
-        if graph.under_way >= world.limits.runs:
+        if graph.under_way > world.limits.runs:  # and a light one
             world.violated(f"{graph.under_way + 1} runs at a time")
         if world.random.random() < world.limits.no_thread:
             graph.began(args[0])

@@ -430,7 +430,7 @@ def gated() -> Iterator[Gated]:
 def concurrent(
     gated: Gated, make: Callable[..., Batcher[int, int]], runs: int = 2, **changes: Any
 ) -> Batcher[int, int]:
-    options = {"run": gated.run, "run_alone": gated.run_alone, "executor": ThreadPoolExecutor(runs), "runs": runs}
+    options = {"run": gated.run, "run_alone": gated.run_alone, "executor": ThreadPoolExecutor(runs + 1), "runs": runs}
     return make(inline=0, **options, **changes)
 
 
@@ -494,13 +494,32 @@ async def test_stuck_run_leaves_its_neighbour_alone(make, gated):
     assert batcher.stuck == 1
 
 
-async def test_drain_rate_counts_all_runs(make, gated):
+async def test_one_light_run_begins_beside_large_ones(make, gated):
+    batcher = concurrent(gated, make, batch=100)
+    large = batcher.submit([1, 2], [100, 100])
+    await gated.began(2)
+    light, heavier, next_light = [batcher.submit([item], [cost])[0] for item, cost in ((3, 50), (4, 51), (5, 50))]
+    await gated.began(3)
+    gated.end(3)
+    assert await light == 6
+    await gated.began(4)
+    gated.end(5)
+    assert await next_light == 10
+    assert gated.batches[2:] == [[3], [5]]  # the other is more than half of a run that is under way
+    for item in (1, 2, 4):
+        gated.end(item)
+    assert await asyncio.gather(*large, heavier) == [2, 4, 8]
+
+
+async def test_drain_rate_counts_all_runs_but_light_ones(make, gated):
     now = 0.0
     batcher = concurrent(gated, make, batch=100, clock=lambda: now)
     futures = batcher.submit([1, 2], [100, 100])
     await gated.began(2)
+    light = batcher.submit([3], [10])[0]
+    await gated.began(3)
     now = 2.0
-    gated.end(1)
-    gated.end(2)
-    await asyncio.gather(*futures)
+    for item in (3, 1, 2):
+        gated.end(item)
+        await (light, *futures)[item % 3]
     assert batcher.queue.rate == 100  # two runs of 100 in two seconds

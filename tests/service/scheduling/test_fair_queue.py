@@ -79,6 +79,25 @@ async def test_one_request_does_not_wait_for_another_callers_hundred() -> None:
     assert "lone0" in taken(queue, 20)
 
 
+async def test_light_batch_takes_only_small_requests() -> None:
+    queue = queue_of()
+    add(queue, "bulk", [10] * 30)
+    assert queue.take(20, 0.0, light=True) == []
+    add(queue, "three", [10] * 3)
+    add(queue, "two", [10] * 2)
+    assert [each.item for each in queue.take(20, 0.0, light=True)] == ["two0", "two1"]
+    assert queue.take(20, 0.0, light=True) == []
+
+
+async def test_light_batches_give_no_caller_more_than_its_share() -> None:
+    queue, served = queue_of(full_cost=100), 0
+    add(queue, "bulk", [10] * 30, of="bulk")
+    for _ in range(100):
+        add(queue, "light", [10], of="light")
+        served += len(queue.take(20, 0.0, light=True))
+    assert 100 <= 10 * served <= 120  # a full batch, and what was taken last
+
+
 async def test_callers_get_equal_shares_whatever_they_send() -> None:
     queue, served = queue_of(100_000), Counter[str]()
     for number in range(100):

@@ -121,10 +121,9 @@ def test_a_text_beside_its_callers_flood_is_quick(flood: str, speed: float) -> N
         await asyncio.gather(user(), *[connection() for _ in range(16)])
 
     server.run(main())
-    longest = max(RUN_SECONDS, 260 / speed)
     assert server.refused == 0
-    assert median(waits) <= 1.2 * longest  # half of the run under way, and its own
-    assert quantiles(waits, n=100)[98] <= 3 * longest  # perhaps an item of the oldest request goes first
+    assert median(waits) <= 1.2 * SHORT / speed  # it runs beside the run under way
+    assert quantiles(waits, n=100)[98] <= 1.2 * max(RUN_SECONDS, 260 / speed)  # or waits for a part of it
 
 
 def test_requests_of_like_size_end_in_the_order_of_arrival() -> None:
