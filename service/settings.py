@@ -301,8 +301,8 @@ class Settings(BaseSettings):
     They start when they are needed and end when they were not for a minute. 0: the same work in threads of the worker,
     without limits of its own, where memory is too small for another process.
     """
-    heavy_memory_bytes: Count = _memory_share(4, 384 * MIB)
-    """Bytes that such a process may allocate for a request, above it 413; unset: 1/4 of the memory, up to 384 MiB."""
+    heavy_memory_bytes: Count = _memory_share(5, 640 * MIB)
+    """Bytes that such a process may allocate for a request, above it 413; unset: 1/5 of the memory, up to 640 MiB."""
     heavy_seconds: Annotated[float, Field(gt=0)] = 20.0
     """Seconds of the processor that such a process may take for one request, above it the request gets 503."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0

@@ -6,7 +6,6 @@ The works of a batch, of several requests, are joined, run once and split again.
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,6 @@ from service.embedding.tokenize.packing import (
 from service.errors import BadInput
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
-from service.scheduling.batcher import SharedRun
 from service.scheduling.fair_queue import ItemTimes
 
 EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (models/graphs/attention.py)
@@ -137,7 +135,7 @@ def _schedule(
         optional = model.card.types == "optional"
         for graphs, indices in _by_graphs(model.card, plan, parts) if optional else [(plan.typed, list(parts))]:
             for graph, outputs in graphs.items():
-                works = [_work(model, plan, graph, outputs, parts[index], context.key_name) for index in indices]
+                works = [Work(parts[index], outputs) for index in indices]
                 costs = [work.packed.tokens for work in works]
                 futures = model.batchers[graph].submit(
                     works, costs, times, context.deadline, admitted, context.staggered
@@ -160,23 +158,6 @@ def _by_graphs(card: Card, plan: Plan, parts: Parts) -> list[tuple[Graphs, Seque
             )
         groups.append((plan.plain if untyped else plan.typed, (index,)))
     return groups
-
-
-def _work(
-    model: Model, plan: Plan, graph: str, outputs: tuple[str, ...], part: Packed | Pixels, key_name: str
-) -> Work[Any]:
-    """Return the work of one part on one graph.
-
-    It shares its run with equal ones in flight, over whatever protocol they came. With API keys only works of the same
-    key share one, so that no time tells a caller what another one sends.
-    """
-    if plan.whole or not isinstance(part, Packed):  # rows of a table cost less than the comparison
-        return Work(part, outputs)
-    ids, positions, types, mask, _, extras = part
-    arrays = (ids, positions, types, mask, *(extras.values() if extras else ()))
-    digest = sha256(b"".join([values.tobytes() for values in arrays if values is not None])).digest()
-    key = key_name, graph, outputs, types is None, mask is None, *(extras or ()), digest
-    return Work(part, outputs, model.shared_runs.setdefault(key, SharedRun()))
 
 
 def _drop(queued: Queued) -> None:

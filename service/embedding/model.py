@@ -1,16 +1,15 @@
 """One model ready to serve: its card, engine, tokenizer and a batcher for each graph."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
-from weakref import WeakValueDictionary
 
 from models.artifacts.card import Card
 from service.embedding.outputs.kind import Planner
 from service.embedding.tokenize.packing import Rows, Work
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.runtime.engine import Choice, Engine
-from service.scheduling.batcher import Batcher, SharedRun
+from service.scheduling.batcher import Batcher
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -25,7 +24,6 @@ class Model:
         weights: the mapped tensors; quantized tables dequantize the rows that are read.
         version: `registry.store.export_version` of the folder it was read from.
         mapped: name and inode of each file that is mapped and not read.
-        shared_runs: runs of the sequences that are queued or running, by everything that determines their results.
         reads_images: whether inputs are images instead of texts and token ids.
         choice: the engine that runs the encoder, and why.
     """
@@ -38,7 +36,6 @@ class Model:
     weights: Mapping[str, Any] = field(default_factory=dict)
     version: str = ""
     mapped: frozenset[tuple[str, int]] = frozenset()
-    shared_runs: WeakValueDictionary[Hashable, SharedRun[Rows]] = field(default_factory=WeakValueDictionary)
     choice: Choice = field(default_factory=Choice)
     reads_images: bool = False
 

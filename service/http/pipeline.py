@@ -136,26 +136,23 @@ class Pipeline:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
-        """Answer gathered requests, TURN_BYTES of bodies a turn; serve those that the batch handler declines singly."""
+        """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
         waiting, self._gathered = self._gathered, []
         self._single_caller = False  # requests gathered meanwhile take a turn
-        size = count = 0
-        while count < len(waiting) and size <= TURN_BYTES:
-            size += len(waiting[count][0].body)
-            count += 1
-        batch, self._gathered = waiting[:count], waiting[count:]
+        route, size, count = waiting[0][0].route, 0, 0
+        for request, _ in waiting:
+            if size > TURN_BYTES or request.route is not route:
+                break
+            size, count = size + len(request.body), count + 1
+        self._gathered = waiting[count:]
         if self._gathered:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
-        by_route: dict[int, list[tuple[Request, Connection]]] = {}
-        for entry in batch:
-            by_route.setdefault(id(entry[0].head.route), []).append(entry)
-        for entries in by_route.values():
-            self._answer_batch(entries[0][0].head.route, entries)
+        self._answer_batch(route, waiting[:count])
         self._single_caller = count == 1
         self._answered_at = perf_counter()
 
     def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
-        """Answer gathered requests of one route."""
+        """Answer requests of one route; serve those singly that its batch handler declines."""
         assert route is not None
         assert route.batch_handler is not None
         answers: Sequence[Response | InlayError | Handler] = [route.handler] * len(batch)
@@ -227,7 +224,7 @@ class Pipeline:
         assert route is not None
         try:
             if route.admitted:
-                self._admission.acquire()
+                self._admission.acquire(request.context.caller)
                 admitted = True
             response = await self._handled(request, request.handler or route.handler)
             return _with_headers(response, cors_headers) if cors_headers else response
@@ -246,7 +243,7 @@ class Pipeline:
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
         finally:
             if admitted:
-                self._admission.release()
+                self._admission.release(request.context.caller)
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""

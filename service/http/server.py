@@ -114,7 +114,7 @@ class HttpProtocol(asyncio.Protocol):
                 if early is None:
                     self._begin(request)
                 else:
-                    self._respond_now(request, early)
+                    self.respond(request, early)
                 return
             self._first_data, self._received_bytes = data, 0
         elif self._discarding or not (self._keep_alive or self._parser.in_message):
@@ -205,8 +205,8 @@ class HttpProtocol(asyncio.Protocol):
             if parser.head is not None:
                 self._receive_head(*parser.head)
             for part in parser.parts:
-                if self._incoming is not None:
-                    self._body.add(part, self._incoming.body_bytes)
+                if (request := self._incoming) is not None:
+                    self._body.add(part, request.body_bytes, request.context.caller)
             if parser.parts and not parser.ended and piece.endswith(HEAD_END):
                 self._received_bytes += CUT_BYTES
             if parser.ended and self._incoming is not None:
@@ -256,7 +256,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._discarding or self._is_last:
             self._keep_alive = False
         self._received_bytes = 0
-        self._respond_now(request, response)
+        self.respond(request, response)
 
     def _refuse(self, error: InlayError) -> None:
         """Answer the request being received with an error, and close the connection."""
@@ -326,10 +326,7 @@ class HttpProtocol(asyncio.Protocol):
         """Write the response to a request that was served without a task."""
         if request.disconnected:
             self._pipeline.finish(request, GONE)
-        else:
-            self._respond_now(request, response)
-
-    def _respond_now(self, request: Request, response: Response) -> None:
+            return
         status = response.status
         if self._pipeline.stopping:
             self._keep_alive = False

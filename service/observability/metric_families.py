@@ -40,7 +40,6 @@ FAMILIES = (
     Family("inlay_refusals", "counter", "Requests that ended with an error, by its code.", ("reason",)),
     Family("inlay_ignored_fields", "counter", "Fields of bodies of other protocols that were not used."),
     Family("inlay_truncated_inputs", "counter", "Inputs cut because they were too long.", ("model",)),
-    Family("inlay_joined_inputs", "counter", "Inputs answered by the run of an equal one.", ("model",)),
     Family("inlay_vector_cache_hits", "counter", "Inputs whose vector was in the vector cache.", ("model",)),
     Family("inlay_vector_cache_misses", "counter", "Inputs that the vector cache did not have.", ("model",)),
     Family("inlay_vector_cache_bytes", "gauge", "Memory of the vectors in the vector cache."),

@@ -140,10 +140,6 @@ class Metrics:
         """Count inputs of a model that were cut."""
         self._store.counter(("inlay_truncated_inputs", model))[0] += inputs
 
-    def joined(self, model: str, inputs: int) -> None:
-        """Count inputs of a model that were answered by the run of an equal input."""
-        self._store.counter(("inlay_joined_inputs", model))[0] += inputs
-
     def cache_lookups(self, model: str, hits: int, misses: int) -> None:
         """Count inputs of a model whose vectors were looked up in the vector cache."""
         self._store.counter(("inlay_vector_cache_hits", model))[0] += hits
@@ -195,7 +191,6 @@ class Metrics:
         """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
         self._stage_histograms(model)
         self.truncated(model, 0)
-        self.joined(model, 0)
         self.cache_lookups(model, 0, 0)
         self._set(("inlay_model_bytes", model), weight_bytes)
         self._set(("inlay_model_workers", model), 1)

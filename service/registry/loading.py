@@ -4,7 +4,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -197,5 +196,4 @@ def _batcher(
         observe=metrics.runs(card.name, name),
         count_failed=metrics.counter("inlay_run_failures", card.name, name),
         count_stuck=metrics.counter("inlay_stuck_runs", card.name, name),
-        shared=attrgetter("shared") if graph.attends and graph.layout != "image" else lambda work: None,
     )

@@ -99,7 +99,7 @@ class ModelRegistry:
             NotFound: no such model is loaded.
             BadRequest: none was named and there is no default.
         """
-        model = self.find(name) if name else self.default_of(*kinds)
+        model = self.find(name) if name else self.default_of(*kinds) if kinds else self.default
         if model is None:
             raise self._not_found(name) if name else self._no_default()
         return model

@@ -14,9 +14,8 @@ from concurrent.futures import Executor, Future
 from contextvars import Context
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
@@ -36,60 +35,6 @@ abandoned: WeakSet[Future[Any]] = WeakSet()  # runs of all models, since a threa
 def abandoned_runs() -> int:
     """Return how many runs of this process were abandoned and still hold their thread."""
     return sum([not run.done() for run in abandoned])
-
-
-class Waiter(NamedTuple, Generic[Result]):
-    """The future of one of several equal items, and the times of its request.
-
-    Args:
-        since: when it was submitted.
-    """
-
-    future: "asyncio.Future[Result]"
-    times: ItemTimes
-    since: float
-
-
-class SharedRun(Generic[Result]):
-    """The run that equal items in flight share; it exists while one of them is queued or running.
-
-    Every item is queued for itself: with its own cost, turn and deadline, so that an item is served no later than
-    without the others, and none depends on whether the caller of another stays. When the first of them is taken to run,
-    the others wait for that run: those in the same batch, those in the queue, and those that arrive until it ends,
-    which are not queued at all. Of the others only those in the batch, whose turn had come, are charged to their
-    callers.
-
-    Attributes:
-        running: whether one of the items is being run.
-    """
-
-    __slots__ = ("__weakref__", "_waiters", "running")
-
-    def __init__(self) -> None:
-        self.running = False
-        self._waiters: dict[asyncio.Future[Result], Waiter[Result]] = {}
-
-    def join(self, future: "asyncio.Future[Result]", times: ItemTimes, since: float) -> None:
-        """Add a submitted item."""
-        if self._waiters:  # a single one needs no callback, which costs a turn of the event loop
-            future.add_done_callback(self._leave)
-        self._waiters[future] = Waiter(future, times, since)
-
-    def _leave(self, future: "asyncio.Future[Result]") -> None:
-        self._waiters.pop(future, None)
-
-    def begin(self) -> bool:
-        """Record that an item was taken to run; return False if another is running, whose result it awaits."""
-        begins, self.running = not self.running, True
-        return begins
-
-    def end(self, ran: "asyncio.Future[Result]") -> list[Waiter[Result]]:
-        """Record the end of the run of one item; return all items that wait for its result."""
-        self.running = False
-        waiters, self._waiters = self._waiters, {}
-        for waiter in waiters.values():
-            waiter.times.joined += waiter.future is not ran
-        return list(waiters.values())
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +78,6 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: a run in a thread that takes longer is given up.
         count_failed: called for each item whose run gave no result.
         count_stuck: called for each run that is given up.
-        shared: returns the run that an item shares with equal ones in flight, or None.
         clock: seconds.
         runs: most runs at a time outside the event loop.
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
@@ -158,7 +102,6 @@ class Batcher(Generic[Item, Result]):
         stuck_seconds: float = 60.0,
         count_failed: Callable[[], None] = lambda: None,
         count_stuck: Callable[[], None] = lambda: None,
-        shared: Callable[[Item], SharedRun[Result] | None] = lambda item: None,
         clock: Callable[[], float] = perf_counter,
         runs: int = 1,
         run_alone: Callable[[list[Item]], list[Result]] | None = None,
@@ -167,7 +110,7 @@ class Batcher(Generic[Item, Result]):
         self._max_batch_cost, self._max_inline_cost, self._max_runs = max_batch_cost, max_inline_cost, runs
         self._new_executor, self._executor = new_executor, new_executor()
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
-        self._stuck_seconds, self._shared, self._clock = stuck_seconds, shared, clock
+        self._stuck_seconds, self._clock = stuck_seconds, clock
         self._empty_context = Context()  # a run serves many requests: its log lines carry no request id
         self._under_way: dict[int, _Run[Item, Result]] = {}  # runs by number; a stuck run is abandoned by removing it
         self._single_item = True  # the last run was of one item
@@ -236,15 +179,10 @@ class Batcher(Generic[Item, Result]):
         loop, now, times = self._loop, self._clock(), times or ItemTimes()
         if loop is None or loop.is_closed():
             loop = self._loop = asyncio.get_running_loop()
-        shares = [self._shared(item) for item in items]
-        queued = [shared is None or not shared.running for shared in shares]
-        if not admitted and any(queued):
-            self.queue.check(sum(compress(costs, queued)), now, deadline, times.caller)
+        if not admitted:
+            self.queue.check(sum(costs), now, deadline, times.caller)
         futures: list[asyncio.Future[Result]] = [loop.create_future() for _ in items]
-        for future, shared in zip(futures, shares, strict=True):
-            if shared is not None:
-                shared.join(future, times, now)
-        for item, cost, future in compress(zip(items, costs, futures, strict=True), queued):
+        for item, cost, future in zip(items, costs, futures, strict=True):
             self.queue.add(item, cost, future, now, times, deadline)
         if staggered:
             self._staggered = True
@@ -298,11 +236,9 @@ class Batcher(Generic[Item, Result]):
         self._gathering = self._staggered = False
         while self.queue.items and (most := self._next_cost()):
             began, is_light = self._clock(), not self._free
-            taken = self.queue.take(most, began, is_light)
-            if is_light and not taken:
+            batch = self.queue.take(most, began, is_light)
+            if is_light and not batch:
                 return
-            # items that wait for the run of an equal one are answered by it
-            batch = [item for item in taken if (shared := self._shared(item.item)) is None or shared.begin()]
             if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until, is_light))):
                 self._gather_soon()
                 return
@@ -383,23 +319,21 @@ class Batcher(Generic[Item, Result]):
         self._deliver(run, [failure] * len(run.batch), number)
 
     def _deliver(self, run: _Run[Item, Result], results: Sequence[Result | BaseException], number: int = 0) -> None:
-        """Answer the items of a run that ends now, and all that shared it; `number` is that of a run in a thread."""
+        """Answer the items of a run that ends now; `number` is that of a run in a thread."""
         ended = self._clock()
         try:
-            for item, result in zip(run.batch, results, strict=True):
-                shared = self._shared(item.item)
-                for waiting in [item] if shared is None else shared.end(item.future):
-                    times, began = waiting.times, max(run.began, waiting.since)
-                    times.items += 1
-                    times.queued += began - waiting.since
-                    times.ran += ended - began
-                    if waiting.future.done():  # the caller left during the run
-                        continue
-                    if isinstance(result, BaseException):
-                        self._fail(waiting.future, result)
-                    else:
-                        self.succeeded_at = ended
-                        waiting.future.set_result(result)
+            for waiting, result in zip(run.batch, results, strict=True):
+                times = waiting.times
+                times.items += 1
+                times.queued += run.began - waiting.since
+                times.ran += ended - run.began
+                if waiting.future.done():  # the caller left during the run
+                    continue
+                if isinstance(result, BaseException):
+                    self._fail(waiting.future, result)
+                else:
+                    self.succeeded_at = ended
+                    waiting.future.set_result(result)
             cost, failed = run.cost, any([isinstance(result, BaseException) for result in results])
             if not failed and not run.is_light:  # else it says nothing of the speed
                 self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._run_cost)

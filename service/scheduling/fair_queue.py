@@ -39,14 +39,10 @@ class ItemTimes:
 
     Args:
         caller: the caller's name; callers share a graph evenly.
-
-    Attributes:
-        joined: items that were answered by the run of an equal one.
     """
 
     caller: str = ""
     items: int = 0
-    joined: int = 0
     queued: float = 0.0
     ran: float = 0.0
 

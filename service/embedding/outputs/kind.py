@@ -230,6 +230,7 @@ class Plan(NamedTuple):
 
     Args:
         kinds: one for each output, in the order of the request.
+        names: the names of the outputs.
         options: the options with which the kinds have inputs read.
         plain: what is computed of sequences without segment ids.
         typed: the same of sequences with segment ids.
@@ -249,6 +250,7 @@ class Plan(NamedTuple):
     """
 
     kinds: tuple[OutputKind, ...]
+    names: tuple[str, ...]
     options: EmbedOptions
     plain: Graphs
     typed: Graphs
@@ -265,11 +267,6 @@ class Plan(NamedTuple):
     locates: bool
     early: OutputKind | None
     cached: OutputKind | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the outputs."""
-        return tuple([kind.name for kind in self.kinds])
 
 
 Planner = Callable[[EmbedOptions, str], Plan]

@@ -6,7 +6,7 @@ other requests, and those with a mistake. A lookup takes half its processor time
 (`make bench`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from models.positions import learned
 from service.embedding.outputs.kind import ROW_OF_EACH, OutputKind, Plan, Planning
-from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Int64s, Output
+from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -54,18 +54,18 @@ class _Member(NamedTuple):
 class _Batch:
     """Requests for the same outputs of one model, gathered until they fill a run."""
 
-    __slots__ = ("ids", "longest", "members", "model", "most", "named", "plan", "tokens", "uncounted")
+    __slots__ = ("ids", "longest", "members", "model", "most", "plan", "tokens", "uncounted")
 
-    def __init__(self, model: "Model", plan: Plan, named: bool, longest: int, most: int) -> None:
-        self.model, self.plan, self.named, self.longest, self.most = model, plan, named, longest, most
+    def __init__(self, model: "Model", plan: Plan, longest: int, most: int) -> None:
+        self.model, self.plan, self.longest, self.most = model, plan, longest, most
         self.uncounted = UNCOUNTED_BYTES // max(1, plan.token_bytes)
-        self.members: list[_Member] = []
-        self.ids: list[Int64s] = []
-        self.tokens = 0
+        self.clear()
 
     def clear(self) -> None:
         """Begin the next run."""
-        self.members, self.ids, self.tokens = [], [], 0
+        self.members: list[_Member] = []
+        self.ids: list[Int64s] = []
+        self.tokens = 0
 
 
 class RowLookup:
@@ -87,25 +87,18 @@ class RowLookup:
         self._max_inputs = settings.max_inputs
         self._max_tokens = min(settings.max_request_tokens, settings.max_input_tokens or settings.max_request_tokens)
 
-    def answer(self, requests: Sequence[tuple[EmbedRequest, RequestContext] | None]) -> list[EmbedResult | None]:
+    def answer(self, requests: Sequence[tuple[EmbedRequest, RequestContext]]) -> list[EmbedResult | None]:
         """Return the result of each request; None for those that the embedding pipeline has to serve."""
         results: list[EmbedResult | None] = [None] * len(requests)
-        batches: dict[tuple[object, ...], _Batch | None] = {}  # by a request's fields after its inputs
-        options: tuple[object, ...] = ()
-        batch: _Batch | None = None
-        for number, entry in enumerate(requests):
-            if entry is None or not entry[0].inputs or type(entry[0].inputs[0]) is not Ids:
+        batches: dict[tuple[str | None, int], _Batch | None] = {}  # decoders keep the options that callers repeat
+        for number, (request, context) in enumerate(requests):
+            lengths = self._plain_lengths(request.inputs)
+            if not lengths or request.late_chunking:
                 continue
-            request, context = entry
-            if request[1:] != options:  # most equal those before: comparing is faster than looking up
-                options = request[1:]
-                if options not in batches:
-                    batches[options] = self._batch(request)
-                batch = batches[options]
-            if batch is None or not (lengths := self._plain_lengths(request.inputs, batch.longest)):
-                continue
+            key = request.model, id(request.options)
+            batch = batches[key] if key in batches else batches.setdefault(key, self._batch(request))
             tokens = sum(lengths)
-            if tokens > batch.most:
+            if batch is None or tokens > batch.most or max(lengths) > batch.longest:
                 continue
             if batch.tokens + tokens > RUN_TOKENS and batch.members:
                 self._run(batch, results)
@@ -125,29 +118,22 @@ class RowLookup:
             plan = model.plan(request.options, "")
         except InlayError:
             return None
-        options = plan.options
-        if plan.lookup is None or request.late_chunking or (options.max_tokens, options.task) != (None, None):
+        if plan.lookup is None or (plan.options.max_tokens, plan.options.task) != (None, None):
             return None
         longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
         answered = self._settings.max_answer_bytes // plan.token_bytes if plan.token_bytes else self._max_tokens
-        most = min(self._settings.max_request_tokens, answered)
-        return _Batch(model, plan, bool(request.options.outputs), longest, most)
+        return _Batch(model, plan, longest, min(self._settings.max_request_tokens, answered))
 
-    def _plain_lengths(self, inputs: Sequence[object], longest: int) -> tuple[int, ...]:
-        """Return the lengths of the inputs; empty unless all are plain token ids of allowed lengths."""
-        if len(inputs) > self._max_inputs:
-            return ()
+    def _plain_lengths(self, inputs: Sequence[Input]) -> tuple[int, ...]:
+        """Return the lengths of the inputs; empty unless each is token ids alone, one at least."""
         lengths = []
-        for sequence in inputs:
-            if type(sequence) is not Ids:
+        for each in inputs if len(inputs) <= self._max_inputs else ():
+            if type(each) is not Ids:
                 return ()
-            ids, mask, types, positions, extras = sequence[:5]
-            length = len(ids)
-            if mask is not None or types is not None or positions is not None or extras:
+            ids, mask, types, positions, extras, *_ = each
+            if not len(ids) or mask is not None or types is not None or positions is not None or extras:
                 return ()
-            if not 0 < length <= longest:
-                return ()
-            lengths.append(length)
+            lengths.append(len(ids))
         return tuple(lengths)
 
     def _run(self, batch: _Batch, results: list[EmbedResult | None]) -> None:
@@ -159,23 +145,19 @@ class RowLookup:
         unsigned = ids.view(np.uint64)  # negative ids wrap to huge ones
         if unsigned[unsigned.argmax()] >= card.vocab_size:
             return
-        feeds = {name: self._column(name, batch, ids) for name in card.graphs[graph].inputs}
-        ran = model.batchers[graph].run_now(
-            partial(model.engine.run, graph, feeds, plan.names), batch.tokens, len(members)
-        )
+        run = partial(model.engine.run, graph, self._feeds(batch, card.graphs[graph].inputs, ids), plan.names)
+        ran = model.batchers[graph].run_now(run, batch.tokens, len(members))
         if ran is None:
             return
         arrays, seconds = ran
-        name, times, start = card.name, StageTimes(0.0, 0.0, seconds), 0
-        self._metrics.passes([member.context for member in members], name, batch.tokens, times)
+        times, start, picked = StageTimes(0.0, 0.0, seconds), 0, bool(plan.options.outputs)
         columns = list(zip(plan.names, arrays, strict=True))
+        self._metrics.passes([member.context for member in members], card.name, batch.tokens, times)
         for number, context, lengths, tokens in members:
-            if tokens > batch.uncounted and not self._reserved(batch, tokens, context):
-                start += tokens
-                continue
             stop = start + tokens
-            outputs = tuple([Output(output, array[start:stop], lengths, False) for output, array in columns])
-            results[number] = EmbedResult(name, outputs, tokens, batch.named, lengths, 0, times)
+            if tokens <= batch.uncounted or self._reserved(batch, tokens, context):
+                outputs = tuple([Output(name, array[start:stop], lengths, False) for name, array in columns])
+                results[number] = EmbedResult(card.name, outputs, tokens, picked, lengths, 0, times)
             start = stop
 
     def _reserved(self, batch: _Batch, tokens: int, context: RequestContext) -> bool:
@@ -187,13 +169,12 @@ class RowLookup:
             return False
         return True
 
-    def _column(self, name: str, batch: _Batch, ids: Int64s) -> Int64s:
-        """Return one input of the graph for all sequences of a batch, int64 [N]."""
-        if name == "ids":
-            return ids
-        if name == "types":
-            return np.zeros(len(ids), np.int64)
-        rule = batch.model.card.position
-        if len(batch.ids) == 1:
-            return learned.positions(rule, ids)
-        return np.concatenate([learned.positions(rule, sequence) for sequence in batch.ids])
+    def _feeds(self, batch: _Batch, names: Container[str], ids: Int64s) -> dict[str, Int64s]:
+        """Return the inputs of a graph for all sequences of a batch, int64 [N] each."""
+        feeds, rule = {"ids": ids}, batch.model.card.position
+        if "types" in names:
+            feeds["types"] = np.zeros(len(ids), np.int64)
+        if "positions" in names:
+            each = [learned.positions(rule, sequence) for sequence in batch.ids]
+            feeds["positions"] = each[0] if len(each) == 1 else np.concatenate(each)
+        return feeds

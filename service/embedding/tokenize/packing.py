@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,6 @@ from models.artifacts.card import Card
 from models.positions import learned
 from models.recipes.extra_inputs import TASKS, extra_values
 from service.embedding.requests import Ids, Int64s
-
-if TYPE_CHECKING:
-    from service.scheduling.batcher import SharedRun
-
 
 NO_TASK = -1  # no adapter adds anything
 _ZEROS = np.zeros(8192, np.int64)  # shared by all sequences without segments
@@ -69,12 +65,10 @@ class Work(NamedTuple, Generic[Content]):
     Args:
         packed: packed tokens, or an image.
         outputs: the requested outputs of the graph.
-        shared: the run that it shares with equal works in flight; None: it runs by itself.
     """
 
     packed: Content
     outputs: tuple[str, ...]
-    shared: "SharedRun[Rows] | None" = None
 
 
 def pack(card: Card, sequences: Sequence[Ids], task: int = NO_TASK) -> Packed:

@@ -21,16 +21,15 @@ from service.http.routes import Handler, Head, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT, decode
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
-from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
 
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
-OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
+OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims", "instruction")
 """Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
@@ -81,6 +80,7 @@ class EmbedBody(BaseModel):
     max_active_dims: int | None = Field(
         None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
     )
+    instruction: str | None = Field(None, description=INSTRUCTION_ABOUT)
     spans: Annotated[Any, WithJsonSchema(DATA.parts["spans"])] = Field(
         None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
     )
@@ -167,6 +167,10 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
     return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
 
 
+Reading = tuple[EmbedRequest, AnswerForm, Encode]
+"""What a body holds, the form of its response, and the function that writes that."""
+
+
 class EmbedHandler:
     """Answers requests for /embed, or for routes of others, which ignore unknown fields."""
 
@@ -206,21 +210,23 @@ class EmbedHandler:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
         read."""
         answers: list[Response | InlayError | Handler] = []
-        entries: list[tuple[EmbedRequest, RequestContext] | None] = [None] * len(requests)
-        forms: dict[int, tuple[AnswerForm, Encode]] = {}
+        of_ids: dict[int, Reading] = {}  # by the number of the request
         for number, request in enumerate(requests):
             try:
                 encode = request.head.memo or _format_of(request.head)
-                embed_request, form = read(request.body, self._max_inputs)
+                reading = *read(request.body, self._max_inputs), encode
             except InlayError as error:
                 answers.append(error.without_frames())
                 continue
-            answers.append(partial(self._embed, embed_request, form, encode))
+            answers.append(partial(self._embed, *reading))
+            embed_request, form, _ = reading
             if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
-                entries[number], forms[number] = (embed_request, request.context), (form, encode)
-        for number, result in enumerate(self._lookup.answer(entries) if forms else ()):
+                of_ids[number] = reading
+        plain = [(reading[0], requests[number].context) for number, reading in of_ids.items()]
+        results = self._lookup.answer(plain) if plain else ()
+        for (number, reading), result in zip(of_ids.items(), results, strict=True):
             if result is not None:
-                answers[number] = self._response(requests[number], result, *forms[number])
+                answers[number] = self._response(requests[number], result, *reading[1:])
         return answers
 
     def _response(

@@ -77,6 +77,22 @@ def test_admits_as_many_requests_as_allowed() -> None:
     admission.acquire()
 
 
+def test_last_requests_are_for_callers_with_few() -> None:
+    admission = AdmissionController(64)
+    for _ in range(56):
+        admission.acquire("bulk")
+    with pytest.raises(Overloaded):
+        admission.acquire("bulk")
+    for number in range(8):
+        admission.acquire(f"light {number}")
+    with pytest.raises(Overloaded):
+        admission.acquire("another")
+    admission.release("bulk")
+    with pytest.raises(Overloaded):
+        admission.acquire("light 0")
+    admission.acquire("another")
+
+
 def test_admission_ends_with_its_block_even_after_an_error() -> None:
     admission = AdmissionController(1)
     with admission.admitted():

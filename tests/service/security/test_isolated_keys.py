@@ -1,12 +1,11 @@
-"""Two API keys over the wire: no shared run, no shared vector, and log lines with the caller's own name, whatever the
+"""Two API keys over the wire: no shared vector, and log lines with the caller's own name, whatever the
 client's library sends.
 """
 
-import asyncio
 import http.client
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
@@ -16,11 +15,8 @@ import grpc
 import pytest
 
 from proto import embed_pb2 as pb
-from proto.embed_pb2_grpc import EmbedderStub
 from service.observability import logs
-from service.scheduling.batcher import SharedRun
-from tests.served import Served, serving, serving_here
-from tests.service.embedding.engines import Watched
+from tests.served import Served, serving
 
 KEYS = {"one": "correct-horse-battery", "other": "staple.0123456789"}
 SETTINGS = {"default_model": "bert", "api_keys": ",".join(f"{name}:{key}" for name, key in KEYS.items())}
@@ -115,46 +111,6 @@ def test_no_key_finds_vectors_of_another_over_grpc(cached: Served, method: str) 
             assert len([*cached.stub.EmbedStream(iter([request]), metadata=metadata)]) == 1
         counted.append(hits(cached) - before)
     assert counted == [0, 0, 1]
-
-
-def over_http(form: str) -> Callable[[Any, str, str], Awaitable[Any]]:
-    async def embed(here: Any, name: str, text: str) -> None:
-        client = Connection(here.address)
-        assert (await asyncio.to_thread(client.embed, bearer(name) | FORMS[form], text))[0] == 200
-        client.close()
-
-    return embed
-
-
-async def over_grpc(here: Any, name: str, text: str) -> None:
-    async with grpc.aio.insecure_channel(here.rpc_address) as channel:
-        request = pb.EmbedRequest(inputs=[pb.Input(text=text)])
-        await EmbedderStub(channel).Embed(request, metadata=[*bearer(name).items()])
-
-
-ROADS = {form: over_http(form) for form in FORMS} | {"grpc": over_grpc}
-
-
-@pytest.mark.parametrize("server", SERVERS)
-async def test_no_key_joins_a_run_of_another(tiny_store: Path, monkeypatch: pytest.MonkeyPatch, server: str) -> None:
-    joined, join = asyncio.Semaphore(0), SharedRun.join
-
-    def counted(*arguments: Any) -> None:
-        join(*arguments)
-        joined.release()
-
-    monkeypatch.setattr(SharedRun, "join", counted)
-    async with serving_here(tiny_store, **SETTINGS, **SERVERS[server]) as here:
-        engine = Watched(here.context.registry, monkeypatch)
-        for road in ROADS.values():
-            engine.hold()
-            before = engine.sequences
-            callers = [asyncio.create_task(road(here, name, "hello world")) for name in ("one", "other", "one")]
-            for _ in callers:
-                await asyncio.wait_for(joined.acquire(), 30)
-            engine.let_go()
-            await asyncio.gather(*callers)
-            assert engine.sequences - before == 2
 
 
 @pytest.fixture(params=SERVERS)
