@@ -194,7 +194,7 @@ def check_words(folder: Path) -> None:
     kinds = [kind for kind, _ in modules(folder)]
     if named := [kind for kind in kinds if kind in WORDS]:
         raise BadCheckpoint(
-            f"{folder / 'modules.json'} chains {', '.join(kinds)}: models of word vectors ({named[0]}) are not computed; "
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}; models of words ({named[0]}) are not computed: "
             "a StaticEmbedding of sentence-transformers, which averages rows of a table, is"
         )
 
