@@ -149,10 +149,9 @@ def _chosen(
         heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
     multi_vector = multi_vectors.find(place, source, fitted)
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
-    heads = replace(heads, multi_vector=multi_vector, sparse=sparse)
-    _check_heads(heads, options, sentence, source)
-    read_from = sentence_transformers.provenance(place.folder, options.pooling, sentence)
-    return TextModel(source, fitted, sentence, modules, heads, tuple(read_from))
+    heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
+    read_from = tuple(sentence_transformers.provenance(place.folder, options.pooling, sentence))
+    return TextModel(source, fitted, sentence, modules, heads, read_from)
 
 
 def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
@@ -162,8 +161,8 @@ def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | N
     return sentence_modules.read_modules(place.folder, fitted.token_width * len(pooling.modes), place.fetch_module)
 
 
-def _check_heads(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> None:
-    """Raise BadCheckpoint if scores are all that a checkpoint is published for, and they cannot be exported."""
+def _checked(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> TaskHeads:
+    """Return the heads; BadCheckpoint if a checkpoint is published for scores alone, and they cannot be exported."""
     chosen = options.pooling is not None or options.encoder is False
     if heads.no_classifier_reason and not heads and not sentence.pooling and not chosen:
         named = next(iter(source.config.get("architectures") or ()), "a reranker")
@@ -171,6 +170,7 @@ def _check_heads(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles
             f"{options.checkpoint} is published as {named}, whose scores cannot be exported: "
             f"{heads.no_classifier_reason}; --pooling none exports it without them"
         )
+    return heads
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:
