@@ -192,6 +192,8 @@ def described_pooling(folder: Path) -> Pooling | None:
 def check_first_modules(folder: Path) -> None:
     """Raise BadCheckpoint for models of words, or of several routes, which lack a transformer's files."""
     kinds = [kind for kind, _ in modules(folder)]
+    if (weights_folder(folder) / "config.json").is_file():
+        return
     if kinds and kinds[0] in (ROUTER, "Asym"):
         raise BadCheckpoint(
             f"{folder / 'modules.json'} begins with {kinds[0]}: its routes for queries and documents are a model each "
