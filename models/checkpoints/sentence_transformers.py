@@ -201,8 +201,8 @@ def check_first_modules(folder: Path) -> None:
         )
     if named := [kind for kind in kinds if kind in WORDS]:
         raise BadCheckpoint(
-            f"{folder / 'modules.json'} chains {', '.join(kinds)}; models of words ({named[0]}) are not computed: "
-            "a StaticEmbedding of sentence-transformers, which averages rows of a table, is"
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}: models of word vectors ({named[0]}) are not "
+            "computed; a StaticEmbedding of sentence-transformers, which averages rows of a table, is"
         )
 
 

@@ -234,7 +234,7 @@ def test_modules_of_word_vectors_are_refused_by_name(kind: str, tmp_path: Path) 
     kinds = dict.fromkeys(("WordEmbeddings", kind, "Pooling"))
     entries = [{"idx": number, "path": f"{number}_{name}", "type": f"x.{name}"} for number, name in enumerate(kinds)]
     write_json(tmp_path / "x/modules.json", entries)
-    with pytest.raises(BadCheckpoint, match=r"chains WordEmbeddings.*models of words .* are not computed"):
+    with pytest.raises(BadCheckpoint, match=r"chains WordEmbeddings.*models of word vectors .* are not computed"):
         export(tmp_path / "x", tmp_path / "out")
 
 
