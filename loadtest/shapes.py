@@ -69,21 +69,22 @@ def ask(port: int, texts: list[list[int]]) -> None:
 
 
 def main() -> int:
-    """Measure the shapes, print each when it is done, and perhaps save all."""
+    """Measure the shapes, print each when it is done, and perhaps save it beside those that were saved before."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shapes = json.loads(SHAPES.read_text(encoding="utf-8"))
     parser.add_argument("--only", nargs="*", choices=shapes, default=list(shapes), metavar="NAME")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--save", action="store_true", help="write loadtest/results/shapes.json")
     options = parser.parse_args()
-    figures = {}
+    saved = RESULTS / "shapes.json"
+    figures = json.loads(saved.read_text(encoding="utf-8"))["models"] if saved.exists() else {}
     for name in options.only:
         with tempfile.TemporaryDirectory() as folder:
             figures[name] = measure(shapes[name], Path(folder), options.rounds)
         print(name, json.dumps(figures[name]), flush=True)
-    if options.save:
-        document = json.dumps({"models": figures, "facts": facts()}, indent=1)
-        (RESULTS / "shapes.json").write_text(document + "\n", encoding="utf-8")
+        if options.save:
+            document = json.dumps({"models": figures, "facts": facts()}, indent=1)
+            saved.write_text(document + "\n", encoding="utf-8")
     return 0
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from models.artifacts import adopted_classifier, adopted_comparison, sentence_vectors, tokenizer, weights
 from models.artifacts.adopted_pooling import AdoptedGraph, decide, output_width
-from models.artifacts.card import FILE_NAME, MODULES, AdoptedFile, Card, Graph
+from models.artifacts.card import FILE_NAME, MODULES, Card, Graph
+from models.artifacts.closeness import AdoptedFile
 from models.artifacts.comparison import TOLERANCE, Session, make_check_inputs, modules_difference, padded_differences
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import write_module_graphs

@@ -152,8 +152,20 @@ def _chosen(
     multi_vector = multi_vectors.find(place, source, fitted)
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = replace(heads, multi_vector=multi_vector, sparse=sparse)
+    _check_heads(heads, options, sentence, source)
     read_from = sentence_transformers.provenance(place.folder, options.pooling, sentence)
     return TextModel(source, fitted, sentence, modules, heads, tuple(read_from))
+
+
+def _check_heads(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> None:
+    """Raise BadCheckpoint if scores are all that a checkpoint is published for, and they cannot be exported."""
+    chosen = options.pooling is not None or options.encoder is False
+    if heads.no_classifier_reason and not heads and not sentence.pooling and not chosen:
+        named = next(iter(source.config.get("architectures") or ()), "a reranker")
+        raise BadCheckpoint(
+            f"{options.checkpoint} is published as {named}, whose scores cannot be exported: "
+            f"{heads.no_classifier_reason}; --pooling none exports it without them"
+        )
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:

@@ -227,3 +227,12 @@ def test_reads_similarity_function(name: str | None, expected: str | None, folde
     """sentence-transformers 6.2 does not take those of other kinds of models."""
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": name})
     assert read(folder).similarity_function == expected
+
+
+@pytest.mark.parametrize("kind", ["WordEmbeddings", "BoW", "CNN", "LSTM"])
+def test_modules_of_word_vectors_are_refused_by_name(kind: str, tmp_path: Path) -> None:
+    kinds = dict.fromkeys(("WordEmbeddings", kind, "Pooling"))
+    entries = [{"idx": number, "path": f"{number}_{name}", "type": f"x.{name}"} for number, name in enumerate(kinds)]
+    write_json(tmp_path / "x/modules.json", entries)
+    with pytest.raises(BadCheckpoint, match=r"chains WordEmbeddings.*models of word vectors .* are not computed"):
+        export(tmp_path / "x", tmp_path / "out")
