@@ -144,7 +144,7 @@ class Chunking(_message.Message):
     def __init__(self, size: _Optional[int] = ..., overlap: _Optional[int] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
-    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding", "task", "input_type", "max_active_dims", "spans", "span_unit", "chunking")
+    __slots__ = ("inputs", "model", "outputs", "truncate", "truncation_direction", "normalize", "dimensions", "pooling", "dtype", "prompt_name", "encoding", "task", "input_type", "max_active_dims", "spans", "span_unit", "chunking", "instruction")
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class EmbedRequest(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     SPAN_UNIT_FIELD_NUMBER: _ClassVar[int]
     CHUNKING_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTION_FIELD_NUMBER: _ClassVar[int]
     inputs: _containers.RepeatedCompositeFieldContainer[Input]
     model: str
     outputs: _containers.RepeatedScalarFieldContainer[str]
@@ -179,7 +180,8 @@ class EmbedRequest(_message.Message):
     spans: _containers.RepeatedCompositeFieldContainer[InputSpans]
     span_unit: SpanUnit
     chunking: Chunking
-    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., task: _Optional[str] = ..., input_type: _Optional[str] = ..., max_active_dims: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[InputSpans, _Mapping]]] = ..., span_unit: _Optional[_Union[SpanUnit, str]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ...) -> None: ...
+    instruction: str
+    def __init__(self, inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., model: _Optional[str] = ..., outputs: _Optional[_Iterable[str]] = ..., truncate: _Optional[bool] = ..., truncation_direction: _Optional[_Union[TruncationDirection, str]] = ..., normalize: _Optional[bool] = ..., dimensions: _Optional[int] = ..., pooling: _Optional[_Union[Pooling, str]] = ..., dtype: _Optional[_Union[DType, str]] = ..., prompt_name: _Optional[str] = ..., encoding: _Optional[_Union[Encoding, str]] = ..., task: _Optional[str] = ..., input_type: _Optional[str] = ..., max_active_dims: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[InputSpans, _Mapping]]] = ..., span_unit: _Optional[_Union[SpanUnit, str]] = ..., chunking: _Optional[_Union[Chunking, _Mapping]] = ..., instruction: _Optional[str] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "tensor", "lengths", "indices")

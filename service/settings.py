@@ -146,6 +146,8 @@ class Settings(BaseSettings):
     """onnx; openvino: encoders in bfloat16; auto: that where it is known to be faster; reference: float64, slow."""
     web: bool = True
     """Serve the web page at / to browsers; false: GET / answers in JSON alone."""
+    docs_url: str | None = Field(None, pattern="^(https?://.+)?$")
+    """Address of the site that `make docs` builds, where you publish it: the web page links it as its guides."""
     compression: Literal["asked", "always", "never"] = "asked"
     """asked: compress vectors only if Accept-Encoding names or prefers one coding; always: if it allows; never.
 
@@ -232,7 +234,7 @@ class Settings(BaseSettings):
     vector_cache_bytes: Annotated[int, Field(ge=0)] = 0
     """Bytes of pooled vectors kept in memory by each worker, to answer texts that come again; 0: none are."""
 
-    max_inputs: Count = 1024
+    max_inputs: Count = 2048  # as many as OpenAI takes, and its clients send
     """Inputs in one request."""
     max_body_bytes: Count = 16 * 1024 * 1024
     """Bytes of one request body or gRPC message."""
@@ -299,8 +301,8 @@ class Settings(BaseSettings):
     They start when they are needed and end when they were not for a minute. 0: the same work in threads of the worker,
     without limits of its own, where memory is too small for another process.
     """
-    heavy_memory_bytes: Count = _memory_share(4, 384 * MIB)
-    """Bytes that such a process may allocate for a request, above it 413; unset: 1/4 of the memory, up to 384 MiB."""
+    heavy_memory_bytes: Count = _memory_share(5, 640 * MIB)
+    """Bytes that such a process may allocate for a request, above it 413; unset: 1/5 of the memory, up to 640 MiB."""
     heavy_seconds: Annotated[float, Field(gt=0)] = 20.0
     """Seconds of the processor that such a process may take for one request, above it the request gets 503."""
     stuck_seconds: Annotated[float, Field(gt=0)] = 60.0

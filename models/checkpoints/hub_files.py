@@ -12,11 +12,13 @@ from models.checkpoints import checkpoint, peft, safetensors, sentence_transform
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, TORCH_INDEX, WEIGHTS, no_weights, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
+from models.checkpoints.tokenizers.classes import VOCABULARIES
+from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER
 from models.errors import BadCheckpoint
 
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
 _BESIDE = (
-    *("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json"),
+    *(TOKENIZER, CONFIG, MAP, ADDED, "chat_template.jinja", "preprocessor_config.json"),
     peft.CONFIG,
 )
 FetchTensors = Callable[[list[Tensor]], None]
@@ -40,7 +42,9 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     names = [f"{path}/config.json" for _, path in chain if path]
     if chain:
         names += ["config_sentence_transformers.json", *_sentence_configs(inner)]
-    names += [f"{inner}/{name}" if inner else name for name in _BESIDE]
+    folder_of = f"{inner}/" if inner else ""
+    vocabularies = () if repository.has(folder_of + TOKENIZER) else VOCABULARIES
+    names += [folder_of + name for name in (*_BESIDE, *vocabularies)]
     present = [name for name in names if repository.has(name)]
     for number, name in enumerate(present):
         repository.progress("fetching small files", number, len(present))

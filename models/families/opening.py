@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
-from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint, read_config
+from models.checkpoints.checkpoint import WEIGHT_FILES, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
 from models.checkpoints.located import LocatedCheckpoint, check_links, renamed_in_errors
@@ -21,7 +21,7 @@ from models.families.adapters import side_by_side
 
 GGUF = ".gguf"
 _TASK = re.compile(r"[\w.-]+", re.ASCII)
-_SMALL = (".json", ".txt", ".jinja")
+_SMALL = (".json", ".txt", ".jinja", ".model")
 _WRITTEN = "adapted.safetensors"
 
 
@@ -118,8 +118,8 @@ def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -
 
     def fetch_module(module: str) -> None:
         of_modules.fetch_module(module)
-        if (weights := of_modules.folder / module / WEIGHTS).is_file():
-            _copy(weights, folder / module / WEIGHTS)
+        for weights in filter(Path.is_file, (of_modules.folder / module / name for name in WEIGHT_FILES)):
+            _copy(weights, folder / module / weights.name)
 
     return LocatedCheckpoint(folder, adapter.name, True, checkpoint, adapter.repository, fetch_module)
 

@@ -33,6 +33,7 @@ class EmbedOptions:
     prompt_name: str | None = None
     input_type: InputType | None = None
     task: str | None = None
+    instruction: str | None = None
     pooling: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
@@ -57,6 +58,7 @@ class EmbedOptions:
                 self.truncate,
                 prompt_name=self.prompt_name,
                 task=self.task,
+                instruction=self.instruction,
                 input_type=self.input_type,
                 pooling=self.pooling,
                 normalize=self.normalize,

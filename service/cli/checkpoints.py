@@ -54,13 +54,13 @@ def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | N
     aliases = settings.aliases
     if model_name is not None:
         alias, model_name = model_name, model_name.rpartition("/")[2]
-        _check_only(f"--model-name {model_name}", checkpoints)
+        _check_only(f"--model-name {model_name} names", checkpoints)
         if not model_name or model_name.startswith("."):
             raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without a dot first")
         aliases = (*aliases, *([f"{alias}={model_name}"] if alias != model_name else []))
     options = _options(settings)
     if settings.adapters:
-        _check_only("--adapter", checkpoints)
+        _check_only("--adapter is of", checkpoints)
     for checkpoint in checkpoints:
         held = _held(settings, checkpoint)
         name = model_name or held or name_of(checkpoint)
@@ -128,10 +128,10 @@ def adapters_of(options: Sequence[str]) -> dict[str, str]:
     return named
 
 
-def _check_only(option: str, checkpoints: Sequence[str]) -> None:
-    """Raise StartError for an option of one model unless there is a single checkpoint."""
+def _check_only(what: str, checkpoints: Sequence[str]) -> None:
+    """Raise StartError, which begins with `what`, unless there is a single checkpoint."""
     if len(set(checkpoints)) != 1:
-        raise StartError(f"{option} is of one model, and {len(set(checkpoints))} are given: one --model")
+        raise StartError(f"{what} one model, and {len(set(checkpoints))} are given: one --model")
 
 
 def _link(place: Path, folder: Path) -> None:

@@ -12,11 +12,24 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 PHOTO = "MPO"  # a JPEG with further pictures behind the first, as phones write it
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "RGBa", "La", "CMYK", "YCbCr")
 SHOWN = 80  # characters of a decoder's reason
+THREAD_PIXELS = 1 << 18  # of a picture that a thread decodes
 Hold = Callable[[int], object]
 """Called with a number of pixels before they are made, to keep memory for them."""
 
 
-def decoded(preprocessor: Preprocessor, data: bytes, index: int, max_pixels: int, hold: Hold) -> Prepared:
+class LargePicture(Exception):
+    """A picture of more pixels than a thread decodes."""
+
+
+def raise_if_large(pixels: int) -> None:
+    """Raise LargePicture for more than THREAD_PIXELS."""
+    if pixels > THREAD_PIXELS:
+        raise LargePicture
+
+
+def decoded(
+    preprocessor: Preprocessor, data: bytes, index: int, max_pixels: int, hold: Hold = lambda pixels: None
+) -> Prepared:
     """Return a picture as its model reads it; `open_picture` says what the arguments are.
 
     Raises:
@@ -42,6 +55,7 @@ def open_picture(data: bytes, index: int, max_pixels: int, hold: Hold = lambda p
 
     Raises:
         BadInput: the bytes are not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
+        MemoryError: there is not enough for it.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -52,7 +66,7 @@ def open_picture(data: bytes, index: int, max_pixels: int, hold: Hold = lambda p
         hold(picture.width * picture.height)
         picture.load()
         return in_rgb(ImageOps.exif_transpose(picture))
-    except InlayError:
+    except (InlayError, LargePicture, MemoryError):
         raise
     except UnidentifiedImageError:
         raise BadInput("is not an image", field=("inputs", index), remedy="send a JPEG, PNG or WebP file") from None

@@ -1,8 +1,8 @@
-"""The image pipeline: check, decode in threads, schedule, select. A picture is bytes that the caller sent."""
+"""The image pipeline: check, decode beside the server, schedule, select. A picture is bytes that the caller sent."""
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,18 +11,19 @@ from numpy.typing import NDArray
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared
 from service.embedding import execution, limits
-from service.embedding.image_decoding import decoded
+from service.embedding.image_decoding import LargePicture, decoded, raise_if_large
 from service.embedding.model import Models
 from service.embedding.outputs.image import reads_images, rows_of
 from service.embedding.outputs.kind import Job
 from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
 from service.embedding.tokenize.packing import Pixels
 from service.errors import BadRequest, EmptyRequest, MissingField, TooLarge, WrongShape
-from service.heavy.lane import HeavyLane
+from service.heavy.lane import HeavyLane, has_processes, run_beside
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
+THREAD_BYTES = 1 << 16  # of a picture that a thread decodes: every 41 bytes of a JPEG may draw all its pixels again
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
 COPIES = 2  # of the vectors: of each image, and joined
 
@@ -63,7 +64,7 @@ class Images:
         models: the loaded models.
         settings: the limits of one request.
         budget: the memory of all requests.
-        threads: number of threads that decode pictures.
+        threads: number of threads that decode small pictures.
     """
 
     def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, threads: int) -> None:
@@ -98,32 +99,27 @@ class Images:
         feeds: list[dict[str, NDArray[Any]]] = []
         rows = 0
         for index, sent in enumerate(inputs):
-            feeds.append(await self._turns.run(self._checked, image, sent, index, context))
+            ready = Prepared(*sent) if isinstance(sent, Values) else await self._decoded(image, sent.data, index)
+            feeds.append(await self._turns.run(checked, image, ready, index))
+            self._budget.reserve(sum([array.nbytes for array in feeds[-1].values()]), context)
             rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:
                 allowed = f"this server takes {self._settings.max_request_tokens} a request"
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
         return feeds
 
-    def _checked(
-        self, image: Image, sent: Picture | Values, index: int, context: RequestContext
-    ) -> dict[str, NDArray[Any]]:
-        feed = checked(image, self._ready(image, sent, index), index)
-        self._budget.reserve(sum(array.nbytes for array in feed.values()), context)
-        return feed
-
-    def _ready(self, image: Image, sent: Picture | Values, index: int) -> Prepared:
-        if isinstance(sent, Values):
-            return Prepared(*sent)
+    async def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
+        """Return a picture as the model reads it, decoded by the heavy process unless it is small."""
         assert image.preprocessor is not None
+        picture = image.preprocessor, data, index, self._settings.max_image_pixels
+        if len(data) <= THREAD_BYTES:
+            with suppress(LargePicture):
+                return await self._turns.run(decoded, *picture, raise_if_large)
+        if has_processes():
+            return await run_beside(decoded, *picture)
         with ExitStack() as held:
-            return decoded(
-                image.preprocessor,
-                sent.data,
-                index,
-                self._settings.max_image_pixels,
-                lambda pixels: held.enter_context(self._budget.held_for(PIXEL_BYTES * pixels)),
-            )
+            hold = self._budget.held_for
+            return await run_beside(decoded, *picture, lambda pixels: held.enter_context(hold(PIXEL_BYTES * pixels)))
 
 
 def _tensors_only(image: Image) -> BadRequest:

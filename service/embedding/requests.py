@@ -149,6 +149,7 @@ class EmbedOptions(NamedTuple):
         max_tokens: cut every input to so many tokens, special ones included, whatever `truncate` says.
         special_tokens: add the model's own to texts.
         max_active_dims: keep so many of the largest values of a sparse vector; None: all.
+        instruction: what the texts are queries for, put before them in the form of the model's own prompts.
         input_type: what the texts are for, where the model reads queries and documents in different ways; None: it is
             not said. It brings the prompt and the task of that use, unless the request names one.
         precisions: further dtypes of the sentence vectors, of quantization.PRECISIONS.
@@ -168,6 +169,7 @@ class EmbedOptions(NamedTuple):
     input_type: InputType | None = None
     precisions: tuple[str, ...] = ()
     max_active_dims: int | None = None
+    instruction: str | None = None
 
 
 class Cut(NamedTuple):

@@ -28,11 +28,10 @@ from service.request_context import CURRENT_CALL
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
-MAX_WAITING = 256  # tasks of all callers
-CALLER_SHARE = 4  # one caller may have this part of them waiting
+MAX_WAITING = 64  # tasks of one caller; those of all together are as many as requests may be served at a time
 WALL_FACTOR = 6  # seconds that a task may last for each second of the processor that it may take
-ENDED_BY_MEMORY = (OUT_OF_MEMORY, -signal.SIGKILL, -signal.SIGABRT)
-"""Exit codes of a process that wanted more memory: Python's, the system's (OOM) and that of libraries in C and Rust."""
+ENDED_BY_MEMORY = (OUT_OF_MEMORY, -signal.SIGABRT)
+"""Exit codes of a process that wanted more memory than it may have: Python's, and that of libraries in C and Rust."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -71,7 +70,7 @@ class HeavyProcess:
 
         Raises:
             BodyTooLarge: it needs more memory than the process may have.
-            Unavailable: it takes too long, or the process cannot be started.
+            Unavailable: it takes too long, or the process was killed or cannot be started.
         """
         with self._at_work:
             answer = self._answer(task)
@@ -149,7 +148,9 @@ class HeavyProcess:
                 f"to read or compute this request of {size} bytes takes more than {self._seconds:g} s",
                 remedy="send less at a time, or have INLAY_HEAVY_SECONDS raised",
             )
-        return Unavailable(f"the process that worked on this request ended (exit code {code})")
+        # SIGKILL comes from outside: an operator, or a system whose memory others have used up
+        ended = f"the process that worked on this request ended (exit code {code})"
+        return Unavailable(ended, remedy="try again in a moment")
 
 
 class HeavyLane:
@@ -189,7 +190,7 @@ class HeavyLane:
             arguments: objects that can be pickled.
 
         Raises:
-            Overloaded: too many tasks wait.
+            Overloaded: too many tasks of its caller wait.
             BodyTooLarge, Unavailable: a limit ended it.
         """
         task = Task(function, arguments)
@@ -206,8 +207,8 @@ class HeavyLane:
     def _add(self, caller: str, task: Task) -> None:
         with self._lock:
             tasks = self._callers.get(caller) or deque()
-            if self.waiting >= MAX_WAITING or len(tasks) >= MAX_WAITING // CALLER_SHARE:
-                raise Overloaded(f"{self.waiting} large requests wait, {len(tasks)} of them of this caller")
+            if len(tasks) >= MAX_WAITING:
+                raise Overloaded(f"{len(tasks)} large requests of this caller wait", remedy="try again in a moment")
             tasks.append(task)
             self._callers[caller] = tasks
             self.waiting += 1

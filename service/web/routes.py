@@ -1,6 +1,7 @@
 """GET / returns the web page to browsers and a JSON greeting to programs; /web/ serves the page's files."""
 
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ class Greeting(BaseModel):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return GET / and, unless INLAY_WEB is false, the files of the page."""
-    page = Page(context, read_static_files(FOLDER) if context.settings.web else {})
+    page = Page(context, _files(context.settings.docs_url) if context.settings.web else {})
     shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
     greet = Route(
         path="/",
@@ -81,6 +82,15 @@ class Page:
         if name not in self.files:
             raise NotFound(f"the page has no file {name[:100]!r}")
         return await file_response(self.files[name], request, headers=PAGE_HEADERS)
+
+
+def _files(docs_url: str | None) -> dict[str, StaticFile]:
+    """Return the files of the page, which is told the address of the documentation if there is one."""
+    files = read_static_files(FOLDER)
+    if docs_url:
+        told = f'<meta name="documentation" content="{escape(docs_url)}">\n</head>'
+        files[PAGE] = StaticFile.of(files[PAGE].body.replace(b"</head>", told.encode()), ".html")
+    return files
 
 
 def prefers_html(accept: str) -> bool:

@@ -26,11 +26,11 @@ PACKAGES = {
     "@langchain/ollama": "texts query",
     "@langchain/openai": "texts query shortened",
     "@llamaindex/openai": "texts query",
-    "ai": "texts query shortened openai cohere ranking",
+    "ai": "texts query shortened openai cohere ranking count",
     "cohere-ai": "texts shortened signs v1 ranking ranking_v1 missing",
     "ollama": "texts query shortened models running capabilities missing",
     "openai": "texts query shortened floats models missing",
-    "voyageai": "texts shortened",
+    "voyageai": "texts shortened ranking",
 }
 """What each package's script prints; `expected` says what it has to be."""
 CLAIMS = [(package, claim) for package, claims in PACKAGES.items() for claim in claims.split()]
@@ -80,6 +80,7 @@ def expected(scorers: Server) -> dict[str, Any]:
         "running": [MODEL],
         "capabilities": ["embedding"],
         "missing": 404,
+        "count": 2000,
         "refused": 422,
     }
 

@@ -1,11 +1,13 @@
 """The frame of the page: navigation, theme, key dialog."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.served import Served
+from tests.served import Served, serving
 from tests.web.browser import Page, axe, expect
+from tests.web.conftest import DEMO
 
 VIEWS = ("Try", "Positions", "Models", "Now")
 
@@ -75,3 +77,10 @@ def test_frame_names_the_api_reference_and_the_command(opened: Callable[[str], P
     foot = opened("now").get_by_role("contentinfo")
     expect(foot.get_by_role("link", name="API reference")).to_have_attribute("href", "/docs")
     expect(foot).to_contain_text("inlay --help")
+
+
+def test_frame_links_the_documentation_where_it_is_known(page: Page, web_store: Path) -> None:
+    address = "https://docs.example/inlay/"
+    with serving(web_store, default_model=DEMO, models=(DEMO,), docs_url=address) as running:
+        page.goto("http://{}:{}/".format(*running.address))
+        expect(page.get_by_role("banner").get_by_role("link", name="Guides")).to_have_attribute("href", address)

@@ -13,7 +13,9 @@ from models.checkpoints.tokenizers.sentencepiece import CONTROL, NORMAL, USER_DE
 
 WORD_START = "\u2581"
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-Merges = Sequence[tuple[str, str]]
+QWEN2 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def word_pieces(
@@ -41,7 +43,12 @@ def word_pieces(
 
 
 def bytes_in_pairs(
-    vocabulary: Mapping[str, int], merges: Merges, pattern: str = GPT2, prefix: bool = False, whole: bool = False
+    vocabulary: Mapping[str, int],
+    merges: Sequence[tuple[str, str]],
+    pattern: str = GPT2,
+    prefix: bool = False,
+    whole: bool = False,
+    trims: bool = False,
 ) -> Any:
     """Return a tokenizer that merges bytes, as of GPT-2.
 
@@ -51,6 +58,7 @@ def bytes_in_pairs(
         pattern: what is merged by itself: matches, and what lies between them.
         prefix: a blank is put before the text.
         whole: a match that is in the vocabulary is not taken apart.
+        trims: blanks are not among the characters of a token.
     """
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -62,7 +70,7 @@ def bytes_in_pairs(
         as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=False)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=trims, add_prefix_space=prefix)
     return tokenizer
 
 
@@ -125,20 +133,35 @@ def add_tokens(tokenizer: Any, tokens: Sequence[tuple[str, bool]]) -> None:
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=special) for text, special in tokens])
 
 
-def add_template(tokenizer: Any, single: Sequence[str], pair: Sequence[str], tokens: Mapping[str, str]) -> None:
+def add_template(tokenizer: Any, single: str, pair: str, tokens: Mapping[str, str]) -> None:
     """Put special tokens around texts, after what the tokenizer does already.
 
     Args:
-        single, pair: parts of what one text and two become: $A, $B, or a role; with :1 if it is of segment 1.
+        single, pair: what one text and two become: $A, $B and roles, with :1 if they are of segment 1.
         tokens: the special tokens by their roles; all those named are in the vocabulary.
     """
     from tokenizers import processors
 
-    named = {tokens[role] for part in (*single, *pair) if (role := part.partition(":")[0]) in tokens}
-    one, two = ([_part(part, tokens) for part in template] for template in (single, pair))
+    one, two = ([_part(part, tokens) for part in template.split()] for template in (single, pair))
+    named = {text for part in one if (text := part.rpartition(":")[0]) in tokens.values()}
     template = processors.TemplateProcessing(one, two, [(text, tokenizer.token_to_id(text)) for text in sorted(named)])
     before = tokenizer.post_processor
     tokenizer.post_processor = processors.Sequence([before, template]) if before else template
+
+
+def put_ends(tokenizer: Any, ends: Mapping[str, str], paired: bool = False) -> None:
+    """Put a token before and behind every text.
+
+    Args:
+        ends: those that there are, of bos and eos.
+        paired: two texts are joined as RoBERTa's are: by one more eos, and as one segment.
+    """
+    templates = ("bos $A eos", "bos $A eos eos $B eos" if paired else "bos $A eos bos:1 $B:1 eos:1")
+    single, pair = (
+        " ".join(part for part in template.split() if part[0] == "$" or part.partition(":")[0] in ends)
+        for template in templates
+    )
+    add_template(tokenizer, single, pair, ends)
 
 
 def _part(part: str, tokens: Mapping[str, str]) -> str:

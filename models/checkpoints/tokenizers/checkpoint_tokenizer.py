@@ -9,7 +9,7 @@ Source: transformers 4.57, BertTokenizerFast, LlamaTokenizerFast.update_post_pro
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 
 from models.checkpoints.checkpoint import read_object
 from models.checkpoints.provenance import Setting
-from models.checkpoints.tokenizers import classes
+from models.checkpoints.tokenizers import building, classes
 from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER, TokenizerFiles, read_files
 from models.errors import BadCheckpoint
 
@@ -26,7 +26,6 @@ _NORMALIZER = {
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-_LOWERCASED = ("AlbertTokenizer", "DebertaV2Tokenizer", "RemBertTokenizer", "XLNetTokenizer")
 _BY_SWITCHES = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
 Json = dict[str, Any]
 
@@ -58,9 +57,8 @@ def read_tokenizer(folder: Path, lowercase: bool = False) -> CheckpointTokenizer
     """
     names = (TOKENIZER, CONFIG, MAP, ADDED, "config.json", *classes.VOCABULARIES)
     present = [folder / name for name in names if (folder / name).is_file()]
-    return _read(
-        folder, lowercase, tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in present)
-    )
+    stamp = tuple((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in present)
+    return _read(folder, lowercase, stamp)
 
 
 @lru_cache(maxsize=2)
@@ -71,7 +69,7 @@ def _read(folder: Path, lowercase: bool, stamp: tuple[tuple[str, int, int], ...]
         data = read_object(path)
     elif built := classes.build(files):
         tokenizer, origin = built
-        data, content = classes.as_json(tokenizer), tokenizer.to_str().encode()
+        data, content = json.loads(tokenizer.to_str()), tokenizer.to_str().encode()
         source = Setting("tokenizer", "built", origin)
     else:
         return None
@@ -79,10 +77,17 @@ def _read(folder: Path, lowercase: bool, stamp: tuple[tuple[str, int, int], ...]
     changes = [*_letters(data, files), *_prefix(data, files)]
     if lowercase and _lowercase(data, True):
         changes.append(Setting("letter case", "lowercased", "do_lower_case of sentence-transformers, or the family"))
-    switches = _ends(data, files, library)
-    if changes or switches:
+    if changes:
         content = json.dumps(data, ensure_ascii=False).encode()
         library = _loaded(content, path)
+    ends, switches = _ends(files, library)
+    if switches:
+        steps = _steps(data.get("post_processor"), "processors")
+        data["post_processor"] = next((step for step in steps if step.get("type") == "ByteLevel"), None)
+        library = _loaded(json.dumps(data, ensure_ascii=False).encode(), path)
+        building.put_ends(library, ends)
+        data["post_processor"] = json.loads(library.to_str())["post_processor"]
+        content = json.dumps(data, ensure_ascii=False).encode()
     around = Setting("special tokens", " ".join(library.encode("").tokens) or "none", switches or source.origin)
     if switches and source.value == TOKENIZER:
         around = replace(around, disagrees=f"{TOKENIZER} has others")
@@ -101,9 +106,8 @@ def _loaded(content: bytes, path: Path) -> Any:
     return library
 
 
-def _steps(data: Json, part: str, inner: str) -> list[Json]:
+def _steps(step: Json | None, inner: str) -> list[Json]:
     """Return the steps of a part of tokenizer.json: those of a Sequence, or the part itself."""
-    step = data.get(part)
     if not step:
         return []
     return list(step[inner]) if step.get("type") == "Sequence" else [step]
@@ -111,12 +115,12 @@ def _steps(data: Json, part: str, inner: str) -> list[Json]:
 
 def _letters(data: Json, files: TokenizerFiles) -> list[Setting]:
     """Obey the switches of letters: those of BERT's normalizer, and do_lower_case beside SentencePiece."""
-    lower = files.flag("do_lower_case")
-    if files.class_name in _LOWERCASED and lower is not None:
+    lower, row = files.flag("do_lower_case"), classes.row_of(files)
+    if row and row.lowercase is not None and lower is not None:
         return [_said("do_lower_case", lower, not lower)] if _lowercase(data, lower) else []
     changes = []
-    for step in _steps(data, "normalizer", "normalizers"):
-        if step.get("type") == "BertNormalizer" and classes.is_bert(files):
+    for step in _steps(data.get("normalizer"), "normalizers"):
+        if step.get("type") == "BertNormalizer" and row and row.reads == "words":
             for name, key in _NORMALIZER.items():
                 value = files.flag(name)
                 if name in files.config and step.get(key) != value:
@@ -127,7 +131,7 @@ def _letters(data: Json, files: TokenizerFiles) -> list[Setting]:
 
 def _lowercase(data: Json, lower: bool) -> bool:
     """Put a Lowercase before the normalizer, or take it out; return whether that changed anything."""
-    steps = _steps(data, "normalizer", "normalizers")
+    steps = _steps(data.get("normalizer"), "normalizers")
     lowers = [step for step in steps if step.get("type") == "Lowercase" or step.get("lowercase")]
     if bool(lowers) == lower:
         return False
@@ -145,70 +149,47 @@ def _prefix(data: Json, files: TokenizerFiles) -> list[Setting]:
     return [_said("add_prefix_space", prefix, not prefix)]
 
 
-def _ends(data: Json, files: TokenizerFiles, library: Any) -> str | None:
-    """Obey add_bos_token and add_eos_token; return what changed the special tokens, None: nothing did.
+def _ends(files: TokenizerFiles, library: Any) -> tuple[dict[str, str], str | None]:
+    """Obey add_bos_token and add_eos_token.
 
     False counts for classes that have no template but by these switches.
+
+    Returns:
+        the tokens before and behind a text by role, and which switches change what tokenizer.json has; None: none does.
     """
-    steps = _steps(data, "post_processor", "processors")
-    template = next((step for step in steps if step.get("type") == "TemplateProcessing"), None)
-    single: list[Json] = template["single"] if template else []
-    named = [part["SpecialToken"]["id"] for part in single if "SpecialToken" in part]
-    tokens = classes.special_tokens(files)
-    changes: list[str] = []
-    ends: list[str | None] = []
-    for role, place in (("bos", 0), ("eos", -1)):
-        token = tokens.get(role)
-        has = token in named and single[place].get("SpecialToken", {}).get("id") == token
-        switch = files.flag(f"add_{role}_token")
-        wanted = switch if switch is not None and (switch or files.class_name in _BY_SWITCHES) else has
-        if wanted and not has and _ends_already(steps, place, token):
-            wanted = has
-        if wanted and (token is None or library.token_to_id(token) is None):
+    switches = {role: files.flag(f"add_{role}_token") for role in ("bos", "eos")}
+    if not any(switches.values()) and files.class_name not in _BY_SWITCHES:
+        return {}, None
+    tokens, ends, changes = classes.special_tokens(files), dict[str, str](), list[str]()
+    around = _around(library, tokens)
+    for role, switch in switches.items():
+        token = tokens.get(role, "")
+        has = around[role] == [token]
+        wanted = switch if switch or (switch is False and files.class_name in _BY_SWITCHES) else has
+        if wanted and library.token_to_id(token) is None:
             raise BadCheckpoint(
                 f"{files.folder / CONFIG} says add_{role}_token, and {token!r} is no token of the vocabulary"
             )
-        ends.append(token if wanted else None)
+        if wanted:
+            ends[role] = token
         if wanted != has:
             changes.append(f"add_{role}_token {json.dumps(wanted)}")
-    if not changes:
-        return None
-    if set(named) - {tokens.get("bos"), tokens.get("eos")}:
+    if changes and (others := {*around["bos"], *around["eos"]} - {tokens.get("bos"), tokens.get("eos")}):
         raise BadCheckpoint(
             f"{files.folder / CONFIG} says {' and '.join(changes)}, and the template of tokenizer.json puts "
-            f"{', '.join(named)} around texts: take the switch out, or write the template as it is meant"
+            f"{', '.join(sorted(others))} around texts: take the switch out, or write the template as it is meant"
         )
-    written = _template(ends[0], ends[1], library)
-    data["post_processor"] = {
-        "type": "Sequence",
-        "processors": [*(step for step in steps if step is not template), written],
-    }
-    return f"{' and '.join(changes)} of {CONFIG}"
+    return ends, f"{' and '.join(changes)} of {CONFIG}" if changes else None
 
 
-def _ends_already(steps: Sequence[Json], place: int, token: str | None) -> bool:
-    """Return whether a fixed pair of tokens, as of BERT and RoBERTa, already puts `token` there."""
-    key = "cls" if place == 0 else "sep"
-    return any(step.get("type") in ("BertProcessing", "RobertaProcessing") and step[key][0] == token for step in steps)
-
-
-def _template(begin: str | None, end: str | None, library: Any) -> Json:
-    """Return the step that puts `begin` before every text and `end` behind it; the second text is segment 1."""
-
-    def around(name: str, kind: int) -> list[Json]:
-        tokens = [{"SpecialToken": {"id": token, "type_id": kind}} if token else None for token in (begin, end)]
-        return [part for part in (tokens[0], {"Sequence": {"id": name, "type_id": kind}}, tokens[1]) if part]
-
-    special = {
-        token: {"id": token, "ids": [library.token_to_id(token)], "tokens": [token]} for token in (begin, end) if token
-    }
-    single = around("A", 0)
-    return {
-        "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *around("B", 1)],
-        "special_tokens": special,
-    }
+def _around(library: Any, tokens: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the special tokens that stand before a text, and those behind it, in the place of bos and eos."""
+    text = next((text for text in tokens.values() if library.token_to_id(text) is not None), None)
+    if text is None:
+        return {"bos": [], "eos": []}
+    encoding = library.encode(text)
+    of_text = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+    return {"bos": encoding.tokens[: of_text[0]], "eos": encoding.tokens[of_text[-1] + 1 :]}
 
 
 def _said(name: str, value: bool | None, before: Any) -> Setting:

@@ -1,4 +1,4 @@
-"""A row for each tokenizer_class of transformers that is built from its vocabulary files.
+"""Builds the tokenizer of a tokenizer_class of transformers from its vocabulary files: classes.json has a row for each.
 
 Source: the slow tokenizers of transformers 4.57 and convert_slow_tokenizer.py.
 """
@@ -9,30 +9,19 @@ import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from models.checkpoints.checkpoint import read_object
 from models.checkpoints.tokenizers import building
-from models.checkpoints.tokenizers.building import Merges
-from models.checkpoints.tokenizers.files import TokenizerFiles
+from models.checkpoints.tokenizers.files import CONFIG, TokenizerFiles
 from models.checkpoints.tokenizers.sentencepiece import CONTROL, NORMAL, SentencePieces, read_pieces
 from models.errors import BadCheckpoint
+from models.recipes.typed_json import from_json
 
 WORDS, PAIRS, MERGES = "vocab.txt", "vocab.json", "merges.txt"
 PIECES = ("sentencepiece.bpe.model", "sentencepiece.model", "spiece.model", "spm.model", "tokenizer.model")
 VOCABULARIES = (WORDS, PAIRS, MERGES, *PIECES)
-QWEN2 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _CLIP = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-_BRACKETS = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "mask": "[MASK]"}
-_ANGLES = {"bos": "<s>", "eos": "</s>", "sep": "</s>", "cls": "<s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>"}
-_ALBERT = _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]", "unk": "<unk>", "pad": "<pad>"}
-Template = tuple[tuple[str, ...], tuple[str, ...]]
-BERT: Template = ("cls", "$A", "sep"), ("cls", "$A", "sep", "$B:1", "sep:1")
-ROBERTA: Template = ("cls", "$A", "sep"), ("cls", "$A", "sep", "sep", "$B", "sep")
-_T5: Template = ("$A", "eos"), ("$A", "eos", "$B", "eos")
-_BEGINS: Template = ("bos", "$A"), ("bos", "$A", "bos:1", "$B:1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +29,35 @@ class TokenizerClass:
     """How a class reads its vocabulary files.
 
     Attributes:
-        build: makes the tokenizer of the files, without special tokens around texts.
+        reads: the kind of its vocabulary and of what is done before it; cleaned pieces are ALBERT's.
         tokens: the special tokens by role, where the files name no others.
-        template: what one text and two become; None: nothing is put around them.
+        single, pair: what one text and two become: roles, $A and $B, with :1 for segment 1; None: they stay alone.
         model_types: whose checkpoints have this class, where their files name none.
-        lowercase: do_lower_case where the files leave it out.
-        pieces: makes the class's vocabulary of a SentencePiece model's; None: they are the same.
+        lowercase: do_lower_case before SentencePiece, where the files leave it out; None: it is not read.
+        vocabulary: how its vocabulary differs from that of the SentencePiece model; None: it does not.
+        trims: blanks are not among the characters of a token.
         mask_takes_blank: the blank before a mask token belongs to it.
     """
 
-    build: Callable[["TokenizerClass", TokenizerFiles], Any]
-    tokens: Mapping[str, str] = field(default_factory=dict)
-    template: Template | None = None
+    reads: Literal["words", "pairs", "qwen2", "clip", "pieces", "cleaned pieces"]
+    tokens: dict[str, str] = field(default_factory=dict)
+    single: str | None = None
+    pair: str = ""
     model_types: tuple[str, ...] = ()
-    lowercase: bool = False
-    pieces: Callable[[SentencePieces, TokenizerFiles, Mapping[str, str]], SentencePieces] | None = None
+    lowercase: bool | None = None
+    vocabulary: Literal["fairseq", "camembert", "extra ids", "no number with a comma", "tab"] | None = None
+    trims: bool = False
     mask_takes_blank: bool = False
+
+
+def _table() -> dict[str, TokenizerClass]:
+    rows: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    for row in rows.values():
+        row |= {"model_types": [], **rows.get(row.pop("like", ""), {}), **row}
+    return {name: from_json(TokenizerClass, row) for name, row in rows.items()}
+
+
+CLASSES = _table()
 
 
 def build(files: TokenizerFiles) -> tuple[Any, str] | None:
@@ -77,15 +79,32 @@ def build(files: TokenizerFiles) -> tuple[Any, str] | None:
         )
     row, tokens = CLASSES[name], special_tokens(files)
     try:
-        tokenizer = row.build(row, files)
+        tokenizer = _READERS[row.reads](row, files, tokens)
         _add_tokens(tokenizer, row, files, tokens)
-        if row.template:
-            building.add_template(tokenizer, *row.template, tokens)
+        if row.single:
+            building.add_template(tokenizer, row.single, row.pair, tokens)
     except BadCheckpoint:
         raise
     except Exception as error:  # the library raises bare Exception
         raise BadCheckpoint(f"{files.folder}: {' and '.join(present)} make no {name}: {error}") from error
     return tokenizer, f"{' and '.join(present)} as {name}"
+
+
+def class_of(files: TokenizerFiles) -> str | None:
+    """Return the class that the files name, or that the model_type has; None: it is not known."""
+    of_type = (name for name, row in CLASSES.items() if files.model_type in row.model_types)
+    return files.class_name or next(of_type, None)
+
+
+def row_of(files: TokenizerFiles) -> TokenizerClass | None:
+    """Return the row of a checkpoint's class; None: there is none."""
+    return CLASSES.get(class_of(files) or "")
+
+
+def special_tokens(files: TokenizerFiles) -> dict[str, str]:
+    """Return the special tokens by role: those that the files name, else the class's."""
+    row = row_of(files)
+    return {**(row.tokens if row else {}), **files.special}
 
 
 def _add_tokens(tokenizer: Any, row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> None:
@@ -94,7 +113,7 @@ def _add_tokens(tokenizer: Any, row: TokenizerClass, files: TokenizerFiles, toke
 
     for number, text, flags in files.added:
         tokenizer.add_tokens([AddedToken(text, **{"normalized": not flags.get("special")} | flags)])
-        if number is not None and tokenizer.token_to_id(text) != number:
+        if tokenizer.token_to_id(text) != number:
             raise BadCheckpoint(
                 f"{files.folder}: the added token {text!r} is to be {number}, and the vocabulary makes it "
                 f"{tokenizer.token_to_id(text)}: the files do not belong together"
@@ -106,51 +125,38 @@ def _add_tokens(tokenizer: Any, row: TokenizerClass, files: TokenizerFiles, toke
             tokenizer.add_special_tokens([AddedToken(text, lstrip=takes_blank, normalized=False)])
 
 
-def _words(row: TokenizerClass, files: TokenizerFiles) -> Any:
+def _words(row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> Any:
     if files.flag("do_basic_tokenize") is False:
-        raise BadCheckpoint(f"{files.folder / 'tokenizer_config.json'}: do_basic_tokenize false is not computed")
+        raise BadCheckpoint(f"{files.folder / CONFIG}: do_basic_tokenize false is not computed")
     lines = _text(files.folder, WORDS).split("\n")
     ids = {line: number for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines)}
     return building.word_pieces(
         ids,
-        files.special.get("unk", row.tokens["unk"]),
+        tokens["unk"],
         lowercase=bool(files.flag("do_lower_case", True)),
         strip_accents=files.flag("strip_accents"),
         chinese=bool(files.flag("tokenize_chinese_chars", True)),
     )
 
 
-def _pairs(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    prefix = bool(files.flag("add_prefix_space", False))
-    return building.bytes_in_pairs(*_vocabulary(files.folder), prefix=prefix)
-
-
-def _trimmed_pairs(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    """Return the tokenizer of `_pairs`; blanks are not among the characters of tokens (RobertaTokenizer)."""
-    from tokenizers import processors
-
-    tokenizer = _pairs(row, files)
-    prefix = bool(files.flag("add_prefix_space", False))
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=prefix)
-    return tokenizer
-
-
-def _qwen2(row: TokenizerClass, files: TokenizerFiles) -> Any:
+def _pairs(row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> Any:
     from tokenizers import normalizers
 
-    tokenizer = building.bytes_in_pairs(*_vocabulary(files.folder), QWEN2, bool(files.flag("add_prefix_space", False)))
-    tokenizer.normalizer = normalizers.NFC()
+    ids, merges = _vocabulary(files.folder)
+    pattern = building.QWEN2 if row.reads == "qwen2" else building.GPT2
+    prefix = bool(files.flag("add_prefix_space", False))
+    tokenizer = building.bytes_in_pairs(ids, merges, pattern, prefix, trims=row.trims)
+    if row.reads == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
     return tokenizer
 
 
-def _clip(row: TokenizerClass, files: TokenizerFiles) -> Any:
+def _clip(row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> Any:
     """Return CLIP's tokenizer, of lower case, whose tokens end in </w> where words do."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-    vocabulary, merges = _vocabulary(files.folder)
-    unknown = files.special.get("unk", row.tokens["unk"])
-    bpe = models.BPE(vocabulary, list(merges), unk_token=unknown, end_of_word_suffix="</w>")
-    tokenizer = Tokenizer(bpe)
+    ids, merges = _vocabulary(files.folder)
+    tokenizer = Tokenizer(models.BPE(ids, merges, unk_token=tokens["unk"], end_of_word_suffix="</w>"))
     steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     tokenizer.normalizer = normalizers.Sequence(steps)
     words = pre_tokenizers.Split(Regex(_CLIP), "removed", invert=True)
@@ -159,41 +165,29 @@ def _clip(row: TokenizerClass, files: TokenizerFiles) -> Any:
     return tokenizer
 
 
-def _pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    return building.sentence_pieces(_piece_model(row, files))
-
-
-def _cleaned_pieces(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    """Return a tokenizer with the rules for quotes, accents and letter case that ALBERT has before SentencePiece."""
+def _pieces(row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str]) -> Any:
+    """Return a SentencePiece tokenizer; cleaned, with ALBERT's rules for quotes, accents and letter case before it."""
     from tokenizers import Regex, normalizers
 
-    before: list[Any] = [normalizers.Replace(quotes, '"') for quotes in ("``", "''")]
-    if files.flag("remove_space", True):
-        before.insert(0, normalizers.Replace(Regex(r"\s+"), " "))
-    if not files.flag("keep_accents", False):
-        # not StripAccents, which takes the vowels of Devanagari and Thai too: SentencePiece saw texts with them
-        marks = "".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode))))
-        before += [normalizers.NFKD(), normalizers.Replace(Regex(f"[{marks}]"), "")]
-    if files.flag("do_lower_case", row.lowercase):
-        before.append(normalizers.Lowercase())
-    return building.sentence_pieces(_piece_model(row, files), before)
-
-
-def _deberta(row: TokenizerClass, files: TokenizerFiles) -> Any:
-    from tokenizers import normalizers
-
     if files.flag("split_by_punct"):
-        raise BadCheckpoint(f"{files.folder / 'tokenizer_config.json'}: split_by_punct true is not computed")
-    before = [normalizers.Lowercase()] if files.flag("do_lower_case", False) else []
-    return building.sentence_pieces(_piece_model(row, files), before)
-
-
-def _piece_model(row: TokenizerClass, files: TokenizerFiles) -> SentencePieces:
+        raise BadCheckpoint(f"{files.folder / CONFIG}: split_by_punct true is not computed")
+    before: list[Any] = []
+    if row.reads == "cleaned pieces":
+        blanks = Regex(r"\s+") if files.flag("remove_space", True) else " "
+        before = [normalizers.Replace(*each) for each in ((blanks, " "), ("``", '"'), ("''", '"'))]
+        if not files.flag("keep_accents", False):
+            # not StripAccents, which takes the vowels of Devanagari and Thai too: SentencePiece saw texts with them
+            marks = "".join(filter(unicodedata.combining, map(chr, range(sys.maxunicode))))
+            before += [normalizers.NFKD(), normalizers.Replace(Regex(f"[{marks}]"), "")]
+    if row.lowercase is not None and files.flag("do_lower_case", row.lowercase):
+        before.append(normalizers.Lowercase())
     path = next((files.folder / name for name in PIECES if (files.folder / name).is_file()), None)
     if path is None:
         raise BadCheckpoint(f"{files.folder} holds no SentencePiece model, one of {', '.join(PIECES)}")
     model = read_pieces(path)
-    return row.pieces(model, files, {**row.tokens, **files.special}) if row.pieces else model
+    if row.vocabulary:
+        model = _VOCABULARIES[row.vocabulary](model, files, tokens)
+    return building.sentence_pieces(model, before)
 
 
 def _fairseq(model: SentencePieces, files: TokenizerFiles, tokens: Mapping[str, str]) -> SentencePieces:
@@ -213,7 +207,7 @@ def _extra_ids(model: SentencePieces, files: TokenizerFiles, tokens: Mapping[str
     """Return the vocabulary with the tokens of T5's gaps behind it, the last first."""
     count = files.config.get("extra_ids", 100)
     if not isinstance(count, int) or not 0 <= count <= 10_000:
-        raise BadCheckpoint(f"{files.folder / 'tokenizer_config.json'}: extra_ids is {str(count)[:40]!r}")
+        raise BadCheckpoint(f"{files.folder / CONFIG}: extra_ids is {str(count)[:40]!r}")
     extra = [(f"<extra_id_{number}>", 0.0, CONTROL) for number in reversed(range(count))]
     return replace(model, pieces=(*model.pieces, *extra))
 
@@ -235,16 +229,30 @@ def _tab(model: SentencePieces, files: TokenizerFiles, tokens: Mapping[str, str]
     return replace(model, pieces=tuple(pieces))
 
 
-def _vocabulary(folder: Path) -> tuple[dict[str, int], Merges]:
+_READERS: dict[str, Callable[[TokenizerClass, TokenizerFiles, Mapping[str, str]], Any]] = {
+    "words": _words,
+    **dict.fromkeys(("pairs", "qwen2"), _pairs),
+    "clip": _clip,
+    **dict.fromkeys(("pieces", "cleaned pieces"), _pieces),
+}
+_VOCABULARIES: dict[str, Callable[[SentencePieces, TokenizerFiles, Mapping[str, str]], SentencePieces]] = {
+    "fairseq": _fairseq,
+    "camembert": _camembert,
+    "extra ids": _extra_ids,
+    "no number with a comma": _without_number_commas,
+    "tab": _tab,
+}
+
+
+def _vocabulary(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocab.json and the pairs of merges.txt."""
     for name in (PAIRS, MERGES):
         if not (folder / name).is_file():
             raise BadCheckpoint(f"{folder} holds no {name}: a vocabulary of pairs is {PAIRS} and {MERGES}")
     lines = [line for line in _text(folder, MERGES).split("\n") if line.strip() and not line.startswith("#version")]
-    pairs = [tuple(line.split(" ")) for line in lines]
-    if wrong := next((line for line, pair in zip(lines, pairs, strict=True) if len(pair) != 2), None):
+    if wrong := next((line for line in lines if line.count(" ") != 1), None):
         raise BadCheckpoint(f"{folder / MERGES}: {wrong[:60]!r} is no pair")
-    return read_object(folder / PAIRS), [(left, right) for left, right in pairs]
+    return read_object(folder / PAIRS), [(left, right) for left, right in map(str.split, lines)]
 
 
 def _text(folder: Path, name: str) -> str:
@@ -252,123 +260,3 @@ def _text(folder: Path, name: str) -> str:
         return (folder / name).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadCheckpoint(f"{folder / name} cannot be read: {error}") from error
-
-
-_BERT = TokenizerClass(_words, _BRACKETS, BERT)
-_ROBERTA = TokenizerClass(_trimmed_pairs, _ANGLES, ROBERTA, mask_takes_blank=True)
-_CLEANED = TokenizerClass(_cleaned_pieces, _ALBERT, BERT, mask_takes_blank=True)
-CLASSES: dict[str, TokenizerClass] = {
-    "BertTokenizer": replace(
-        _BERT, model_types=("bert", "nomic_bert", "megatron-bert", "ernie", "layoutlm", "convbert", "mobilebert")
-    ),
-    "DistilBertTokenizer": replace(_BERT, model_types=("distilbert",)),
-    "ElectraTokenizer": replace(_BERT, model_types=("electra",)),
-    **dict.fromkeys(
-        (
-            "ConvBertTokenizer",
-            "DPRContextEncoderTokenizer",
-            "DPRQuestionEncoderTokenizer",
-            "DPRReaderTokenizer",
-            "LayoutLMTokenizer",
-            "LxmertTokenizer",
-            "MobileBertTokenizer",
-            "SqueezeBertTokenizer",
-        ),
-        _BERT,
-    ),
-    "FunnelTokenizer": TokenizerClass(
-        _words,
-        _ANGLES | {"sep": "<sep>", "cls": "<cls>"},
-        (("cls:2", "$A", "sep"), ("cls:2", "$A", "sep", "$B:1", "sep:1")),
-        ("funnel",),
-    ),
-    "MPNetTokenizer": TokenizerClass(
-        _words,
-        _ANGLES | {"unk": "[UNK]"},
-        (BERT[0], ("cls", "$A", "sep", "sep", "$B:1", "sep:1")),
-        ("mpnet",),
-        mask_takes_blank=True,
-    ),
-    "RobertaTokenizer": replace(_ROBERTA, model_types=("roberta", "data2vec-text", "roberta-prelayernorm")),
-    "BartTokenizer": replace(_ROBERTA, model_types=("bart",)),
-    **dict.fromkeys(
-        ("LEDTokenizer", "LongformerTokenizer", "MvpTokenizer"), replace(_ROBERTA, model_types=("longformer",))
-    ),
-    "DebertaTokenizer": TokenizerClass(
-        _pairs, _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]"}, BERT, ("deberta",), mask_takes_blank=True
-    ),
-    **dict.fromkeys(
-        ("GPT2Tokenizer", "CodeGenTokenizer"),
-        TokenizerClass(_pairs, {"bos": "<|endoftext|>", "eos": "<|endoftext|>"}, None, ("gpt2", "opt", "codegen")),
-    ),
-    "Qwen2Tokenizer": TokenizerClass(
-        _qwen2, {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}, None, ("qwen2", "qwen3")
-    ),
-    "CLIPTokenizer": TokenizerClass(
-        _clip,
-        dict.fromkeys(("eos", "unk", "pad"), "<|endoftext|>") | {"bos": "<|startoftext|>"},
-        (("bos", "$A", "eos"), ("bos", "$A", "eos", "eos", "$B", "eos")),
-        ("clip", "clip_text_model"),
-    ),
-    "XLMRobertaTokenizer": TokenizerClass(
-        _pieces, _ANGLES, ROBERTA, ("xlm-roberta", "xlm-roberta-xl", "xmod"), pieces=_fairseq, mask_takes_blank=True
-    ),
-    "CamembertTokenizer": TokenizerClass(
-        _pieces, _ANGLES, ROBERTA, ("camembert",), pieces=_camembert, mask_takes_blank=True
-    ),
-    "T5Tokenizer": TokenizerClass(
-        _pieces, {"eos": "</s>", "unk": "<unk>", "pad": "<pad>"}, _T5, ("t5", "mt5", "umt5"), pieces=_extra_ids
-    ),
-    "AlbertTokenizer": replace(_CLEANED, model_types=("albert",), lowercase=True, pieces=_without_number_commas),
-    "RemBertTokenizer": TokenizerClass(_pieces, _ALBERT, BERT, ("rembert",), mask_takes_blank=True),
-    "BigBirdTokenizer": TokenizerClass(
-        _pieces,
-        _ANGLES | {"sep": "[SEP]", "cls": "[CLS]", "mask": "[MASK]"},
-        BERT,
-        ("big_bird",),
-        mask_takes_blank=True,
-    ),
-    "XLNetTokenizer": TokenizerClass(
-        _cleaned_pieces,
-        _ANGLES | {"sep": "<sep>", "cls": "<cls>"},
-        (("$A", "sep", "cls:2"), ("$A", "sep", "$B:1", "sep:1", "cls:2")),
-        ("xlnet",),
-        pieces=_without_number_commas,
-        mask_takes_blank=True,
-    ),
-    "DebertaV2Tokenizer": TokenizerClass(_deberta, _BRACKETS | {"bos": "[CLS]", "eos": "[SEP]"}, BERT, ("deberta-v2",)),
-    "LlamaTokenizer": TokenizerClass(
-        _pieces, {"bos": "<s>", "eos": "</s>", "unk": "<unk>"}, _BEGINS, ("llama", "mistral")
-    ),
-    "GemmaTokenizer": TokenizerClass(
-        _pieces,
-        {"bos": "<bos>", "eos": "<eos>", "unk": "<unk>", "pad": "<pad>"},
-        _BEGINS,
-        ("gemma", "gemma2", "gemma3_text", "gemma3"),
-        pieces=_tab,
-    ),
-}
-
-
-def as_json(tokenizer: Any) -> dict[str, Any]:
-    """Return what a tokenizer's tokenizer.json holds."""
-    data: dict[str, Any] = json.loads(tokenizer.to_str())
-    return data
-
-
-def is_bert(files: TokenizerFiles) -> bool:
-    """Return whether the class of a checkpoint's tokenizer reads the switches of BERT's normalizer."""
-    name = class_of(files)
-    return name in CLASSES and CLASSES[name].build is _words
-
-
-def class_of(files: TokenizerFiles) -> str | None:
-    """Return the class that the files name, or that the model_type has; None: it is not known."""
-    of_type = (name for name, row in CLASSES.items() if files.model_type in row.model_types)
-    return files.class_name or next(of_type, None)
-
-
-def special_tokens(files: TokenizerFiles) -> dict[str, str]:
-    """Return the special tokens by role: those that the files name, else the class's."""
-    name = class_of(files)
-    return {**(CLASSES[name].tokens if name in CLASSES else {}), **files.special}

@@ -69,28 +69,16 @@ class TokenizerFiles:
         return {role: text for role, text in texts.items() if text is not None}
 
     @cached_property
-    def added(self) -> list[tuple[int | None, str, dict[str, bool]]]:
-        """The tokens beside the vocabulary, by their ids: id (None: the next), text and flags of each."""
+    def added(self) -> list[tuple[int, str, dict[str, bool]]]:
+        """The tokens beside the vocabulary, by their ids: id, text and flags of each."""
         path, decoder = self.folder / CONFIG, self.config.get("added_tokens_decoder") or {}
         if not decoder and (self.folder / ADDED).is_file():
-            path = self.folder / ADDED
-            special = set(self.special.values())
-            decoder = {
-                number: {"content": text, "special": text in special} for text, number in read_object(path).items()
-            }
+            path, special = self.folder / ADDED, set(self.special.values())
+            decoder = {id_: {"content": text, "special": text in special} for text, id_ in read_object(path).items()}
         try:
-            listed = sorted((int(number), entry["content"], _flags(entry)) for number, entry in decoder.items())
+            return sorted((int(number), entry["content"], _flags(entry)) for number, entry in decoder.items())
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BadCheckpoint(f"{path} does not list added tokens by their ids") from error
-        known = {text for _, text, _ in listed}
-        more = self.config.get("additional_special_tokens") or read_optional(self.folder / MAP).get(
-            "additional_special_tokens"
-        )
-        texts = [_text(entry) for entry in (more if isinstance(more, list) else [])]
-        return [
-            *listed,
-            *((None, text, {"special": True}) for text in dict.fromkeys(texts) if text and text not in known),
-        ]
 
 
 def read_files(folder: Path) -> TokenizerFiles:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from models.checkpoints.tokenizers import building
-from models.checkpoints.tokenizers.classes import BERT, QWEN2, ROBERTA, Template
 from models.checkpoints.tokenizers.sentencepiece import CONTROL, USER_DEFINED, SentencePieces
+from models.errors import BadCheckpoint
 
-_LLAMA3 = QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
-_ENDS: Template = ("bos", "$A", "eos"), ("bos", "$A", "eos", "bos:1", "$B:1", "eos:1")
+_LLAMA3 = building.QWEN2.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+_LIKE_ROBERTA = ("roberta-bpe", "jina-v2-code", "jina-v1-en")
 _ROLES = ("bos", "eos", "cls", "seperator", "unknown", "padding", "mask")  # spelled as the format spells them
 
 
@@ -42,13 +42,17 @@ PATTERNS: dict[str, Pattern] = {
     "roberta-bpe": Pattern(building.GPT2),
     "modern-bert": Pattern(building.GPT2, composes=True),
     "olmo": Pattern(building.GPT2, composes=True),
-    **dict.fromkeys(("qwen2", "f2llmv2"), Pattern(QWEN2, composes=True)),
+    **dict.fromkeys(("qwen2", "f2llmv2"), Pattern(building.QWEN2, composes=True)),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "lfm2"), Pattern(_LLAMA3, whole=True, begins=True)),
 }
 
 
 def build(metadata: Mapping[str, Any]) -> Any | None:
-    """Return the tokenizer of a header; None: it has no vocabulary, or one whose rules are not known."""
+    """Return the tokenizer of a header; None: it has no vocabulary, or one whose rules are not known.
+
+    Raises:
+        BadCheckpoint: the vocabulary contradicts itself.
+    """
     held = {
         name.removeprefix("tokenizer.ggml."): value
         for name, value in metadata.items()
@@ -61,7 +65,13 @@ def build(metadata: Mapping[str, Any]) -> Any | None:
     if not isinstance(kinds, list) or len(kinds) != len(tokens):
         kinds = [0] * len(tokens)
     special = {role: tokens[number] for role in _ROLES if (number := _id(held, role, len(tokens))) is not None}
-    return make(held, tokens, kinds, special)
+    try:
+        return make(held, tokens, kinds, special)
+    except Exception as error:  # the library raises bare Exception
+        raise BadCheckpoint(
+            f"the header's vocabulary ({held['model']}) makes no tokenizer: {error}; put the model's tokenizer.json "
+            "beside the file"
+        ) from error
 
 
 def _id(held: Mapping[str, Any], role: str, count: int) -> int | None:
@@ -86,7 +96,7 @@ def _bytes(held: Mapping[str, Any], tokens: list[str], kinds: list[int], special
         (token, kind == CONTROL) for token, kind in zip(tokens, kinds, strict=True) if kind in (CONTROL, USER_DEFINED)
     ]
     building.add_tokens(tokenizer, named)
-    _put_ends(tokenizer, held, special, pattern.begins, False, str(held.get("pre")) in ("roberta-bpe", "jina-v2-code"))
+    building.put_ends(tokenizer, _ends(held, special, pattern.begins, False), paired=held["pre"] in _LIKE_ROBERTA)
     return tokenizer
 
 
@@ -107,28 +117,14 @@ def _pieces(held: Mapping[str, Any], tokens: list[str], kinds: list[int], specia
         bool(held.get("remove_extra_whitespaces", False)),
     )
     tokenizer = building.sentence_pieces(model)
-    _put_ends(tokenizer, held, special, not unigram, unigram, unigram)
+    building.put_ends(tokenizer, _ends(held, special, not unigram, unigram), paired=unigram and "bos" in special)
     return tokenizer
 
 
-def _put_ends(
-    tokenizer: Any, held: Mapping[str, Any], special: Mapping[str, str], begins: bool, ends: bool, paired: bool
-) -> None:
-    """Put the tokens around texts that the header's switches say.
-
-    Args:
-        begins, ends: the switches where the header leaves them out.
-        paired: two texts are put together as RoBERTa's are.
-    """
+def _ends(held: Mapping[str, Any], special: Mapping[str, str], begins: bool, ends: bool) -> dict[str, str]:
+    """Return the tokens around texts by the header's switches; `begins`, `ends`: where it leaves them out."""
     switches = {"bos": held.get("add_bos_token", begins), "eos": held.get("add_eos_token", ends)}
-    used = {role: special[role] for role, switch in switches.items() if switch and role in special}
-    templates = _ENDS
-    if paired and len(used) == len(switches):
-        used = {"cls": used["bos"], "sep": used["eos"]}
-        templates = ROBERTA
-    kept = [[part for part in template if part[0] == "$" or part.partition(":")[0] in used] for template in templates]
-    if used:
-        building.add_template(tokenizer, kept[0], kept[1], used)
+    return {role: special[role] for role, switch in switches.items() if switch and role in special}
 
 
 def _word_piece(held: Mapping[str, Any], tokens: list[str], kinds: list[int], special: Mapping[str, str]) -> Any | None:
@@ -143,7 +139,9 @@ def _word_piece(held: Mapping[str, Any], tokens: list[str], kinds: list[int], sp
     ids = {word: number for number, word in enumerate(words)}
     tokenizer = building.word_pieces(ids, named["unknown"], not cased)
     building.add_tokens(tokenizer, [(word, True) for word in dict.fromkeys(named.values())])
-    building.add_template(tokenizer, *BERT, {"cls": named["cls"], "sep": named["seperator"]})
+    building.add_template(
+        tokenizer, "cls $A sep", "cls $A sep $B:1 sep:1", {"cls": named["cls"], "sep": named["seperator"]}
+    )
     return tokenizer
 
 

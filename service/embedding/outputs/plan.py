@@ -17,7 +17,7 @@ from service.embedding.outputs.sparse import SparseLookup, SparseVector
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import DTYPES, Cut, EmbedOptions
-from service.embedding.tokenize.prompts import prompt_of, task_of
+from service.embedding.tokenize.prompts import instructed, prompt_of, task_of
 from service.errors import ConflictingFields, OutOfRange, UnknownValue
 from service.runtime.engine import Engine
 
@@ -157,6 +157,8 @@ def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs) -> str | No
 
 def _prompt(card: Card, options: EmbedOptions) -> str | None:
     """Return the prompt before texts; None where the model has none of that name, which token ids do not need."""
+    if options.instruction is not None:
+        return instructed(card, options.instruction, options.prompt_name)
     if options.prompt_name is not None and options.prompt_name not in card.prompts:
         return None
     return prompt_of(card, options.prompt_name, options.task, options.input_type)

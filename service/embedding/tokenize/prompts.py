@@ -8,12 +8,13 @@ Source: sentence-transformers 6.2 (prompts, encode_query, encode_document); the 
 (task and its instruction).
 """
 
+import re
 from collections.abc import Mapping
 
 from models.artifacts.card import Card
 from service.embedding.requests import Ids, InputType
 from service.embedding.tokenize.packing import NO_TASK
-from service.errors import BadInput, UnknownValue
+from service.errors import BadInput, ConflictingFields, OutOfRange, UnknownValue
 
 USES: dict[InputType, tuple[str, ...]] = {
     "query": ("query", "search_query", "retrieval.query", "s2p_query"),
@@ -37,6 +38,11 @@ SPELLINGS: dict[str, InputType] = {
 }
 """Uses by the names that clients send: Voyage's and NVIDIA's query, document and passage, and Cohere's."""
 
+INSTRUCTED = re.compile(r"(?P<before>.*?(?:Instruct: |<instruct>)).*(?P<behind>\n(?:Query: ?|<query>))", re.DOTALL)
+"""Prompts with an instruction: those of Qwen3-Embedding and gte-Qwen2, of E5's instruct models and of BGE's."""
+USUAL = "Instruct: ", "\nQuery: "  # around the instruction of models without such a prompt whose name says `instruct`
+LONGEST_INSTRUCTION = 2048  # characters
+
 
 def prompt_of(card: Card, name: str | None, task: str | None = None, input_type: InputType | None = None) -> str:
     """Return the prompt to put before a text: the one of that name, else the task's, else the model's default.
@@ -58,6 +64,26 @@ def prompt_of(card: Card, name: str | None, task: str | None = None, input_type:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
         raise UnknownValue(f"is {name[:80]!r}", field=("prompt_name",), allowed=f"{card.name} has the prompts {known}")
     return card.prompts[name]
+
+
+def instructed(card: Card, instruction: str, prompt_name: str | None) -> str:
+    """Return the prompt of a request with an instruction of its own, in the form that the model was trained with.
+
+    Raises:
+        ConflictingFields: no prompt of the model holds an instruction, or one is named too.
+        OutOfRange: it is too long.
+    """
+    if prompt_name is not None:
+        raise ConflictingFields("is sent, and so is prompt_name", field=("instruction",), remedy="send one of them")
+    if len(instruction) > LONGEST_INSTRUCTION:
+        allowed = f"send {LONGEST_INSTRUCTION} at most"
+        raise OutOfRange(f"has {len(instruction)} characters", field=("instruction",), allowed=allowed)
+    fitting = next(filter(None, map(INSTRUCTED.fullmatch, card.prompts.values())), None)
+    if fitting is None and "instruct" not in f"{card.name} {card.source}".lower():
+        received = f"is sent, and no prompt of {card.name} holds an instruction"
+        raise ConflictingFields(received, field=("instruction",), remedy="leave it out, or put it before the texts")
+    before, behind = (fitting["before"], fitting["behind"]) if fitting else USUAL
+    return f"{before}{instruction}{behind}"
 
 
 def task_of(card: Card, task: str | None, prompt_name: str | None, input_type: InputType | None = None) -> int:

@@ -21,7 +21,7 @@ from service.http.routes import Handler, Head, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, decode
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT, decode
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
 
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
-OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims")
+OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims", "instruction")
 """Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
@@ -80,6 +80,7 @@ class EmbedBody(BaseModel):
     max_active_dims: int | None = Field(
         None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
     )
+    instruction: str | None = Field(None, description=INSTRUCTION_ABOUT)
     spans: Annotated[Any, WithJsonSchema(DATA.parts["spans"])] = Field(
         None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
     )

@@ -27,6 +27,7 @@ ITEMS = {
 }
 JUST_INT = {int}
 INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
+INSTRUCTION_ABOUT = "a text: what the inputs are queries for, of models with prompts that hold an instruction"
 INPUT_TYPE_ABOUT = (
     "what the texts are for: query or document (or passage, search_query, search_document), classification or "
     "clustering; brings the model's prompt for it, if it has one, unless prompt_name or task is sent"

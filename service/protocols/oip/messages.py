@@ -135,6 +135,7 @@ class InferParameters(BaseModel):
     task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
     input_type: Annotated[InputType | None, _one_of(SPELLINGS)] = Field(None, description=", ".join(SPELLINGS))
     max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
+    instruction: str | None = Field(None, description="what the inputs are queries for")
     timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
     binary_data_output: bool = Field(False, description="true or false")
     triton_enable_empty_final_response: bool = Field(

@@ -16,14 +16,14 @@ from service.embedding.requests import EmbedOptions
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, OutOfRange
 from service.protocols.inlay import vllm_fields
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES
+from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT
 from service.protocols.inlay.openapi_parts import DATA
 
 FORMS = "a text, a list of token ids, or a list of either"
 _FORMS = [DATA.parts["text"], DATA.parts["ids"]]
 INPUT = {"anyOf": [*_FORMS, {"type": "array", "items": {"anyOf": _FORMS}}], "description": FORMS}
 TEXT_FIELDS = (
-    *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task"),
+    *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "task", "instruction"),
     *("input_type", "output_dtype", "embedding_type", "encoding_type", "truncation", "truncate", "late_chunking"),
 )
 JinaType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
@@ -69,6 +69,7 @@ class EmbeddingsBody(BaseModel):
     task: str | None = Field(
         None, description="one of the model's tasks, whose adapters and prompt are used (Jina's field)"
     )
+    instruction: str | None = Field(None, description=INSTRUCTION_ABOUT)
     late_chunking: bool | None = Field(
         None, description="true: the texts are read as one, joined by spaces, and each gets its vector (Jina's field)"
     )
@@ -125,6 +126,7 @@ def options_of(fields: EmbeddingsBody) -> EmbedOptions:
         dtype=precision,
         task=None if pooling else fields.task,
         special_tokens=fields.add_special_tokens,
+        instruction=fields.instruction,
         input_type=SPELLINGS[fields.input_type] if fields.input_type else None,
     )
 

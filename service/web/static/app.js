@@ -12,6 +12,7 @@ const VIEWS = {
   now: { title: "Now", about: "What this server is doing", load: () => import("./views/now.js") },
 };
 const THEMES = ["auto", "light", "dark"];
+const GUIDES = document.querySelector('meta[name="documentation"]')?.content; // of INLAY_DOCS_URL
 
 function ThemeButton() {
   const [theme, setTheme] = useState(document.documentElement.dataset.theme ?? "auto");
@@ -82,6 +83,7 @@ function Frame() {
         )}
       </nav>
       <div class="tools">
+        ${GUIDES && html`<a href=${GUIDES} title="Documentation">Guides</a>`}
         <a href="/docs" title="API reference">API</a>
         <button class="quiet" onClick=${askKey}>API key</button>
         <${ThemeButton} />

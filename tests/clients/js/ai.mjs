@@ -19,6 +19,7 @@ console.log(
     cohere: await many(cohere),
     query: (await embed({ model: compatible, value: texts[0] })).embedding,
     shortened: await many(compatible, { inlay: { dimensions: 128 } }),
+    count: (await embedMany({ model: compatible, values: Array(2000).fill(texts[0]) })).embeddings.length,
     ranking: ranking.map((result) => [result.originalIndex, result.score]),
   }),
 );

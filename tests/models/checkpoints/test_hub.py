@@ -433,3 +433,12 @@ def test_command_line_uses_hf_endpoint(tmp_path: Path) -> None:
         case("input_bert").weights["bert.embeddings.word_embeddings.weight"],
     )
     shutil.rmtree(tmp_path / "home", ignore_errors=True)
+
+
+def test_vocabulary_is_fetched_without_tokenizer_json(tmp_path: Path) -> None:
+    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
+    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\n")
+    for fetched in (False, True):
+        with serving(folder) as hub, opening.located("org/name", endpoint=hub.endpoint) as place:
+            assert (place.folder / "vocab.txt").is_file() == fetched
+        (folder / "tokenizer.json").unlink(missing_ok=True)

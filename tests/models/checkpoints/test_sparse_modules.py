@@ -147,7 +147,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Path], Callable[[Path], Any], str]] = {
         write_lexical, lambda place: (place / "tokenizer.json").unlink(), "holds no tokenizer.json"
     ),
     "a broken tokenizer": (
-        write_lexical, lambda place: (place / "tokenizer.json").write_text("{"), "is not a tokenizer"
+        write_lexical, lambda place: (place / "tokenizer.json").write_text("{"), "tokenizer.json is not JSON"
     ),
     "no tokenizer of documents": (
         write_router, lambda place: (place / DOCUMENT[0] / "tokenizer.json").unlink(), "tokenizer.json is missing"

@@ -311,6 +311,17 @@ def test_gguf_vocabulary_gives_the_ids_of_its_model(
     assert [made.encode(*pair).ids for pair in PAIRS] == [original.encode(*pair).ids for pair in PAIRS]
 
 
+@pytest.mark.parametrize("change", [{"merges": ["a zz"]}, {"token_type": []}, {"precompiled_charsmap": ["?"]}])
+def test_gguf_vocabulary_that_contradicts_itself_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    original = library(write_case(tmp_path, CASES["qwen2" if "merges" in change else "t5"]))
+    more = {"pre": "qwen2", "scores": [0.0] * original.get_vocab_size(), "precompiled_charsmap": [1], **change}
+    if "token_type" in change:
+        more |= {"token_type": [None] * original.get_vocab_size(), "scores": ["x"] * original.get_vocab_size()}
+    header = gguf_header("gpt2" if "merges" in change else "t5", original, **more)
+    with pytest.raises(BadCheckpoint, match=r"makes no tokenizer: .*; put the model's tokenizer.json beside"):
+        build(header)
+
+
 @pytest.mark.parametrize("change", [{"pre": "unheard-of"}, {"merges": None}, {"tokens": ["a", "a"]}, {"model": "rwkv"}])
 def test_gguf_vocabulary_of_unknown_rules_gives_none(change: dict[str, Any], tmp_path: Path) -> None:
     original = library(write_case(tmp_path, CASES["qwen2"]))

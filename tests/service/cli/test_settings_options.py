@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import startup
+from models.artifacts import card as cards
+from models.errors import ModelError
+from service.cli import checkpoints, startup
 from service.settings import SECTIONS, Settings
 from tests.golden_cases import write_tiny_bert
 from tests.service.cli.conftest import Run
@@ -101,6 +103,52 @@ def test_serve_reads_variables_of_other_servers(inlay: Run, monkeypatch: pytest.
         "inlay: MODEL_ID is read as --model",
     ]
     assert SECRET not in out
+
+
+def test_serve_reads_the_pooling_and_prompts_of_other_servers(
+    inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("POOLING", "last-token")
+    monkeypatch.setenv("DEFAULT_PROMPT", "q: ")
+    settings, out = served(inlay, monkeypatch)
+    assert (settings.default_prompt, settings.pooling) == ("q: ", None)  # there is no checkpoint to pool
+    assert "POOLING" not in out
+    monkeypatch.setenv("MODEL_ID", str(write_tiny_bert(tmp_path / "tiny")))
+    settings, out = served(inlay, monkeypatch)
+    assert "inlay: POOLING is read as --pooling\n" in out
+    pooling = cards.read(tmp_path / "store/tiny").pooling
+    assert pooling is not None
+    assert pooling.mode == "lasttoken"
+    monkeypatch.setenv("DEFAULT_PROMPT_NAME", "query")
+    code, _, error = inlay("serve")
+    assert (code, error) == (1, "inlay: INLAY_DEFAULT_PROMPT and INLAY_DEFAULT_PROMPT_NAME are both set: set one\n")
+    assert served(inlay, monkeypatch, "--default-prompt", "d: ")[0].default_prompt == "d: "
+
+
+def test_a_revision_is_of_the_model_id(inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("INLAY_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("MODEL_ID", "org/name")
+    monkeypatch.setenv("REVISION", "v7")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    asked: list[str] = []
+    monkeypatch.setattr(checkpoints, "export", lambda checkpoint, *_, **__: asked.append(checkpoint) or stop())
+    inlay("serve")
+    inlay("serve", "--model", "org/other")
+    assert asked == ["org/name@v7", "org/other"]
+
+
+def stop() -> None:
+    raise ModelError("it is not exported here")
+
+
+@pytest.mark.parametrize("words", [("--pooling", "cls"), ("--adapter", "a=b")])
+def test_options_of_a_checkpoint_need_one(words: tuple[str, ...], inlay: Run, tmp_path: Path) -> None:
+    code, _, error = inlay("serve", "--store", tmp_path, *words)
+    assert (code, error) == (
+        2,
+        "inlay: --pooling and --adapter are of a model that is given as a checkpoint: add --model\n",
+    )
 
 
 def test_inlays_own_variables_and_options_win(inlay: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,22 +10,25 @@ import PIL.Image
 import pytest
 
 from service.embedding.image_decoding import open_picture
-from service.embedding.images import Images, ImagesRequest, Values, checked
-from service.errors import EngineFailure, Overloaded, TooLarge
+from service.embedding.images import Images, ImagesRequest, Picture, Values, checked
+from service.errors import BodyTooLarge, EngineFailure, InlayError, Overloaded, TooLarge, Unavailable
+from service.heavy.lane import HeavyLane
+from service.heavy.lane import serving as serving_lane
 from service.observability.metrics import Metrics
 from service.registry.registry import ModelRegistry, open_registry
 from service.request_context import CURRENT_CALL, RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 from tests.golden_cases import case
-from tests.vision_cases import export_seen
+from tests.vision_cases import encoded, export_seen, picture
 
 BAD = 7.0  # the pixels that the tower below cannot bear
+PROCESSOR = {"image_processor_type": "ViTImageProcessor", "size": {"height": 24, "width": 24}}
 
 
 @pytest.fixture
 def catalog(tmp_path: Path) -> ModelRegistry:
-    export_seen(case("vision_deit"), tmp_path / "checkpoint", tmp_path / "store/deit")
+    export_seen(case("vision_deit"), tmp_path / "checkpoint", tmp_path / "store/deit", PROCESSOR)
     return open_registry(Settings(store=tmp_path / "store", device="cpu", default_model="deit"), Metrics())
 
 
@@ -82,6 +85,48 @@ async def test_callers_take_turns_at_each_image(catalog: ModelRegistry, monkeypa
     monkeypatch.setattr("service.embedding.images.checked", noted)
     await asyncio.gather(embed("bulk", [0.0, 0.0, 0.0, 0.0]), embed("light", [1.0]))
     assert order.index(1.0) <= 1
+
+
+async def test_large_pictures_are_decoded_beside_the_server(catalog: ModelRegistry) -> None:
+    images, lane = limited(catalog), HeavyLane(1, 2**28, 60.0)
+    sent = ImagesRequest([Picture(encoded(picture(*sides), "JPEG")) for sides in ((50, 50), (600, 600))])
+    here = await images.embed(sent, RequestContext())
+    with serving_lane(lane):
+        beside = await images.embed(sent, RequestContext())
+    assert lane.tasks == 1
+    np.testing.assert_array_equal(beside.outputs[0].rows, here.outputs[0].rows)
+
+
+def drawn_again(times: int) -> bytes:
+    """A JPEG whose last scan comes again and again."""
+    file = encoded(PIL.Image.new("L", (1000, 1000)), "JPEG", progressive=True)
+    scan = file[file.rindex(b"\xff\xda") :][:10]  # its head alone, which draws all pixels
+    return file[:-2] + scan * times + file[-2:]
+
+
+def of_segments(count: int) -> bytes:
+    """A JPEG with empty segments of an application, each of which becomes an object."""
+    file = encoded(PIL.Image.new("L", (8, 8)), "JPEG")
+    return file[:2] + b"\xff\xe5\0\x02" * count + file[2:]
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "limit"),
+    [
+        (drawn_again(100_000), Unavailable, "INLAY_HEAVY_SECONDS"),
+        (of_segments(2**20), BodyTooLarge, "INLAY_HEAVY_MEMORY_BYTES"),
+    ],
+    ids=["scans", "segments"],
+)
+async def test_picture_that_needs_too_much_ends_alone(
+    catalog: ModelRegistry, data: bytes, error: type[InlayError], limit: str
+) -> None:
+    images = limited(catalog)
+    seconds, memory = (1.0, 2**28) if error is Unavailable else (60.0, 2**25)
+    with serving_lane(HeavyLane(1, memory, seconds)):
+        with pytest.raises(error, match=limit):
+            await images.embed(ImagesRequest([Picture(data)]), RequestContext())
+        await images.embed(ImagesRequest([Picture(encoded(picture(600, 600)))]), RequestContext())
 
 
 async def test_vectors_over_the_limit_are_refused_before_the_run(

@@ -253,7 +253,7 @@ ERRORS: list[tuple[dict[str, Any], type[InlayError], str]] = [
     ({"spans": spans([[5, 6]], joined=True)}, BadInput, r"inputs\[0\] has no token"),
     ({"spans": spans([])}, MissingField, r"spans\[0\] is empty"),
     ({"spans": spans([[0, 1]], [[0, 1]])}, WrongShape, "has lists for 2 inputs, and 1 came"),
-    ({"spans": spans([[0, 1]] * 1025)}, TooManyInputs, "1025 spans; this server takes 1024"),
+    ({"spans": spans([[0, 1]] * 2049)}, TooManyInputs, "2049 spans; this server takes 2048"),
     ({"spans": spans([[0, 1]]), "inputs": [ids(2, 3)]}, ConflictingFields, "counts characters, and the input is token"),
     ({"spans": spans([[0, 1]]), "inputs": [Text("a", "b")]}, ConflictingFields, "an input is a pair"),
     ({"spans": spans([[0, 1]]), "outputs": ("last_hidden_state",)}, ConflictingFields, "applies to sentence_embedding"),

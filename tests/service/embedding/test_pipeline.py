@@ -171,7 +171,7 @@ async def test_long_inputs_are_truncated_or_rejected_as_requested(make):
     ("fields", "error", "message"),
     [
         ({"inputs": []}, EmptyRequest, "inputs is empty"),
-        ({"inputs": [ids(1)] * 1025}, TooLarge, "1025 inputs; this server takes 1024"),
+        ({"inputs": [ids(1)] * 2049}, TooLarge, "2049 inputs; this server takes 2048"),
         ({"model": "tinny"}, NotFound, "no model 'tinny' here; loaded: .*: did you mean 'tiny'"),
         ({"outputs": ("rope_cos",)}, BadRequest, "tiny has no output 'rope_cos'; it has input_embeddings"),
         ({"dimensions": 33}, BadRequest, "dimensions is 33; send 1 to 32"),
@@ -264,3 +264,27 @@ async def test_adopted_model_that_pools_gives_its_own_vectors(tmp_path):
     np.testing.assert_allclose(pooled, [TABLE[5:8].mean(axis=0), TABLE[8]], atol=1e-6)
     with pytest.raises(BadRequest, match="gives sentence vectors as they are: leave it out"):
         await rows(service, ids(5), pooling="cls")
+
+
+async def test_model_that_cuts_left_keeps_the_end_of_texts(tmp_path: Path) -> None:
+    checkpoint = write_tiny_bert(tmp_path / "x", pooling="mean")
+    write_json(checkpoint / "tokenizer_config.json", {"truncation_side": "left"})
+    export(checkpoint, tmp_path / "store/tiny")
+    service = Service(tmp_path / "store", default_model="tiny")
+    long = Text("a b c d e f " * 20)
+    read = await rows(service, long, max_tokens=9)
+    np.testing.assert_array_equal(read, await rows(service, long, max_tokens=9, truncation_direction="left"))
+    assert not np.array_equal(read, await rows(service, long, max_tokens=9, truncation_direction="right"))
+
+
+@pytest.mark.parametrize("text", ["hello mars", "hello " * 40 + "mars"])
+async def test_unknown_character_without_a_token_is_bad_input(text: str, tmp_path: Path) -> None:
+    checkpoint = write_tiny_bert(tmp_path / "x", pooling="mean")
+    data = json.loads((checkpoint / "tokenizer.json").read_text())
+    data["model"]["unk_token"] = "[NONE]"
+    write_json(checkpoint / "tokenizer.json", data)
+    export(checkpoint, tmp_path / "store/tiny")
+    service = Service(tmp_path / "store", default_model="tiny")
+    assert (await rows(service, Text("hello world"))).shape == (1, 32)
+    with pytest.raises(BadInput, match="hold a character that this model's vocabulary does not have"):
+        await rows(service, Text(text), truncate=True)

@@ -9,6 +9,7 @@ from models.artifacts.card import Card
 from models.artifacts.export import export
 from service.embedding.requests import Text
 from service.embedding.tokenize.prompts import NO_TASK, SPELLINGS, USES, prompt_of, task_of
+from service.errors import StartError
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.service.registry.registry_service import Service
@@ -97,3 +98,22 @@ async def test_requests_are_read_behind_the_prompt_and_kept_apart(cache, store):
         default = await vector("world")
         np.testing.assert_array_equal(default, await vector("world", input_type="query"))
         assert (default != await vector("world", input_type="document")).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "before"), [({"default_prompt": "a b "}, "a b "), ({"default_prompt_name": "query"}, "c ")]
+)
+async def test_the_settings_give_a_default_prompt(settings: dict[str, str], before: str, tmp_path: Path):
+    write_tiny_bert(tmp_path / "x", pooling="mean")
+    write_json(tmp_path / "x/config_sentence_transformers.json", {"prompts": {"query": "c ", "other": "d "}})
+    export(tmp_path / "x", tmp_path / "store/x")
+
+    async def vector(text: str, service: Service, **options: str) -> bytes:
+        result = await service.pipeline.embed(embed_request([Text(text)], "x", **options))
+        return result.outputs[0].rows.tobytes()
+
+    plain, changed = Service(tmp_path / "store"), Service(tmp_path / "store", **settings)
+    assert await vector("e", changed) == await vector(f"{before}e", plain)
+    assert await vector("e", changed, prompt_name="other") == await vector("d e", plain)
+    with pytest.raises(StartError, match="INLAY_DEFAULT_PROMPT_NAME is 'none such', and x has the prompts 'query'"):
+        Service(tmp_path / "store", default_prompt_name="none such")

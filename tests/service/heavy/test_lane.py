@@ -73,7 +73,7 @@ def test_faults_show_where_they_happened(lane: HeavyLane) -> None:
     [
         (tasks.greedy, (b"12345", 2**30), BodyTooLarge, r"request of \d+ bytes takes more memory"),
         (tasks.greedy_result, (2**29,), BodyTooLarge, "INLAY_HEAVY_MEMORY_BYTES"),
-        (tasks.die, (signal.SIGKILL,), BodyTooLarge, f"{MEMORY_BYTES} bytes"),  # as the system does: OOM
+        (tasks.die, (signal.SIGKILL,), Unavailable, "exit code -9.*try again"),
         (tasks.die, (signal.SIGSEGV,), Unavailable, "exit code -11"),
     ],
 )
@@ -128,23 +128,24 @@ def test_callers_take_turns(lane: HeavyLane, tmp_path: Path) -> None:
     assert order.index("b0") <= 2  # the first may have begun before b's came
 
 
-def test_one_caller_cannot_fill_the_lane(lane: HeavyLane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_module, "MAX_WAITING", 8)
+def test_no_callers_can_fill_the_lane(lane: HeavyLane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_module, "MAX_WAITING", 2)
     gate, log = tmp_path / "gate", tmp_path / "log"
 
     async def flood() -> list[object]:
-        CURRENT_CALL.set(RequestContext())
-        begun = [asyncio.create_task(lane.run(tasks.wait_for, gate, "a", log)) for _ in range(6)]
-        await asyncio.sleep(0)
-        CURRENT_CALL.get().caller = "another"
-        begun.append(asyncio.create_task(lane.run(tasks.wait_for, gate, "b", log)))
+        begun = []
+        for caller in "aaaabbbbccccddddeeeef":
+            context = RequestContext()
+            context.caller = caller
+            CURRENT_CALL.set(context)
+            begun.append(asyncio.create_task(lane.run(tasks.wait_for, gate, caller, log)))
         await asyncio.sleep(0)
         gate.touch()
         return await asyncio.gather(*begun, return_exceptions=True)
 
-    *mine, others = asyncio.run(flood())
-    assert {type(answer) for answer in mine} == {type(None), Overloaded}
-    assert others is None
+    *floods, last = asyncio.run(flood())
+    assert sum(isinstance(answer, Overloaded) for answer in floods) >= 5
+    assert last is None
 
 
 def test_the_process_ends_with_its_parent() -> None:

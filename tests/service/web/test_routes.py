@@ -22,6 +22,14 @@ async def test_browsers_get_the_page_and_programs_json(tiny_store: Path) -> None
         assert (await client.get("/")).json()["service"] == "inlay"
 
 
+async def test_page_is_told_where_the_documentation_is(tiny_store: Path) -> None:
+    told = b'<meta name="documentation" content="https://docs.example/?a=1&amp;b=&quot;">'
+    async with serving_here(tiny_store, docs_url='https://docs.example/?a=1&b="') as here, client_of(here) as client:
+        assert told in (await client.get("/", headers=BROWSER)).content
+    async with serving_here(tiny_store) as here, client_of(here) as client:
+        assert b"documentation" not in (await client.get("/", headers=BROWSER)).content
+
+
 async def test_page_allows_scripts_of_this_origin_alone(tiny_store: Path) -> None:
     async with serving_here(tiny_store) as here, client_of(here) as client:
         for path in ("/", "/web/app.js"):
