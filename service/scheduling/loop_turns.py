@@ -26,6 +26,8 @@ class LoopTurns:
         Args:
             size: bytes of the request's body.
         """
+        if size <= SMALL_BYTES:
+            return
         if not self._begun_bytes:
             asyncio.get_running_loop().call_soon(self._next_pass)
         elif self._callers or self._begun_bytes + size > TURN_BYTES:
