@@ -46,6 +46,18 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield running
 
 
+@pytest.mark.parametrize("side", ["text", "vision"])
+def test_the_folder_of_sentence_transformers_is_the_same_model(side: str, tmp_path: Path) -> None:
+    golden = CASES[0]
+    plain = export(write(golden, tmp_path / "x"), tmp_path / "plain", side=side)
+    write(golden, tmp_path / "st/0_CLIPModel")
+    entry = {"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}
+    write_json(tmp_path / "st/modules.json", [entry])
+    card = export(tmp_path / "st", tmp_path / "out", side=side)
+    assert card.files == plain.files
+    assert (card.outputs, card.pooling, card.modules) == (plain.outputs, plain.pooling, plain.modules)
+
+
 def text(golden: Case, inputs: Any, **fields: Any) -> dict[str, Any]:
     return {"model": f"{golden.name}_text", "inputs": inputs, **fields}
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from models.artifacts import weights
 from models.artifacts.adopted_pooling import NO_MODULES, can_compute, described_modules
-from models.artifacts.card import Card, Graph, VectorComparison
+from models.artifacts.card import Card, Graph
+from models.artifacts.closeness import VectorComparison
 from models.artifacts.comparison import Session, widened
 from models.artifacts.int8_encoder import (
     EVALUATION,

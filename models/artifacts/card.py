@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.artifacts import links
+from models.artifacts.closeness import AdoptedFile, QuantizedEncoder
 from models.artifacts.links import LinkedFile
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import Pooling
@@ -93,53 +94,6 @@ class File:
 
     bytes: int
     sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedEncoder:
-    """How the matrices of an encoder's blocks are stored, and how that changes its vectors.
-
-    Attributes:
-        dtype: int8: the matrices are int8 by column, the rows that they multiply uint8 by row.
-        min_cosine, mean_cosine: between the vectors of this encoder and of the float32 one.
-        texts: how many texts were compared, those of texts/evaluation.txt.
-    """
-
-    dtype: Literal["int8"]
-    min_cosine: float
-    mean_cosine: float
-    texts: int
-
-
-@dataclass(frozen=True, slots=True)
-class VectorComparison:
-    """How close an adopted model's vectors are to those of its float32 weights.
-
-    Attributes:
-        reference: the file of these weights, in the folder or repository that was adopted.
-        min_cosine, mean_cosine: between the vectors of both.
-        texts: how many texts were compared, those of texts/evaluation.txt.
-    """
-
-    reference: str
-    min_cosine: float
-    mean_cosine: float
-    texts: int
-
-
-@dataclass(frozen=True, slots=True)
-class AdoptedFile:
-    """The ONNX file that a model was adopted from.
-
-    Attributes:
-        path: path in the folder or repository.
-        comparison: comparison with the float32 weights beside it; None: there were none.
-        uncompared: why there was none; None: there was one, or the file is the float32 model itself.
-    """
-
-    path: str
-    comparison: VectorComparison | None = None
-    uncompared: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +277,12 @@ class Card:
         """The width of sentence vectors if the caller states no dimensions."""
         kept = self.pooling.dimensions if self.pooling else None
         return min(self.sentence_width, kept or self.sentence_width)
+
+    @property
+    def empty_texts(self) -> tuple[bool, bool]:
+        """Whether a text may give no token: without the tokenizer's special tokens, and with them."""
+        always = self.static is not None or not self.graphs
+        return always or (self.sparse is not None and self.sparse.table is not None), always
 
     @property
     def answer_width(self) -> int:

@@ -16,7 +16,7 @@ from models.artifacts.folder import Target
 from models.artifacts.int8_encoder import Int8Options
 from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.text_export import TextOptions
-from models.checkpoints import sparse_modules
+from models.checkpoints import sentence_transformers, sparse_modules
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.static import find_static_folder, open_static
@@ -109,6 +109,7 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
     if sparse_files and sparse_files.table is not None and not sparse_files.splade:
         _check_unused(of_blocks, options.checkpoint, "has no encoder: it looks weights up")
         return sparse_export.export(place, sparse_files.table, target)
+    sentence_transformers.check_first_modules(place.folder)
     checkpoint = place.checkpoint()
     if image_tower := tower(checkpoint.config, options.side):
         of_text = {option: value for option, value in of_blocks.items() if option != "--encoder float32"}

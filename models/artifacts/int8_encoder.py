@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts.card import QuantizedEncoder, TextFilling
+from models.artifacts.card import TextFilling
+from models.artifacts.closeness import QuantizedEncoder
 from models.artifacts.comparison import Session
 from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER

@@ -1,9 +1,9 @@
 """Causal rerankers: a score is the logit of one token, minus that of another, after a text of query and document.
 
-Source: sentence-transformers 6.2, cross_encoder.modules.LogitScore and base.modules.Transformer; the template of models
-    without one of their own is that of Qwen3-Reranker's published files.
+Source: sentence-transformers 6.2, cross_encoder.modules.LogitScore and base.modules.Transformer.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.chat_templates import rendered
+from models.artifacts.known_rerankers import KNOWN, QWEN3, KnownReranker, known_by_name
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
 from models.checkpoints.safetensors import Tensor
@@ -28,38 +29,48 @@ from models.recipes.steps import Linear
 Computed = Callable[[], dict[str, NDArray[Any]]]  # tensors by name
 LOGIT_SCORE = "LogitScore"
 WEIGHT = "reranker.weight"
-QWEN3 = PairTemplate(
-    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
-    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n<Instruct>: ',
-    "\n<Query>: ",
-    "\n<Document>: ",
-    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
-    "Given a web search query, retrieve relevant passages that answer the query",
-)
 _TEMPLATE_CHARACTERS = 1 << 16
+_SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<bos>")
+_PAIR = ("query", "document")
 _MARKS = {"system": "\ue000", "query": "\ue001", "document": "\ue002"}  # private characters, which no template has
 _NOT_RENDERED = {"restore_suffix", "padding", "truncation", "max_length", "return_tensors", "tokenize", "return_dict"}
 
 
-def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int, ...] | None:
+def known(folder: Path, source: Checkpoint, option: str | None) -> KnownReranker | None:
+    """Return the row of KNOWN that the option names; without an option, and files that rank, that of the name."""
+    if option is not None:
+        return KNOWN.get(option) or known_by_name(source)
+    by_files = _score_place(folder) is not None or not _vocabulary(source.folder)
+    return None if by_files else known_by_name(source)
+
+
+def token_ids(
+    folder: Path, source: Checkpoint, option: str | None, row: KnownReranker | None
+) -> tuple[int, ...] | None:
     """Return the ids whose logits make a score, the first minus the second if there are two; None if there is none.
 
     Args:
         folder: folder of the sentence-transformers files.
         source: the checkpoint.
-        option: entries of the vocabulary, joined by a comma, instead of what the files say.
+        option: a row of KNOWN, or entries of the vocabulary, joined by a comma, instead of what the files say.
+        row: the known reranker; None: it is none.
 
     Raises:
         BadCheckpoint: the files or the option name no such tokens.
     """
-    if option is not None:
-        known = _vocabulary(source.folder)
-        names = option.split(",")
-        if len(names) > 2 or not all(name in known for name in names):
-            raise BadCheckpoint(f"--reranker {option!r} must be one or two entries of the vocabulary, such as yes,no")
-        return tuple(known[name] for name in names)
-    place = next((place for kind, place in sentence_transformers.modules(folder) if kind == LOGIT_SCORE), None)
-    if place is None:
+    tokens = option if option is not None and option not in KNOWN else row.tokens if row else None
+    if isinstance(tokens, int):
+        return (tokens,)
+    if tokens is not None:
+        vocabulary = _vocabulary(source.folder)
+        names = tokens.split(",")
+        if len(names) > 2 or not all(name in vocabulary for name in names):
+            raise BadCheckpoint(
+                f"--reranker {tokens!r} must be one or two entries of the vocabulary, such as yes,no, or one of "
+                f"{', '.join(KNOWN)}"
+            )
+        return tuple(vocabulary[name] for name in names)
+    if (place := _score_place(folder)) is None:
         return None
     path = sentence_transformers.path_inside(folder, place) / "config.json"
     config = read_object(path)
@@ -71,19 +82,19 @@ def token_ids(folder: Path, source: Checkpoint, option: str | None) -> tuple[int
     return tuple(int(each) for each in ids if each is not None)
 
 
+def _score_place(folder: Path) -> str | None:
+    return next((place for kind, place in sentence_transformers.modules(folder) if kind == LOGIT_SCORE), None)
+
+
 def entries(source: Checkpoint, ids: tuple[int, ...]) -> list[str]:
     """Return the tokens of these ids, quoted; of one that the tokenizer does not have, its number."""
     by_id = {number: name for name, number in _vocabulary(source.folder).items()}
     return [repr(by_id.get(number, number)) for number in ids]
 
 
-def example(template: PairTemplate) -> str:
-    """Return the text that a template makes of an example pair, as one line."""
-    parts = (template.before_instruction, template.instruction or "", template.before_query, "QUERY")
-    return repr("".join((*parts, template.before_document, "DOCUMENT", template.ending)))
-
-
-def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tuple[StoredModules, Computed]:
+def layer(
+    source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...], divisor: float
+) -> tuple[StoredModules, Computed]:
     """Return the layer from a hidden state to its score, and the function that computes its matrix of one row.
 
     Raises:
@@ -101,34 +112,50 @@ def layer(source: Checkpoint, fitted: FittedModel, ids: tuple[int, ...]) -> tupl
     def computed() -> dict[str, NDArray[Any]]:
         matrix = read_tensors(source, [head.matrix])[head.matrix]  # of a hub repository, it is fetched whole
         rows = [np.asarray(matrix[each : each + 1], np.float32) for each in ids]
-        return {WEIGHT: rows[0] if len(rows) == 1 else rows[0] - rows[1]}
+        return {WEIGHT: (rows[0] if len(rows) == 1 else rows[0] - rows[1]) / np.float32(divisor)}
 
     place = Tensor(WEIGHT, "F32", (1, head.inner), Path(), 0, 4 * head.inner)
     steps = (Dense(Linear(WEIGHT, None), "identity"),)
     return StoredModules(steps, {WEIGHT: place}, head.inner, 1), computed
 
 
-def template(folder: Path, source: Checkpoint, sentence: SentenceFiles, option: str | None) -> tuple[PairTemplate, str]:
-    """Return the template of a pair's text and its origin: the chat template, or Qwen3's if only `option` says that
-    the model ranks.
+def template(
+    folder: Path, source: Checkpoint, sentence: SentenceFiles, row: KnownReranker | None
+) -> tuple[PairTemplate, str]:
+    """Return the template of a pair's text, and its origin.
+
+    A chat template counts if the files of sentence-transformers score by it, or if it names the roles query and
+    document: most chat templates carry any role, and say nothing of pairs.
 
     Raises:
         MissingHead: it has no chat template of queries and documents.
-        BadCheckpoint: the tokenizer does not have the tokens of Qwen3's.
+        BadCheckpoint: no file says how it reads a pair, and its name none that is known.
     """
     text, variables, origin = _chat_template(source.folder)
     prompt = sentence.prompts.get(sentence.default_prompt or "")
-    rendered_template = _rendered(text, variables | _render_options(folder), prompt or None) if text else None
-    if rendered_template is not None:
-        return rendered_template, origin
-    if option is None:
+    by_files = _score_place(folder) is not None
+    if text and (by_files or all(re.search(rf"['\"]{role}['\"]", text) for role in _PAIR)):
+        rendered_template = _rendered(text, variables | _render_options(folder), prompt or None)
+        if rendered_template is not None:
+            return rendered_template, origin
+    if by_files and row is None:
         raise MissingHead("its chat template does not carry a query and a document")
-    if not {"<|im_start|>", "<|im_end|>"} <= set(_vocabulary(source.folder)):
+    vocabulary = set(_vocabulary(source.folder))
+    if row is None and source.model_type == "qwen3":
+        chosen, origin = QWEN3, "Qwen3-Reranker's card, as config.json says qwen3"
+    elif row is not None:
+        chosen, origin = row.template, f"the card of {row.card}"
+    else:
         raise BadCheckpoint(
-            f"{source.name} has no chat template of the roles query and document, and its tokenizer lacks the tokens "
-            "of Qwen3-Reranker's: add a chat_template.jinja"
+            f"no file of {source.name} says how it reads a pair: add a chat_template.jinja of the roles query and "
+            f"document, or choose a known one: --reranker {' or '.join(KNOWN)}"
         )
-    return QWEN3, "Qwen3-Reranker's model card"
+    if missing := set(_SPECIAL.findall(chosen.text("", ""))) - vocabulary:
+        raise BadCheckpoint(
+            f"{source.name} would read pairs as {origin} says, and its tokenizer lacks {', '.join(sorted(missing))}: "
+            "add a chat_template.jinja of the roles query and document"
+        )
+    return chosen, origin
 
 
 def _rendered(text: str, variables: Mapping[str, Any], prompt: str | None) -> PairTemplate | None:

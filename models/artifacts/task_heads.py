@@ -1,6 +1,6 @@
 """The task heads of an exported model, which read its hidden states beside the sentence vector."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from models.artifacts import rerankers, sentence_vectors
 from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, SPARSE, TOKEN_CLASS_LOGITS
+from models.artifacts.known_rerankers import KnownReranker
 from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers
@@ -75,14 +76,21 @@ def find(
     Raises:
         BadCheckpoint: a head is there in other shapes, or `reranker` is given for a model that does not rank so.
     """
-    tokens = rerankers.token_ids(folder, source, reranker)
-    if tokens is None and not classifier_fitting.is_classifier(source.config):
+    row = rerankers.known(folder, source, reranker)
+    tokens = rerankers.token_ids(folder, source, reranker, row)
+    listwise = [name for name in source.config.get("architectures") or () if str(name).endswith("ForRanking")]
+    if tokens is None and not listwise and not classifier_fitting.is_classifier(source.config):
         return TaskHeads()
     try:
+        if tokens is None and listwise:
+            raise MissingHead(f"how {listwise[0]} scores is not computed; jina-reranker-v3 reads all documents at once")
         if not fitted.encoder:
             raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:
-            return _reranker(source, fitted, folder, sentence, tokens, reranker)
+            heads = _reranker(source, fitted, folder, sentence, tokens, row)
+            origin = "--reranker" if reranker else f"the card of {row.card}" if row else rerankers.LOGIT_SCORE
+            score = f"logit of {' minus that of '.join(rerankers.entries(source, tokens))}"
+            return replace(heads, read_from=(Setting("head", score, origin), *heads.read_from))
         return _classifier(source, fitted, folder)
     except MissingHead as missing:
         if reranker is not None:
@@ -117,23 +125,21 @@ def _reranker(
     folder: Path,
     sentence: SentenceFiles,
     tokens: tuple[int, ...],
-    option: str | None,
+    row: KnownReranker | None,
 ) -> TaskHeads:
-    layers, computed = rerankers.layer(source, fitted, tokens)
+    layers, computed = rerankers.layer(source, fitted, tokens, row.divisor if row else 1.0)
     modules = sentence_vectors.described(layers)
     if modules is None:
         raise MissingHead("its head has no layers")
-    activation, origin = classifier_fitting.activation(source.config, 1, sentence_transformers.activation(folder))
-    template, template_origin = rerankers.template(folder, source, sentence, option)
-    classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
-    entries = rerankers.entries(source, tokens)
-    read_from = (
-        Setting(
-            "head", f"logit of {' minus that of '.join(entries)}", "--reranker" if option else rerankers.LOGIT_SCORE
-        ),
-        Setting("activation", activation, origin),
-        Setting("template", rerankers.example(template), template_origin),
+    activation, activation_origin = classifier_fitting.activation(
+        source.config, 1, sentence_transformers.activation(folder)
     )
+    template, origin = rerankers.template(folder, source, sentence, row)
+    classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
+    pair = Setting("template", repr(template.text("QUERY", "DOCUMENT")), origin)
+    if row is not None:
+        pair = pair.against(f"the card of {row.card}", repr(row.template.text("QUERY", "DOCUMENT")))
+    read_from = (Setting("activation", activation, activation_origin), pair)
     return TaskHeads(classifier, layers, computed, read_from=read_from)
 
 

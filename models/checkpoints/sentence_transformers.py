@@ -30,7 +30,9 @@ TRANSFORMER_CONFIGS = tuple(
     for kind in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
 LAYER_MEAN = "WeightedLayerPooling"
-TRANSFORMERS = ("Transformer", "MLMTransformer")
+CLIP = "CLIPModel"  # a whole CLIP, whose text and image vectors it returns
+TRANSFORMERS = ("Transformer", "MLMTransformer", CLIP)
+WORDS = ("WordEmbeddings", "BoW", "WordWeights", "CNN", "LSTM")  # of vectors of words, by tokenizers of their own
 BEHIND_POOLING = ("Dense", "LayerNorm", "Normalize", "Dropout")
 SIMILARITY_FUNCTIONS = ("cosine", "dot", "euclidean", "manhattan")
 GRAPH = "graph"
@@ -161,7 +163,7 @@ def provenance(folder: Path, option: str | None, sentence: SentenceFiles) -> lis
 def _check_chain(folder: Path, layer_mean: bool) -> None:
     """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and its usual neighbours."""
     kinds = [kind for kind, _ in modules(folder)]
-    if kinds == ["Transformer", "LogitScore"]:  # a causal reranker, which pools nothing
+    if kinds in (["Transformer", "LogitScore"], [CLIP], [CLIP, "Normalize"]):  # which pool nothing, or by themselves
         return
     before = f"{LAYER_MEAN} or not, " if layer_mean else ""
     if before and kinds[1:3] == [LAYER_MEAN, "Pooling"]:
@@ -185,6 +187,23 @@ def described_pooling(folder: Path) -> Pooling | None:
         return None
     last = next(kind for kind, _ in reversed(modules(folder)) if kind != "Dropout")
     return _pooling_config(path, normalizes(folder) and last == "Normalize", default_dimensions(folder))
+
+
+def check_first_modules(folder: Path) -> None:
+    """Raise BadCheckpoint for models of words, or of several routes, which lack a transformer's files."""
+    kinds = [kind for kind, _ in modules(folder)]
+    if (weights_folder(folder) / "config.json").is_file():
+        return
+    if kinds and kinds[0] in (ROUTER, "Asym"):
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} begins with {kinds[0]}: its routes for queries and documents are a model each "
+            "here; export the folders of both routes' Transformers, with --pooling MODE and --name NAME"
+        )
+    if named := [kind for kind in kinds if kind in WORDS]:
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}: models of word vectors ({named[0]}) are not "
+            "computed; a StaticEmbedding of sentence-transformers, which averages rows of a table, is"
+        )
 
 
 def default_dimensions(folder: Path) -> int | None:

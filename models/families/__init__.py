@@ -49,6 +49,7 @@ FAMILIES: dict[str, Family] = {
     name: _with_defaults(name, family, _CLASS_DEFAULTS[name])
     for name, family in (ENCODERS | DECODERS | ENCODER_DECODERS).items()
 }
+_SIMILAR = 0.5  # share of letters in common, from which a name is taken for a misspelt one
 LIST_HINT = "`inlay list` names all that are known"
 _TEXT_TYPES = {
     "clip": "clip_text_model",
@@ -64,12 +65,18 @@ def family_of(model_type: str) -> Family:
     """Return the family of a model_type.
 
     Raises:
-        UnknownFamily: FAMILIES does not list it; the message names the most similar model_type.
+        UnknownFamily: FAMILIES does not list it.
     """
     if model_type not in FAMILIES:
-        nearest = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-        raise UnknownFamily(f"model_type {model_type!r} is not known; the nearest is {nearest!r}; {LIST_HINT}")
+        raise UnknownFamily(not_known(model_type))
     return FAMILIES[model_type]
+
+
+def not_known(model_type: str) -> str:
+    """Return the message for a model_type that FAMILIES does not list; it names the most similar one if one is."""
+    nearest = get_close_matches(model_type, FAMILIES, 1, cutoff=_SIMILAR)
+    hint = f"the nearest is {nearest[0]!r}; " if nearest else ""
+    return f"model_type {model_type!r} is not known; {hint}{LIST_HINT}"
 
 
 def family_for_side(model_type: str, family: Family, side: str | None) -> Family:

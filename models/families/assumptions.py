@@ -5,12 +5,11 @@ the input layer of a known family reads besides, and a config that says how the 
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, BadEncoding, UnknownFamily
-from models.families import FAMILIES, LIST_HINT
+from models.families import FAMILIES, not_known
 from models.families.family import Family
 from models.positions.rope import config as rope_config
 from models.recipes.steps import Embed, tensors
@@ -28,8 +27,7 @@ def assume_decoder(
     Raises:
         UnknownFamily: the operator did not allow it, or the checkpoint is no plain decoder; the message says which.
     """
-    nearest = get_close_matches(model_type, FAMILIES, 1, cutoff=0.0)[0]
-    unknown = f"model_type {model_type!r} is not known; the nearest is {nearest!r}; {LIST_HINT}"
+    unknown = not_known(model_type)
     try:
         table = _only_table(data, checkpoint)
         ropes = rope_config.read(data, model_type)

@@ -69,17 +69,26 @@ class GraphBuilder:
         """Add a constant of no dimensions."""
         return self.constant(np.asarray(value, dtype))
 
-    def weight(self, name: str) -> str:
-        """Add a tensor of the weights file, mapped from disk."""
+    def weight(self, name: str, apart: bool = False) -> str:
+        """Add a tensor of the weights file, mapped from disk, and return its name in the graph.
+
+        Args:
+            name: name of the tensor.
+            apart: give it a name of its own in the graph, beside an earlier one, if it has been added before.
+        """
         from onnx import TensorProto
 
         tensor = self.placed[name]
-        proto = TensorProto(name=name, dims=tensor.shape, data_location=TensorProto.EXTERNAL)
+        shown, uses = name, 0
+        while apart and shown in self._initializers:
+            uses += 1
+            shown = f"{name}#{uses}"
+        proto = TensorProto(name=shown, dims=tensor.shape, data_location=TensorProto.EXTERNAL)
         proto.data_type = getattr(TensorProto, _ELEMENT[tensor.dtype])
         for key, value in (("location", tensor.path.name), ("offset", tensor.offset), ("length", tensor.bytes)):
             proto.external_data.add(key=key, value=str(value))
-        self._initializers[name] = proto
-        return name
+        self._initializers[shown] = proto
+        return shown
 
     def rows(self, table: str, index: str) -> str:
         """Look up float32 rows [N, d] of a table of any stored dtype, by int64 row numbers [N].

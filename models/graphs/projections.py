@@ -104,7 +104,9 @@ def _adapted(builder: GraphBuilder, product: Product, x: str, values: list[str])
 
 
 def _int8(builder: GraphBuilder, linear: Linear, codes: str, scale: str, zero_point: str) -> str:
-    matrix, scales = (builder.weight(name(linear.weight)) for name in (codes_name, scales_name))
+    # x64quantprecision converts the matrix of each product, and fails for one that two products read (1.31; ALBERT)
+    matrix = builder.weight(codes_name(linear.weight), apart=True)
+    scales = builder.weight(scales_name(linear.weight))
     one, zero = builder.scalar(1.0), builder.scalar(0, np.int8)
     y = builder.op("MatMulIntegerToFloat", codes, matrix, one, scales, zero_point, zero, domain=CONTRIB)
     y = builder.op("Mul", y, scale)

@@ -87,6 +87,8 @@ class PairTemplate:
         before_instruction, before_query, before_document, ending: the texts around them; the ending is kept where the
             document is cut.
         instruction: the usual one; None: the model reads none, and before_instruction is empty.
+        document_first: before_document, the document, before_query, the query, and if there is an instruction
+            before_instruction and it.
     """
 
     before_instruction: str
@@ -94,6 +96,20 @@ class PairTemplate:
     before_document: str
     ending: str
     instruction: str | None = None
+    document_first: bool = False
+
+    def behind_document(self, query: str, instruction: str | None) -> str:
+        """Return the text behind the document; instruction: None: the usual one."""
+        if not self.document_first:
+            return self.ending
+        told = self.instruction if instruction is None else instruction
+        return f"{self.before_query}{query}{self.before_instruction if told else ''}{told or ''}{self.ending}"
+
+    def text(self, query: str, document: str, instruction: str | None = None) -> str:
+        """Return the text of a pair; instruction: None: the usual one."""
+        told = self.instruction or "" if instruction is None else instruction
+        before = "" if self.document_first else f"{self.before_instruction}{told}{self.before_query}{query}"
+        return f"{before}{self.before_document}{document}{self.behind_document(query, instruction)}"
 
 
 @dataclass(frozen=True, slots=True)

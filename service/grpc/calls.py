@@ -34,7 +34,7 @@ from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
 
 REQUEST_ID_KEY = "x-request-id"
-UNCOUNTED_BYTES = 65536  # largest message that is not counted
+UNCOUNTED_BYTES = 4096  # largest message that is not counted
 DECODED_SIZE = 8  # a decoded message takes up to so many times its bytes: an id of one byte takes eight
 COPIES = 2  # copies of an answer: its rows or grpc's own copy, and the message
 OTHER = "_OTHER"  # what OpenTelemetry calls a method that does not exist: its name is the caller's own
@@ -178,7 +178,7 @@ class Call:
                 await shared.admission.turns.wait(len(request), context.caller)
                 request = await decode(method.request, request)
             if method.admitted:
-                shared.admission.acquire()
+                shared.admission.acquire(context.caller)
                 admitted = True
             if context.deadline is None:
                 answer = await handler(request, context)
@@ -193,7 +193,7 @@ class Call:
             return failure
         finally:
             if admitted:
-                shared.admission.release()
+                shared.admission.release(context.caller)
             shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began)
 
     def _failure(self, error: Exception) -> InlayError:

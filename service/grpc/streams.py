@@ -5,37 +5,42 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any
 
 IN_FLIGHT = 64  # requests of one stream worked on at a time
+PLACE_BYTES = 4096  # of a request for each place that it takes of these: a stream holds 256 KiB, or one request
 
 
 async def in_order(
-    requests: AsyncIterator[Any], work: Callable[[Any], Coroutine[Any, Any, Any]], in_flight: int = IN_FLIGHT
+    requests: AsyncIterator[bytes], work: Callable[[bytes], Coroutine[Any, Any, Any]], in_flight: int = IN_FLIGHT
 ) -> AsyncGenerator[Any, None]:
     """Yield the result of `work` for each request, in the requests' order.
 
     Args:
         work: called with each request, in a task of its own.
-        in_flight: requests worked on at a time.
+        in_flight: requests worked on at a time, if they are small.
 
     Raises:
         Exception: what reading the requests raised, after the answers to those before it.
     """
     places = asyncio.Semaphore(in_flight)
-    answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
+    answers: asyncio.Queue[tuple[asyncio.Task[Any], int] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[Any]] = set()
 
     async def read() -> None:
         try:
             async for request in requests:
-                await places.acquire()
-                answers.put_nowait(_begin(work(request), tasks))
+                taken = min(in_flight, 1 + len(request) // PLACE_BYTES)
+                for _ in range(taken):
+                    await places.acquire()
+                answers.put_nowait((_begin(work(request), tasks), taken))
         finally:
             answers.put_nowait(None)
 
     reading = _begin(read(), tasks)
     try:
-        while (answer := await answers.get()) is not None:
+        while (begun := await answers.get()) is not None:
+            answer, taken = begun
             yield await answer
-            places.release()
+            for _ in range(taken):
+                places.release()
         await reading
     finally:
         for task in tasks:

@@ -97,7 +97,7 @@ class Exchange:
                         raise ClientGone
                     part, more = message.get("body", b""), message.get("more_body", False)
                     if part:
-                        self._body.add(part, declared)
+                        self._body.add(part, declared, self._request.context.caller)
                         patience.reschedule((patience.when() or 0) + len(part) / CLIENT_BYTES_PER_SECOND)
         except TimeoutError:
             text = "the request was not sent in time"

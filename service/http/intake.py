@@ -1,11 +1,15 @@
 """Bounds request bodies: each one, and all that are being received or worked on."""
 
+from functools import partial
+
 from service.errors import BodyTooLarge, Overloaded
 from service.request_context import RequestContext
+from service.scheduling.held_by_callers import HeldByCallers
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 64  # of a part that is joined to one before it: an object of its own takes as much
 UNCOUNTED_BYTES = 65536  # of a body that arrives in one piece
+LAST_PART, LITTLE_BYTES = 8, 1 << 20  # the last eighth is for callers whose bodies have a MiB or less together
 
 
 class Intake:
@@ -19,11 +23,12 @@ class Intake:
     def __init__(self, most: int, together: int) -> None:
         self.most = most
         self._together = together
+        self._callers = HeldByCallers(together - together // LAST_PART, LITTLE_BYTES)
         self.held = 0
 
-    def take(self, size: int) -> None:
-        """Count bytes that arrived; raise Overloaded if there is no room for them."""
-        if self.held + size > self._together:
+    def take(self, size: int, caller: str) -> None:
+        """Count bytes that arrived from a caller; raise Overloaded if there is no room for them."""
+        if self.held + size > self._together or not self._callers.may_take(caller, size, self.held):
             raise Overloaded(
                 f"bodies that are being received or worked on hold {self.held} bytes",
                 RETRY_SECONDS,
@@ -31,10 +36,12 @@ class Intake:
                 remedy="send it again, or in smaller bodies",
             )
         self.held += size
+        self._callers.take(caller, size)
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, caller: str) -> None:
         """Stop counting the bytes of a body that is complete or was abandoned."""
         self.held -= size
+        self._callers.give_back(caller, size)
 
 
 class IncomingBody:
@@ -51,14 +58,16 @@ class IncomingBody:
         self._intake = intake
         self._parts: list[bytes | bytearray] = []
         self._counted = 0
+        self._caller = ""
         self.size = 0
 
-    def add(self, part: bytes, declared: int | None) -> None:
+    def add(self, part: bytes, declared: int | None, caller: str) -> None:
         """Add the next part of the body.
 
         Args:
             part: the bytes.
             declared: the content-length; None: the body comes in chunks.
+            caller: who sends the body.
 
         Raises:
             BodyTooLarge: the body is longer than one may be.
@@ -74,7 +83,8 @@ class IncomingBody:
         else:
             self._parts.append(bytearray(part))
         if self.size != declared or len(self._parts) > 1 or self.size > UNCOUNTED_BYTES:
-            self._intake.take(len(part))
+            self._intake.take(len(part), caller)
+            self._caller = caller
             self._counted += len(part)
 
     def complete(self, context: RequestContext) -> bytes:
@@ -84,7 +94,7 @@ class IncomingBody:
             return b""
         body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         if self._counted:
-            context.reservations = [(self._intake.give_back, self._counted)]
+            context.reservations = [(partial(self._intake.give_back, caller=self._caller), self._counted)]
             self._counted = 0
         self.drop()
         return body
@@ -93,7 +103,7 @@ class IncomingBody:
         """Discard the received part, and begin the next body."""
         self._parts, self.size = [], 0
         if self._counted:
-            self._intake.give_back(self._counted)
+            self._intake.give_back(self._counted, self._caller)
             self._counted = 0
 
 

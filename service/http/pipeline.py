@@ -224,7 +224,7 @@ class Pipeline:
         assert route is not None
         try:
             if route.admitted:
-                self._admission.acquire()
+                self._admission.acquire(request.context.caller)
                 admitted = True
             response = await self._handled(request, request.handler or route.handler)
             return _with_headers(response, cors_headers) if cors_headers else response
@@ -243,7 +243,7 @@ class Pipeline:
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
         finally:
             if admitted:
-                self._admission.release()
+                self._admission.release(request.context.caller)
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""

@@ -205,8 +205,8 @@ class HttpProtocol(asyncio.Protocol):
             if parser.head is not None:
                 self._receive_head(*parser.head)
             for part in parser.parts:
-                if self._incoming is not None:
-                    self._body.add(part, self._incoming.body_bytes)
+                if (request := self._incoming) is not None:
+                    self._body.add(part, request.body_bytes, request.context.caller)
             if parser.parts and not parser.ended and piece.endswith(HEAD_END):
                 self._received_bytes += CUT_BYTES
             if parser.ended and self._incoming is not None:

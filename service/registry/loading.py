@@ -144,12 +144,10 @@ def _map_ahead(path: Path) -> tuple[str, int]:
 def _tokenizer(path: Path, card: Card) -> Tokenizer:
     characters = card.static.max_characters if card.static else None
     filling = (card.filling.tokens, card.filling.token_id) if card.filling else None
-    always = card.static is not None or not card.graphs
-    looks_up = card.sparse is not None and card.sparse.looks_up("query")
     return Tokenizer(
         path,
         characters,
-        may_be_empty=(always or looks_up, always),
+        may_be_empty=card.empty_texts,
         segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
     )

@@ -6,12 +6,14 @@ from typing import Any
 
 from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
+from service.scheduling.held_by_callers import HeldByCallers
 from service.scheduling.loop_turns import LoopTurns
 
 FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
 LEAST_CHARACTERS, MOST_CHARACTERS = 0.5, 8.0  # that a token is taken to have, whatever the texts: blanks give none
 NEWEST_WEIGHT = 0.05  # weight of the newest request in that estimate
 SPECIAL_TOKENS = 2
+LAST_PART, LITTLE_PART = 8, 64  # of the requests at a time: the last eighth is for callers with few of them
 
 
 class AdmissionController:
@@ -26,30 +28,33 @@ class AdmissionController:
 
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
+        self._callers = HeldByCallers(max_requests - max_requests // LAST_PART, max_requests // LITTLE_PART)
         self.turns = LoopTurns()
         self.active = 0
 
-    def acquire(self) -> None:
+    def acquire(self, caller: str = "") -> None:
         """Admit one request.
 
         Raises:
-            Overloaded: `max_requests` are being served.
+            Overloaded: `max_requests` are being served, or nearly as many and several of them are the caller's.
         """
-        if self.active >= self._max_requests:
+        if self.active >= self._max_requests or not self._callers.may_take(caller, 1, self.active):
             raise Overloaded(
                 f"{self.active} requests are being served",
                 allowed=f"this server takes {self._max_requests} at a time",
                 remedy="try again in a moment",
             )
         self.active += 1
+        self._callers.take(caller, 1)
 
     def has_room(self, requests: int) -> bool:
         """Return whether this many more requests could be admitted."""
         return self.active + requests <= self._max_requests
 
-    def release(self) -> None:
+    def release(self, caller: str = "") -> None:
         """End one request."""
         self.active -= 1
+        self._callers.give_back(caller, 1)
 
     @contextmanager
     def admitted(self) -> Iterator[None]:

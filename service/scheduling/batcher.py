@@ -237,9 +237,9 @@ class Batcher(Generic[Item, Result]):
         while self.queue.items and (most := self._next_cost()):
             began, is_light = self._clock(), not self._free
             batch = self.queue.take(most, began, is_light)
-            if is_light and not batch:
+            if not batch:  # nothing else may run now
                 return
-            if not (batch and self._begins_in_thread(_Run(batch, began, self._idle_until, is_light))):
+            if not self._begins_in_thread(_Run(batch, began, self._idle_until, is_light)):
                 self._gather_soon()
                 return
 

@@ -7,13 +7,16 @@ its answer has left, however slowly its client reads.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from service.errors import Overloaded, TooLarge
-from service.request_context import RequestContext
+from service.request_context import CURRENT_CALL, RequestContext
+from service.scheduling.held_by_callers import HeldByCallers
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
 LARGE_SHARE = 7 / 8  # share of the budget for larger requests: slow readers of large answers leave room for small ones
+LAST_PART = 16  # of the budget, for callers that hold no more than SMALL_BYTES
 
 
 class MemoryBudget:
@@ -28,6 +31,7 @@ class MemoryBudget:
         self._together = together
         self._large = int(together * LARGE_SHARE)
         self._setting = setting
+        self._callers = HeldByCallers(together - together // LAST_PART, SMALL_BYTES)
         self._lock = threading.Lock()
         self.held = 0
 
@@ -43,31 +47,34 @@ class MemoryBudget:
             TooLarge: the request alone needs more than there is.
             Overloaded: there is no room for it beside the others.
         """
-        self._take(size)
+        caller = context.caller
+        self._take(size, caller)
         if context.reservations is None:
             context.reservations = []
-        context.reservations.append((self.give_back, size))
+        context.reservations.append((partial(self.give_back, caller=caller), size))
 
     @contextmanager
     def held_for(self, size: int) -> Iterator[None]:
         """Reserve bytes for the length of a block; raise as `reserve` does."""
-        self._take(size)
+        caller = CURRENT_CALL.get().caller
+        self._take(size, caller)
         try:
             yield
         finally:
-            self.give_back(size)
+            self.give_back(size, caller)
 
     def add(self, size: int) -> None:
         """Count bytes whether there is room or not."""
         with self._lock:
             self.held += size
 
-    def give_back(self, size: int) -> None:
+    def give_back(self, size: int, caller: str = "") -> None:
         """Stop counting bytes."""
         with self._lock:
             self.held -= size
+            self._callers.give_back(caller, size)
 
-    def _take(self, size: int) -> None:
+    def _take(self, size: int, caller: str) -> None:
         if size > self._together:
             raise TooLarge(
                 f"this needs {size} bytes of memory",
@@ -77,8 +84,9 @@ class MemoryBudget:
         most = self._together if size <= SMALL_BYTES else self._large
         with self._lock:
             held = self.held
-            if not held or not size or held + size <= most:
+            if not held or not size or (held + size <= most and self._callers.may_take(caller, size, held)):
                 self.held += size
+                self._callers.take(caller, size)
                 return
         raise Overloaded(
             f"requests under way hold {held} bytes and this one needs {size}",

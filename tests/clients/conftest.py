@@ -131,6 +131,13 @@ def server(start: Start) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
+def patient(start: Start) -> Iterator[Server]:
+    """The demo model, whose queue refuses nothing only because this machine is slow."""
+    with start(max_queue_seconds=1800) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def decoders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Tiny decoders of the golden cases in DECODERS: what vLLM and sglang take rows for."""
     folder = tmp_path_factory.mktemp("decoders")

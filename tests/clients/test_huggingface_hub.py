@@ -50,8 +50,9 @@ async def test_the_async_client(server: Server) -> None:
 
 
 @pytest.mark.clients  # takes half a minute of two cores
-def test_ingestion_from_many_threads_is_served(client: InferenceClient, server: Server) -> None:
-    assert_nothing_is_refused(server, lambda texts: client.feature_extraction(list(texts)))
+def test_ingestion_from_many_threads_is_served(patient: Server) -> None:
+    client = InferenceClient(model=patient.url)
+    assert_nothing_is_refused(patient, lambda texts: client.feature_extraction(list(texts)))
 
 
 @pytest.mark.clients

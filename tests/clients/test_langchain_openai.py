@@ -28,9 +28,9 @@ async def test_documents_and_a_query_asynchronously(server: Server) -> None:
     assert_vectors([await client.aembed_query(INPUTS[0])], TEXTS[:1])
 
 
-def test_ingestion_from_many_threads_is_served(server: Server) -> None:
-    client = embeddings(server, check_embedding_ctx_length=False)
-    assert_nothing_is_refused(server, lambda texts: client.embed_documents(list(texts)))
+def test_ingestion_from_many_threads_is_served(patient: Server) -> None:
+    client = embeddings(patient, check_embedding_ctx_length=False)
+    assert_nothing_is_refused(patient, lambda texts: client.embed_documents(list(texts)))
 
 
 def test_ids_beyond_the_models_vocabulary_are_refused(server: Server) -> None:

@@ -127,10 +127,10 @@ def test_a_wrong_argument_is_a_bad_request_error_that_names_it(
 
 
 @pytest.mark.clients  # takes half a minute of two cores
-def test_ingestion_from_many_threads_is_served(server: Server) -> None:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="any") as client:
+def test_ingestion_from_many_threads_is_served(patient: Server) -> None:
+    with OpenAI(base_url=f"{patient.url}/v1", api_key="any") as client:
         assert_nothing_is_refused(
-            server, lambda texts: vectors(client.embeddings.create(model=MODEL, input=list(texts)))
+            patient, lambda texts: vectors(client.embeddings.create(model=MODEL, input=list(texts)))
         )
 
 

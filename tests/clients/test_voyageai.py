@@ -6,6 +6,8 @@ import voyageai
 
 from tests.clients.conftest import Server
 from tests.clients.judged import INPUTS, MODEL, TEXTS, TOKENS, UNIT, assert_vectors, furthest
+from tests.clients.ranked import DOCUMENTS, QUERY, best
+from tests.score_models import RANKER
 
 CLIENT = "voyageai"
 pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # the library's own
@@ -30,6 +32,13 @@ def test_signs_and_short_vectors(client: voyageai.Client) -> None:
     assert signed == (packed.astype(int) - 128).tolist()
     [short] = client.embed(INPUTS[1:], model=MODEL, output_dimension=128).embeddings
     assert furthest(np.array(short), TEXTS[1].arrays["dimensions_128"]) <= UNIT
+
+
+def test_documents_are_ranked(scorers: Server) -> None:
+    client = voyageai.Client(api_key="any", base_url=f"{scorers.url}/v1")
+    for top_k in (None, 2):
+        answer = client.rerank(QUERY, DOCUMENTS, RANKER, top_k=top_k)
+        assert [(result.index, result.relevance_score) for result in answer.results] == best(scorers)[:top_k]
 
 
 def test_errors_arrive_with_their_message(client: voyageai.Client) -> None:

@@ -11,6 +11,7 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from service.settings import Settings
+from tests.fuzz.cost_pictures import PICTURES
 from tests.score_models import CLASSIFIER, RANKER
 
 INPUTS = Settings.model_fields["max_inputs"].default
@@ -207,6 +208,10 @@ def _embed_text(text: str, **fields: Any) -> bytes:
     return pb.EmbedRequest(inputs=[pb.Input(text=text)], **fields).SerializeToString()
 
 
+def _picture(kind: str, size: int) -> dict[str, str]:
+    return {"inputs": base64.b64encode(PICTURES[kind](size)).decode()}
+
+
 MARKS, HANGUL, BLANKS = "!" * 16_000, "각!" * CHARACTERS, " " * 2 * CHARACTERS
 FACTORS = {"head_dim": 64, "length": 8, "rope_type": "longrope"}
 DIMENSIONS = [2**31 - 1] * 50_000
@@ -238,6 +243,11 @@ FOUND: dict[str, dict[str, Callable[[], Any]]] = {
     },
     "/positions/rope/rotate": {
         "dimensions": lambda: {"head_dim": 64, "q": {"dtype": "float32", "shape": DIMENSIONS, "data": ""}},
+    },
+    "/models/{name}/images": {
+        "many scans": lambda: _picture("JPEG of many scans", 100_000),
+        "empty segments": lambda: _picture("JPEG of empty segments", 11 << 20),
+        "EXIF": lambda: _picture("PNG of EXIF", 1 << 20),
     },
     "/models/{name}/gradient": {"a config as lengths": lambda: {"input_ids": [1], "lengths": "[" * 16 * CHARACTERS}},
 }

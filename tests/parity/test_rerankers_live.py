@@ -1,6 +1,7 @@
 """Causal rerankers and cross-encoders through the service against sentence-transformers' CrossEncoder."""
 
 import asyncio
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sentence_transformers.cross_encoder.modules.logit_score import LogitScore
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from models.artifacts.export import export
-from models.artifacts.rerankers import QWEN3
+from models.artifacts.known_rerankers import KNOWN, QWEN3
 from tests.parity.block_configs import CONFIGS
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import randomise, relative
@@ -26,7 +27,7 @@ SEEDS = range(12)
 TOLERANCE = 1e-5
 LONGEST = 150
 WORDS = ("yes", "no", "the", "query", "document", "of", "a", "answer", "web", "search", "passages", "tree", "stone")
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "[CLS]", "[SEP]", "[PAD]"]
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "[CLS]", "[SEP]", "[PAD]", "<bos>", "Yes"]
 TEMPLATE = """
 {%- set ns = namespace(told="Find what answers the query") %}
 {%- for message in messages if message.role == "system" %}{%- set ns.told = message.content %}{%- endfor -%}
@@ -139,6 +140,92 @@ def test_a_bare_qwen3_reranker_scores_as_published(seed: int, tmp_path: Path, le
     ledger.check(
         "qwen3", "reranker score, published", relative(got, published(tmp_path / "bare", query, documents)), 1e-5
     )
+
+
+BGE = "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
+BGE += "prediction of either 'Yes' or 'No'."
+MXBAI = (
+    "You are a search relevance expert who evaluates how well documents match search queries. For each query-document "
+)
+MXBAI += "pair, carefully analyze the semantic relationship between them, then provide your binary relevance judgment "
+MXBAI += "(0 for not relevant, 1 for relevant).\nRelevance:"
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+CHATML += "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+def of_bge(fast: Any, query: str, document: str) -> list[int]:
+    """As FlagEmbedding joins the ids of its parts."""
+    parts = (f"A: {query}", "\n", f"B: {document}", "\n", BGE)
+    return [fast.convert_tokens_to_ids("<bos>"), *(each for part in parts for each in fast.encode(part))]
+
+
+def of_mxbai(fast: Any, query: str, document: str) -> list[int]:
+    """As the package mxbai_rerank joins the ids of its parts."""
+    system = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    parts = (f"{system}<|im_start|>user\n", f"query: {query}", "\n", f"document: {document}", "\n", MXBAI)
+    return [each for part in (*parts, "<|im_end|>\n<|im_start|>assistant\n") for each in fast.encode(part)]
+
+
+def of_zerank(fast: Any, query: str, document: str) -> list[int]:
+    """As modeling_zeranker renders its chat template."""
+    messages = [{"role": "system", "content": query}, {"role": "user", "content": document}]
+    return fast.encode(
+        fast.apply_chat_template(messages, chat_template=CHATML, tokenize=False, add_generation_prompt=True)
+    )
+
+
+def of_contextual(fast: Any, query: str, document: str, instruction: str = "") -> list[int]:
+    """As the card formats a prompt."""
+    told = f" {instruction}" if instruction else ""
+    start = "Check whether a given document contains information helpful to answer the query.\n"
+    return fast.encode(f"{start}<Document> {document}\n<Query> {query}{told} ??")
+
+
+CARDS: dict[str, tuple[str, Any, Any]] = {  # model_type, ids of a pair, the score of the last logits
+    "bge-reranker-v2-gemma": ("gemma", of_bge, lambda logits, ids: logits[ids["Yes"]]),
+    "mxbai-rerank-v2": ("qwen2", of_mxbai, lambda logits, ids: logits[ids["1"]] - logits[ids["0"]]),
+    "zerank": ("qwen3", of_zerank, lambda logits, ids: logits[ids["Yes"]] / 5),
+    "ctxl-rerank": ("qwen3", of_contextual, lambda logits, ids: logits[0]),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("card", CARDS)
+def test_known_rerankers_score_as_their_cards_say(card: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    model_type, ids_of, score = CARDS[card]
+    torch.manual_seed(seed)
+    fast = tokenizer()
+    sizes = CONFIGS[model_type](random.Random(f"{card} {seed}")) | {"vocab_size": len(fast), "pad_token_id": 5}
+    model = transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING[model_type](**sizes)).eval()
+    randomise(model, model_type)
+    folder = tmp_path / KNOWN[card].card.rpartition("/")[2]
+    model.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    set_longest(folder, 2000)
+    export(folder, tmp_path / "store/own")
+    query, documents = pairs_of(random.Random(seed), 8, 20)
+    for told in (None, "Find stones")[: 1 + (card == "ctxl-rerank")]:
+        wanted = []
+        for document in documents:
+            read = ids_of(fast, query, document, *([told] if told else []))
+            with torch.no_grad():
+                logits = model(torch.tensor([read])).logits[0, -1].double()
+            wanted.append(float(torch.sigmoid(score(logits, fast.get_vocab()))))
+        got = scores(tmp_path / "store", query, documents, **({"instruction": told} if told else {}))
+        ledger.check(model_type, f"{card}, score", relative(got, np.array(wanted)), TOLERANCE)
+
+
+def test_a_long_document_before_its_query_is_cut_alone(tmp_path: Path) -> None:
+    qwen3(1, tmp_path, None)
+    export(tmp_path / "bare", tmp_path / "store/own", reranker="ctxl-rerank")
+    long = " ".join(["tree"] * 400)
+    one, other = (scores(tmp_path / "store", query, [long])[0] for query in ("stone", "answer of a stone"))
+    assert one != other  # the query is read behind the cut
+
+
+def set_longest(folder: Path, tokens: int) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": tokens}))
 
 
 FAMILIES = ("bert", "roberta", "modernbert", "deberta-v2", "distilbert", "electra", "qwen2")

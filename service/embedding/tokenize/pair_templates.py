@@ -28,27 +28,27 @@ def texts_of(
     Raises:
         TooManyCharacters: there are more; a query of 2 Mi before each of 1024 documents would be 2 GB.
     """
-    ending = tokenizer.ending(*(_filled(template, filler) for filler in _FILLERS)) if tokenizer else ()
-    before = _before_query(template, instruction)
-    size = len(pairs) * len(f"{before}{template.before_document}{template.ending}")
+    size = len(pairs) * len(template.text("", "", instruction))
     size += sum([len(query) + len(document or "") for query, document, _ in pairs])
     if size > most:
         raise too_many_characters(size, most)
+
+    def ending_of(query: str) -> tuple[int, ...]:
+        """Return the last tokens, which are kept where the document is cut."""
+        texts = [template.text(query or filler, filler, instruction) for filler in _FILLERS]
+        return tokenizer.ending(*texts) if tokenizer else ()
+
+    endings = {query: ending_of(query) for query in {pair.text if template.document_first else "" for pair in pairs}}
     return [
-        Text(f"{before}{query}{template.before_document}{document}{template.ending}", None, ending)
+        Text(
+            template.text(query, document or "", instruction),
+            None,
+            endings[query if template.document_first else ""],
+        )
         for query, document, _ in pairs
     ]
 
 
 def added_tokens(template: PairTemplate, tokenizer: Tokenizer) -> int:
     """Return how many tokens a template adds to those of a query and a document."""
-    return len(tokenizer.pieces(_filled(template, "")))
-
-
-def _before_query(template: PairTemplate, instruction: str | None) -> str:
-    told = template.instruction or "" if instruction is None else instruction
-    return f"{template.before_instruction}{told}{template.before_query}"
-
-
-def _filled(template: PairTemplate, filler: str) -> str:
-    return f"{_before_query(template, None)}{filler}{template.before_document}{filler}{template.ending}"
+    return len(tokenizer.pieces(template.text("", "")))

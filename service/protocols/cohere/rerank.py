@@ -1,8 +1,9 @@
-"""POST /v1/rerank and /v2/rerank as Cohere, Jina, vLLM and infinity have them; and /rerank with documents.
+"""POST /v1/rerank and /v2/rerank as Cohere, Jina, vLLM, Voyage and infinity have them; and /rerank with documents.
 
 Their fields are read together and the answer holds what each of their clients reads.
 
-Source: cohere-python 7.3.1 (v1, v2); vLLM 0.33, entrypoints/pooling/scoring; Jina's rerank API; infinity-client 0.0.78.
+Source: cohere-python 7.3.1 (v1, v2); vLLM 0.33, entrypoints/pooling/scoring; Jina's rerank API; infinity-client 0.0.78;
+voyageai 0.5.
 """
 
 import math
@@ -40,8 +41,8 @@ DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEX
 
 
 ABOUT = (
-    "With the fields of Jina's, vLLM's and infinity's. A score is what the model's own activation makes of its logit; "
-    "a model of sentence vectors gives cosines, as in vLLM."
+    "With the fields of Jina's, vLLM's, Voyage's and infinity's. A score is what the model's own activation makes of "
+    "its logit; a model of sentence vectors gives cosines, as in vLLM."
 )
 
 
@@ -51,6 +52,7 @@ class CohereRerankBody(PairsBody):
     query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
     top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
+    top_k: int | None = Field(None, ge=1, description="Voyage's top_n; sent, the results are also in `data`")
     return_documents: bool | Literal["true", "false"] | None = Field(  # RAGFlow sends the text to Xinference
         None, description="true repeats each document in its result; left out: /rerank alone does"
     )
@@ -80,11 +82,13 @@ class Ranking(NamedTuple):
         body: the fields of the body.
         documents: the documents as they came.
         texts: the text that is read of each document.
+        voyage: whether the body is that of a client of Voyage, which always sends top_k, and null for all.
     """
 
     body: CohereRerankBody
     documents: list[Any]
     texts: list[str]
+    voyage: bool
 
 
 def routes(context: ServiceContext) -> RouteGroup:
@@ -137,7 +141,7 @@ def read(data: Any, max_inputs: int) -> Ranking:
         raise WrongType(f"is {quoted(body.documents)}", field=("documents",), allowed=f"send a list of {FORMS}")
     documents = vllm_fields.listed("documents", body.documents, max_inputs, "document")
     texts = [_text(document, index, body.rank_fields or ()) for index, document in enumerate(documents)]
-    return Ranking(body, documents, texts)
+    return Ranking(body, documents, texts, "top_k" in data)
 
 
 def _text(document: Any, index: int, fields: Sequence[str]) -> str:
@@ -158,15 +162,16 @@ def _text(document: Any, index: int, fields: Sequence[str]) -> str:
 
 
 def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> dict[str, Any]:
-    """Return the answer, a superset of the answers of Cohere, Jina, vLLM and infinity."""
+    """Return the answer, a superset of the answers of Cohere, Jina, vLLM, infinity and, if it is one, Voyage."""
     body, documents = ranking.body, ranking.documents
     results: list[dict[str, Any]] = [
-        {"index": index, "relevance_score": score} for index, score in islice(ranks.best_first(), body.top_n or None)
+        {"index": index, "relevance_score": score}
+        for index, score in islice(ranks.best_first(), body.top_n or body.top_k)
     ]
     for result in results if shown else ():
         document = documents[result["index"]]
         # infinity-client always sends raw_scores
-        bare = isinstance(document, dict) or body.raw_scores is not None or request.path == INFINITY
+        bare = isinstance(document, dict) or body.raw_scores is not None or ranking.voyage or request.path == INFINITY
         result["document"] = document if bare else {"text": document}
     tokens = ranks.result.tokens
     return {
@@ -175,6 +180,7 @@ def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> 
         "created": int(time()),
         "model": ranks.result.model,
         "results": results,
+        **({"data": results} if ranking.voyage else {}),
         "usage": vllm_fields.usage(tokens),
         "meta": {
             "api_version": {"version": "1" if request.path.startswith("/v1/") else "2"},

@@ -47,15 +47,19 @@ def decode(message: pb.EmbedRequest, max_inputs: int | None = None) -> tuple[Emb
     inputs = [_input(index, item) for index, item in enumerate(message.inputs)]
     message.ClearField("inputs")
     spans = late_chunking.read_message(message, max_inputs)
-    rest = message.SerializeToString()
-    model, options, form = (_known_options if len(rest) <= CACHED_BYTES else _known_options.__wrapped__)(rest)
+    is_short = message.ByteSize() <= CACHED_BYTES
+    model, options, form = _known_options(message.SerializeToString()) if is_short else _options(message)
     return EmbedRequest(inputs, model, options, spans), form
 
 
 @lru_cache(maxsize=256)
 def _known_options(message_without_inputs: bytes) -> tuple[str | None, EmbedOptions, AnswerForm]:
-    """Return the model, the options and the form of the response; cached, because callers repeat their options."""
-    message = pb.EmbedRequest.FromString(message_without_inputs)
+    """Return what `_options` does; cached, because callers repeat their options."""
+    return _options(pb.EmbedRequest.FromString(message_without_inputs))
+
+
+def _options(message: pb.EmbedRequest) -> tuple[str | None, EmbedOptions, AnswerForm]:
+    """Return the model, the options and the form of the response."""
     if message.pooling not in POOLINGS:
         raise _not_one_of("pooling", message.pooling, pb.Pooling.keys())
     if (side := message.truncation_direction) not in SIDES:

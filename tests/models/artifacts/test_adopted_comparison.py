@@ -14,7 +14,8 @@ from safetensors.numpy import save_file
 
 from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
-from models.artifacts.card import Card, VectorComparison
+from models.artifacts.card import Card
+from models.artifacts.closeness import VectorComparison
 from models.artifacts.description import describe
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import EVALUATION, read_texts

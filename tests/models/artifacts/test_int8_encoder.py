@@ -9,11 +9,13 @@ from models.artifacts import card as cards
 from models.artifacts.description import describe, store
 from models.artifacts.export import export
 from models.artifacts.int8_encoder import CALIBRATION, EVALUATION, MOST_TEXTS, Int8Options, read_texts
+from models.artifacts.random_checkpoint import create
 from models.artifacts.verification import verify
 from models.artifacts.weights import tensors
 from models.checkpoints import safetensors
 from models.errors import BadCheckpoint, ModelError, ReferenceMismatch
-from tests.golden_cases import Case, case, cases, write_checkpoint, write_tiny_bert, write_tokenizer
+from tests.golden_cases import Case, case, cases, write_checkpoint, write_json, write_tiny_bert, write_tokenizer
+from tests.onnx_sessions import open_session
 from tests.sentence_chains import HIDDEN, NORMALIZE, dense, write_chain
 from tests.static_golden import static_case
 from tests.vision_cases import write_seen
@@ -35,6 +37,20 @@ def test_matrices_of_blocks_lie_on_disk_in_int8_alone(checkpoint: Path, tmp_path
     assert {path.name for path in (tmp_path / "store/tiny").iterdir()} == {*card.files, "card.json"}
     graph = (tmp_path / "store/tiny/encoder.onnx").read_bytes()
     assert all(name.encode() in graph for name in stored if name.startswith("encoder."))
+
+
+def test_matrices_that_layers_share_load_on_every_processor(tmp_path: Path) -> None:
+    """ALBERT, with the session entry of x86 without VNNI, which converts the matrix of each product."""
+    sizes = {"vocab_size": 34, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
+    write_json(tmp_path / "sizes.json", sizes | {"num_hidden_layers": 3, "embedding_size": 16})
+    create(tmp_path / "x", model_type="albert", config=tmp_path / "sizes.json", whole=True, init="scaled")
+    card = export(tmp_path / "x", tmp_path / "out", int8=LENIENT, pooling="mean")
+    inputs = {name: np.arange(4) for name in card.graphs["encoder"].inputs} | {"lengths": np.array([4])}
+    inputs |= {"types": np.zeros(4, np.int64)}
+    graph = tmp_path / "out/encoder.onnx"
+    here = open_session(graph).run(None, inputs)
+    exact = open_session(graph, {"session.x64quantprecision": "1"}).run(None, inputs)
+    np.testing.assert_array_equal(here[0], exact[0])
 
 
 def test_parameters_count_what_int8_stands_for(checkpoint: Path, tmp_path: Path) -> None:

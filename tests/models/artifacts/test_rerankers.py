@@ -9,8 +9,10 @@ import pytest
 from models.artifacts import card as cards
 from models.artifacts import chat_templates
 from models.artifacts.card import Card
+from models.artifacts.description import warnings
 from models.artifacts.export import export
-from models.artifacts.rerankers import QWEN3, WEIGHT
+from models.artifacts.known_rerankers import KNOWN, QWEN3
+from models.artifacts.rerankers import WEIGHT
 from models.artifacts.weights import tensors as stored
 from models.errors import BadCheckpoint, ModelError
 from models.recipes.heads import PairTemplate
@@ -104,9 +106,12 @@ def test_content_may_be_a_list_of_parts(tmp_path: Path) -> None:
     ids=["none", "other roles", "raises", "no template", "attributes", "long", "memory", "much"],
 )
 def test_a_template_that_carries_no_pair_is_the_reason(template: str | None, tmp_path: Path) -> None:
-    card = exported(write_reranker(tmp_path / "x", template, score=YES_NO), encoder=True)
-    assert card.classifier is None
-    assert "does not carry a query and a document" in (card.no_classifier_reason or "")
+    folder = write_reranker(tmp_path / "x", template, score=YES_NO)
+    reason = "does not carry a query and a document"
+    with pytest.raises(BadCheckpoint, match=f"as a reranker, whose scores cannot be exported: .*{reason}"):
+        exported(folder)
+    card = exported(folder, pooling="none")
+    assert (card.classifier, reason in (card.no_classifier_reason or "")) == (None, True)
 
 
 def test_bare_checkpoint_ranks_by_option_and_qwen3s_template(tmp_path: Path) -> None:
@@ -119,6 +124,45 @@ def test_bare_checkpoint_ranks_by_option_and_qwen3s_template(tmp_path: Path) -> 
     card = exported(folder, reranker="yes,no")
     assert card.classifier is not None
     assert card.classifier.template == OWN
+
+
+CHATML = "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
+
+
+def test_a_chat_template_of_any_role_is_no_prompt_of_pairs(tmp_path: Path) -> None:
+    classifier = exported(write_reranker(tmp_path / "x", CHATML), reranker="yes,no").classifier
+    assert classifier is not None
+    assert classifier.template == QWEN3
+    other = write_reranker(tmp_path / "y", CHATML, model_type="qwen2")
+    with pytest.raises(BadCheckpoint, match=r"no file of y says how it reads a pair: .* --reranker qwen3-reranker or"):
+        exported(other, reranker="yes,no")
+
+
+@pytest.mark.parametrize("name", ["Qwen3-Reranker-0.6B", "ctxl-rerank-v2-1b"])
+def test_known_rerankers_are_found_by_their_name(name: str, tmp_path: Path) -> None:
+    card = exported(write_reranker(tmp_path / name, CHATML, architectures=["Qwen3ForCausalLM"]))
+    assert card.classifier is not None
+    known = next(row for row in KNOWN.values() if row.named in name.lower())
+    assert card.classifier.template == known.template
+    origins = {each.name: each.origin for each in card.provenance}
+    assert origins["head"] == origins["template"] == f"the card of {known.card}"
+    assert exported(tmp_path / name, encoder=False).classifier is None
+
+
+def test_a_template_other_than_the_card_s_warns(tmp_path: Path) -> None:
+    card = exported(write_reranker(tmp_path / "Qwen3-Reranker", architectures=["Qwen3ForCausalLM"]))
+    assert card.classifier is not None
+    assert card.classifier.template == OWN
+    assert [warning for warning in warnings(card) if "the card of Qwen/Qwen3-Reranker-0.6B says" in warning]
+
+
+def test_known_rerankers_are_chosen_by_option(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", None)
+    card = exported(folder, reranker="ctxl-rerank")
+    assert card.classifier is not None
+    np.testing.assert_array_equal(row(card, folder)[0], tensors(folder)["model.embed_tokens.weight"][0])
+    with pytest.raises(BadCheckpoint, match="--reranker 'Yes' must be one or two entries of the vocabulary"):
+        exported(folder, reranker="zerank")
 
 
 @pytest.mark.parametrize("option", ["yes,no,a", "yes,nay", ""])
@@ -134,8 +178,9 @@ def test_rejects_the_option_for_a_model_without_logits(tmp_path: Path) -> None:
 
 def test_scaled_logits_are_the_reason(tmp_path: Path) -> None:
     folder = write_reranker(tmp_path / "x", score=YES_NO, model_type="granite", logits_scaling=2.0)
-    assert "hidden states times a matrix alone" in (exported(folder, encoder=True).no_classifier_reason or "")
-    assert exported(folder).no_blocks_reason  # as any decoder that pools nothing
+    with pytest.raises(BadCheckpoint, match="hidden states times a matrix alone"):
+        exported(folder, encoder=True)
+    assert exported(folder, pooling="none").no_blocks_reason  # as any decoder that pools nothing
 
 
 def test_a_template_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,9 +64,31 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     )
     create(tmp_path / "x", model_type="granite", config=write_plain(sizes), whole=True)
     configure(tmp_path / "x", architectures=["GraniteForSequenceClassification"])
-    card = exported(tmp_path / "x", encoder=True)
+    with pytest.raises(BadCheckpoint, match="published as GraniteForSequenceClassification, whose scores cannot"):
+        exported(tmp_path / "x", encoder=True)
+    card = exported(tmp_path / "x", encoder=True, pooling="none")
     assert "'granite' classifies texts is not known" in (card.no_classifier_reason or "")
     assert "last_hidden_state" in card.outputs
+
+
+@pytest.mark.parametrize(
+    ("model_type", "name", "reason"),
+    [
+        ("bart", "BartForSequenceClassification", "how model_type 'bart' classifies texts is not known"),
+        ("qwen3", "JinaForRanking", "how JinaForRanking scores is not computed"),
+    ],
+)
+def test_checkpoints_for_scores_alone_are_not_exported_without(
+    model_type: str, name: str, reason: str, tmp_path: Path
+) -> None:
+    sizes = {"d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 64}
+    sizes |= {"decoder_layers": 1, "decoder_attention_heads": 4, "decoder_ffn_dim": 64}
+    write_json(tmp_path / "sizes.json", SIZES | {"num_key_value_heads": 2, "head_dim": 8} | sizes)
+    create(tmp_path / "x", model_type=model_type, config=tmp_path / "sizes.json", whole=True)
+    configure(tmp_path / "x", architectures=[name])
+    with pytest.raises(BadCheckpoint, match=f"x is published as {name}, whose scores cannot be exported: {reason}"):
+        exported(tmp_path / "x")
+    assert exported(tmp_path / "x", pooling="mean").default_output == "sentence_embedding"
 
 
 def write_plain(sizes: Path) -> Path:
@@ -135,6 +157,8 @@ def test_labels_and_problem_type_are_on_the_card(tmp_path: Path) -> None:
         (1, {"sentence_transformers": {"activation_fn": SIGMOID}}, IDENTITY, "identity"),
         (1, {"sentence_transformers": {"activation_fn": IDENTITY}}, "own.package.Function", "identity"),
         (1, {"sentence_transformers": {"activation_fn": "own.package.Function"}}, None, "sigmoid"),
+        (1, {"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, None, "tanh"),
+        (1, {}, "torch.nn.modules.activation.ReLU", "relu"),
     ],
 )
 def test_scores_are_activated_as_by_a_cross_encoder(
@@ -149,10 +173,12 @@ def test_scores_are_activated_as_by_a_cross_encoder(
     assert classifier.activation == activation
 
 
-def test_an_activation_that_is_not_computed_is_the_reason(tmp_path: Path) -> None:
+def test_an_activation_that_is_not_computed_is_refused(tmp_path: Path) -> None:
     folder = write_classifier(tmp_path / "x")
     configure(folder, sentence_transformers={"activation_fn": "torch.nn.modules.activation.Softplus"})
-    assert "Softplus" in (exported(folder).no_classifier_reason or "")
+    with pytest.raises(BadCheckpoint, match=r"scores cannot be exported: its scores are torch.*Softplus"):
+        exported(folder)
+    assert exported(folder, encoder=False).default_output == "input_embeddings"
 
 
 def test_token_classification_gives_logits_of_tokens(tmp_path: Path) -> None:

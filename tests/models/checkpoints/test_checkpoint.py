@@ -204,6 +204,12 @@ def test_rejects_unknown_family_and_names_similar_one(tmp_path: Path) -> None:
         export(folder, tmp_path / "out")
 
 
+def test_an_unknown_family_like_no_other_names_none(tmp_path: Path) -> None:
+    write_json(bert(tmp_path / "x") / "config.json", {"model_type": "dpr"})
+    with pytest.raises(UnknownFamily, match=r"'dpr' is not known; `inlay list` names"):
+        export(tmp_path / "x", tmp_path / "out")
+
+
 def test_error_names_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="nowhere is not a folder"):
         export(tmp_path / "nowhere", tmp_path / "out")

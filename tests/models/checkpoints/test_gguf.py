@@ -25,7 +25,7 @@ from models.families import FAMILIES, gguf_tensors, opening
 from models.families.gguf_config import ARCHITECTURES
 from models.recipes.steps import Attention, layers
 from tests.gguf_files import random_blocks, write_gguf
-from tests.golden_cases import Case, case, tiny_bert, write_tokenizer
+from tests.golden_cases import Case, case, tiny_bert, write_json, write_tokenizer
 from tests.minilm_golden import checkpoint
 from tests.models.graphs.test_recipes import packed, run
 
@@ -487,11 +487,19 @@ def test_projections_behind_the_pooling_become_modules(tmp_path: Path) -> None:
 
 
 def test_embedded_tokenizer_json_is_kept(tmp_path: Path) -> None:
-    write_tokenizer(tmp_path / "tokenizer.json")
-    whole = (tmp_path / "tokenizer.json").read_text()
+    write_tokenizer(tmp_path / "embedded.json")
+    whole = (tmp_path / "embedded.json").read_text()
     path = write_gguf(tmp_path / "x.gguf", "bert", BERT | {"tokenizer.huggingface.json": whole}, bert_tensors())
     export(path, tmp_path / "out")
     assert (tmp_path / "out/tokenizer.json").read_text() == whole
+
+
+def test_tokenizer_json_beside_the_file_wins(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path / "tokenizer.json")
+    write_json(tmp_path / "tokenizer_config.json", {"truncation_side": "left"})
+    path = write_gguf(tmp_path / "x.gguf", "bert", BERT | {"tokenizer.huggingface.json": "{}"}, bert_tensors())
+    assert export(path, tmp_path / "out").cut_side == "left"
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
 def test_other_vocabularies_give_no_tokenizer(tmp_path: Path) -> None:

@@ -318,7 +318,7 @@ def test_gguf_vocabulary_that_contradicts_itself_is_refused(change: dict[str, An
     if "token_type" in change:
         more |= {"token_type": [None] * original.get_vocab_size(), "scores": ["x"] * original.get_vocab_size()}
     header = gguf_header("gpt2" if "merges" in change else "t5", original, **more)
-    with pytest.raises(BadCheckpoint, match="makes no tokenizer: .*; put the model's tokenizer.json beside"):
+    with pytest.raises(BadCheckpoint, match=r"makes no tokenizer: .*; put the model's tokenizer.json beside"):
         build(header)
 
 

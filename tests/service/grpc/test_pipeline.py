@@ -19,7 +19,7 @@ from proto import tei_pb2 as tei
 from service.errors import BadRequest, Overloaded
 from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
-from service.grpc.streams import in_order
+from service.grpc.streams import IN_FLIGHT, PLACE_BYTES, in_order
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.settings import Settings
@@ -115,15 +115,15 @@ def test_malformed_message_ends_a_tei_stream(served: Served, channel: grpc.Chann
 
 
 async def test_a_stream_that_cannot_be_read_on_raises() -> None:
-    async def requests() -> AsyncIterator[int]:
-        yield 1
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"a"
         raise RuntimeError("no more to read")
 
-    async def work(request: int) -> int:
+    async def work(request: bytes) -> bytes:
         return request
 
     answers = in_order(requests(), work)
-    assert await anext(answers) == 1
+    assert await anext(answers) == b"a"
     with pytest.raises(RuntimeError, match="no more to read"):
         await anext(answers)
 
@@ -132,11 +132,11 @@ async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
     reports: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
 
-    async def requests() -> AsyncIterator[int]:
-        yield 1
+    async def requests() -> AsyncIterator[bytes]:
+        yield b"a"
         raise RuntimeError("the call was aborted")
 
-    async def work(request: int) -> int:
+    async def work(request: bytes) -> bytes:
         return request
 
     answers = in_order(requests(), work)
@@ -147,6 +147,29 @@ async def test_an_abandoned_stream_logs_no_failure_of_its_reader() -> None:
     del answers
     collect()
     assert reports == []
+
+
+async def test_large_requests_of_a_stream_are_worked_on_one_at_a_time() -> None:
+    begun: list[bytes] = []
+    go_on = asyncio.Event()
+
+    async def requests() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield bytes(IN_FLIGHT * PLACE_BYTES)
+
+    async def work(request: bytes) -> int:
+        begun.append(request)
+        await go_on.wait()
+        return len(begun)
+
+    answers = in_order(requests(), work)
+    first = asyncio.ensure_future(anext(answers))
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert len(begun) == 1
+    go_on.set()
+    assert await first == 1
+    assert len([answer async for answer in answers]) == 2
 
 
 # ---- deadlines

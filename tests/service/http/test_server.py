@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,6 +20,7 @@ from service.http.routes import Request
 from tests.service.http.toy_server import (
     MIB,
     SECONDS,
+    Client,
     Toy,
     connected,
     exchange,
@@ -504,6 +506,23 @@ async def test_bodies_count_until_their_requests_are_answered(toy: Toy, handlers
         handlers.release.set()
         assert (await client.answer())[0] == 200
     assert toy.intake.held == 0
+
+
+@pytest.mark.parametrize("settings", [{"receiving_bytes": 8 * MIB}])
+async def test_bodies_of_one_caller_leave_room_for_anothers(toy: Toy) -> None:
+    head, body = request(b"POST /", b"content-length: %d" % MIB), bytes(100_000)
+    async with AsyncExitStack() as stack:
+        bulk = [await stack.enter_async_context(connected(toy.port)) for _ in range(8)]
+        for client in bulk[:7]:
+            await client.send(head + bytes(MIB - 1))
+        await until(lambda: toy.intake.held == 7 * (MIB - 1))
+        await bulk[7].send(head + body)
+        assert (await bulk[7].answer())[0] == 429
+        reader, writer = await asyncio.open_connection("127.0.0.1", toy.port, local_addr=("127.0.0.2", 0))
+        stack.callback(writer.close)
+        light = Client(reader, writer)
+        await light.send(request(b"POST /", body=body))
+        assert (await light.answer())[0] == 200
 
 
 @pytest.mark.parametrize("settings", [{"receiving_bytes": 100_000}])

@@ -4,10 +4,12 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ from service.scheduling.admission import AdmissionController, TokenEstimator, re
 from service.scheduling.fair_queue import FairQueue
 from tests.embed_requests import embed_request
 from tests.golden_cases import case, write_checkpoint, write_tiny_bert
+from tests.served import serving_here
 from tests.service.registry.registry_service import Service
 
 Make = Callable[..., Service]
@@ -75,6 +78,22 @@ def test_admits_as_many_requests_as_allowed() -> None:
     assert admission.active == 2
     admission.release()
     admission.acquire()
+
+
+def test_last_requests_are_for_callers_with_few() -> None:
+    admission = AdmissionController(64)
+    for _ in range(56):
+        admission.acquire("bulk")
+    with pytest.raises(Overloaded):
+        admission.acquire("bulk")
+    for number in range(8):
+        admission.acquire(f"light {number}")
+    with pytest.raises(Overloaded):
+        admission.acquire("another")
+    admission.release("bulk")
+    with pytest.raises(Overloaded):
+        admission.acquire("light 0")
+    admission.acquire("another")
 
 
 def test_admission_ends_with_its_block_even_after_an_error() -> None:
@@ -191,6 +210,23 @@ async def test_more_tokens_than_estimated_ask_the_queues_again(make: Make) -> No
     with pytest.raises(Overloaded, match="40 tokens are waiting and this request brings 88"):
         await service.pipeline.embed(embed_request(texts))
     assert set(reserved_cost(service)) == {40}
+
+
+async def test_blanks_of_one_caller_admit_no_more_of_anothers(store: Path) -> None:
+    async with serving_here(store, default_model="bert", max_queue_tokens=100) as here, AsyncExitStack() as stack:
+        url, body = "http://{}:{}/embed".format(*here.address), {"inputs": ["a b c d e f g h i j " * 2] * 4}
+        light, bulk = [
+            await stack.enter_async_context(
+                httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(local_address=address))
+            )
+            for address in ("127.0.0.1", "127.0.0.2")
+        ]
+        for _ in range(20):
+            assert (await bulk.post(url, json={"inputs": " " * 200_000})).status_code == 200
+        for batcher in here.context.registry.get(None).batchers.values():
+            batcher.queue.reserve(40)
+        answer = await light.post(url, json=body)
+        assert (answer.status_code, "40 tokens are waiting and this request brings 88" in answer.text) == (429, True)
 
 
 async def test_characters_are_counted_before_tokenizing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

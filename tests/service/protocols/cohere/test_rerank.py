@@ -128,6 +128,15 @@ def test_top_n_keeps_the_best(served: Served) -> None:
         assert post(served, top_n=number).json()["results"] == every[:kept]
 
 
+def test_top_k_brings_what_voyages_clients_read(served: Served) -> None:
+    every = post(served, "/v1/rerank").json()
+    assert "data" not in every
+    for top_k in (None, 2):  # they send null for all
+        answer = post(served, "/v1/rerank", top_k=top_k, truncation=True, return_documents=True).json()
+        shown = [result | {"document": DOCUMENTS[result["index"]]} for result in every["results"][:top_k]]
+        assert (answer["data"], answer["usage"]) == (shown, every["usage"])
+
+
 def test_scores_are_activated_unless_told_otherwise(served: Served) -> None:
     plain = scores(post(served))
     for raw in ({"raw_scores": True}, {"use_activation": False}):
