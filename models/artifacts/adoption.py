@@ -184,12 +184,13 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
     family = FAMILIES.get(data["model_type"])
     config = Config(data, family.defaults if family else {}, family.names if family else {})
     position = position_rule(family, config) if family else _unknown_position_rule(config, graph)
+    longest = tokenizer.longest_input(position.longest(), sentence, beside)
     has_types = "token_type_ids" in graph.inputs
     return Card(
         family=data["model_type"],
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
-        max_tokens=tokenizer.longest_input(position.longest(), sentence, beside),
+        max_tokens=longest,
         cut_side="left" if tokenizer.cut_side(beside).value == "left" else "right",
         pad_id=config.pad_id(),
         type_rows=config.count("type_vocab_size") if has_types else 0,
@@ -206,6 +207,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         tolerance=TOLERANCE["float16" if contents.dtype == "float16" else "encoder"],
         similarity_function=sentence.similarity_function,
         reads_segments=sentence_transformers.reads_segments(beside),
+        provenance=tuple(tokenizer.provenance(beside, sentence, position.longest(), longest)),
     )
 
 

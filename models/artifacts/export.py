@@ -109,7 +109,7 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
     if sparse_files and sparse_files.table is not None and not sparse_files.splade:
         _check_unused(of_blocks, options.checkpoint, "has no encoder: it looks weights up")
         return sparse_export.export(place, sparse_files.table, target)
-    sentence_transformers.check_words(place.folder)
+    sentence_transformers.check_first_modules(place.folder)
     checkpoint = place.checkpoint()
     if image_tower := tower(checkpoint.config, options.side):
         of_text = {option: value for option, value in of_blocks.items() if option != "--encoder float32"}

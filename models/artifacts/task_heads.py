@@ -136,10 +136,10 @@ def _reranker(
     )
     template, origin = rerankers.template(folder, source, sentence, row)
     classifier = Classifier("lasttoken", modules, ("score",), activation, template=template)
-    read_from = (
-        Setting("activation", activation, activation_origin),
-        Setting("template", repr(template.text("QUERY", "DOCUMENT")), origin),
-    )
+    pair = Setting("template", repr(template.text("QUERY", "DOCUMENT")), origin)
+    if row is not None:
+        pair = pair.against(f"the card of {row.card}", repr(row.template.text("QUERY", "DOCUMENT")))
+    read_from = (Setting("activation", activation, activation_origin), pair)
     return TaskHeads(classifier, layers, computed, read_from=read_from)
 
 

@@ -29,7 +29,7 @@ from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_modules import StoredModules
-from models.checkpoints.sentence_transformers import SentenceFiles
+from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.checkpoints.sparse_modules import SparseFiles
 from models.errors import BadCheckpoint
 from models.families.attention_direction import Attention, stated_attention
@@ -141,24 +141,28 @@ def _chosen(
         )
     if sentence.pooling and not options.pooling:
         fitted, heads = _with_layer_mean(fitted, heads, place, source)
-    modules = StoredModules()
     if sentence is not files:
         modules = text_vectors.projection(fitted, source)
-    elif files.pooling and not options.pooling:
-        inner = fitted.token_width * len(files.pooling.modes)
-        modules = sentence_modules.read_modules(place.folder, inner, place.fetch_module)
+    else:
+        modules = _modules(place, fitted, None if options.pooling else files.pooling)
     if heads and not fitted.encoder:
         heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
     multi_vector = multi_vectors.find(place, source, fitted)
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
-    heads = replace(heads, multi_vector=multi_vector, sparse=sparse)
-    _check_heads(heads, options, sentence, source)
-    read_from = sentence_transformers.provenance(place.folder, options.pooling, sentence)
-    return TextModel(source, fitted, sentence, modules, heads, tuple(read_from))
+    heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
+    read_from = tuple(sentence_transformers.provenance(place.folder, options.pooling, sentence))
+    return TextModel(source, fitted, sentence, modules, heads, read_from)
 
 
-def _check_heads(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> None:
-    """Raise BadCheckpoint if scores are all that a checkpoint is published for, and they cannot be exported."""
+def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
+    """Return the modules behind the pooling that the files describe; none where they describe none."""
+    if pooling is None:
+        return StoredModules()
+    return sentence_modules.read_modules(place.folder, fitted.token_width * len(pooling.modes), place.fetch_module)
+
+
+def _checked(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> TaskHeads:
+    """Return the heads; BadCheckpoint if a checkpoint is published for scores alone, and they cannot be exported."""
     chosen = options.pooling is not None or options.encoder is False
     if heads.no_classifier_reason and not heads and not sentence.pooling and not chosen:
         named = next(iter(source.config.get("architectures") or ()), "a reranker")
@@ -166,6 +170,7 @@ def _check_heads(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles
             f"{options.checkpoint} is published as {named}, whose scores cannot be exported: "
             f"{heads.no_classifier_reason}; --pooling none exports it without them"
         )
+    return heads
 
 
 def _with_blocks(fitted: FittedModel, options: TextOptions, sentence: SentenceFiles, classifies: bool) -> FittedModel:

@@ -189,9 +189,16 @@ def described_pooling(folder: Path) -> Pooling | None:
     return _pooling_config(path, normalizes(folder) and last == "Normalize", default_dimensions(folder))
 
 
-def check_words(folder: Path) -> None:
-    """Raise BadCheckpoint for modules of word vectors, which lack a transformer's files."""
+def check_first_modules(folder: Path) -> None:
+    """Raise BadCheckpoint for models of words, or of several routes, which lack a transformer's files."""
     kinds = [kind for kind, _ in modules(folder)]
+    if (weights_folder(folder) / "config.json").is_file():
+        return
+    if kinds and kinds[0] in (ROUTER, "Asym"):
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} begins with {kinds[0]}: its routes for queries and documents are a model each "
+            "here; export the folders of both routes' Transformers, with --pooling MODE and --name NAME"
+        )
     if named := [kind for kind in kinds if kind in WORDS]:
         raise BadCheckpoint(
             f"{folder / 'modules.json'} chains {', '.join(kinds)}: models of word vectors ({named[0]}) are not "

@@ -9,6 +9,7 @@ import pytest
 from models.artifacts import card as cards
 from models.artifacts import chat_templates
 from models.artifacts.card import Card
+from models.artifacts.description import warnings
 from models.artifacts.export import export
 from models.artifacts.known_rerankers import KNOWN, QWEN3
 from models.artifacts.rerankers import WEIGHT
@@ -146,6 +147,13 @@ def test_known_rerankers_are_found_by_their_name(name: str, tmp_path: Path) -> N
     origins = {each.name: each.origin for each in card.provenance}
     assert origins["head"] == origins["template"] == f"the card of {known.card}"
     assert exported(tmp_path / name, encoder=False).classifier is None
+
+
+def test_a_template_other_than_the_card_s_warns(tmp_path: Path) -> None:
+    card = exported(write_reranker(tmp_path / "Qwen3-Reranker", architectures=["Qwen3ForCausalLM"]))
+    assert card.classifier is not None
+    assert card.classifier.template == OWN
+    assert [warning for warning in warnings(card) if "the card of Qwen/Qwen3-Reranker-0.6B says" in warning]
 
 
 def test_known_rerankers_are_chosen_by_option(tmp_path: Path) -> None:

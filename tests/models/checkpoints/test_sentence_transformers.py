@@ -236,3 +236,12 @@ def test_modules_of_word_vectors_are_refused_by_name(kind: str, tmp_path: Path) 
     write_json(tmp_path / "x/modules.json", entries)
     with pytest.raises(BadCheckpoint, match=r"chains WordEmbeddings.*models of word vectors .* are not computed"):
         export(tmp_path / "x", tmp_path / "out")
+
+
+def test_routes_of_dense_models_are_refused_by_name(tmp_path: Path) -> None:
+    write_json(tmp_path / "x/modules.json", [{"idx": 0, "path": "", "type": "sentence_transformers.models.Router"}])
+    routes = {"query": ["query_0_Transformer"], "document": ["document_0_Transformer"]}
+    types = {name: "sentence_transformers.models.Transformer" for names in routes.values() for name in names}
+    write_json(tmp_path / "x/router_config.json", {"types": types, "structure": routes, "parameters": {}})
+    with pytest.raises(BadCheckpoint, match="begins with Router: its routes for queries and documents are"):
+        export(tmp_path / "x", tmp_path / "out")
