@@ -94,9 +94,11 @@ def _prepared(
             fail("--pooling and --adapter are of a model that is given as a checkpoint: add --model", MISUSED)
         return settings
     from service.cli.checkpoints import exported, may_be_model
+    from service.registry.store import exports, quote_names
 
     if unknown := [name for name in names if not may_be_model(settings, name)]:
-        fail(f"{misused('serve', unknown)}; the store has no model of that name", MISUSED)
+        has = quote_names(exports(settings.store))
+        fail(f"{misused('serve', unknown)}; the store has no model of that name; it has {has}", MISUSED)
     return exported(settings, [*names, *checkpoints], model_name)
 
 

@@ -251,6 +251,13 @@ def test_serve_takes_models_by_place_and_by_option(
     assert (settings.models, settings.model_of_alias) == (("mine",), {"org/x": "mine", "y": "mine"})
 
 
+def test_a_name_that_is_not_there_gets_those_that_are(checkpoint: Path, store: Path, inlay: Run) -> None:
+    export(checkpoint, store / "mine")
+    code, _, error = inlay("serve", "--store", store, "mime")
+    assert code == 2
+    assert "the store has no model of that name; it has 'mine'" in error
+
+
 def test_serve_shows_no_word_that_may_be_a_key(store: Path, inlay: Run) -> None:
     for words in (["s3cret"], ["--api-keys", "one,", "org/s3cret"]):
         code, out, error = inlay("serve", "--store", store, *words)
