@@ -297,6 +297,17 @@ ROWS: Sequence[Row] = (
     ),
 )
 
+SEEN = (  # file names read in public code that downloads them; those of all other rows are recalled from model cards
+    "sentence-transformers/all-MiniLM-L6-v2",
+    "sentence-transformers/multi-qa-MiniLM-L6-cos-v1",
+    "sentence-transformers/distiluse-base-multilingual-cased-v2",
+    "BAAI/bge-m3",
+    "jinaai/jina-embeddings-v2-base-en",
+    "microsoft/deberta-v3-base",
+    "ProsusAI/finbert",
+    "dslim/bert-base-NER",
+)
+
 
 def files(row: Row) -> str:
     """Return the files of weights and of the tokenizer."""
@@ -317,11 +328,12 @@ def table() -> str:
     """Return the table of the page."""
     served = sum(not row.refused for row in ROWS)
     head = f"**{served} of {len(ROWS)}** are served with texts as outside judges compute them.\n\n"
-    head += "| checkpoint | model type | weights, tokenizer | what it gives | verdict |\n|---|---|---|---|---|\n"
+    head += "| checkpoint | model type | weights, tokenizer | what it gives | known from | verdict |\n|---|---|---|---|---|---|\n"
     lines = []
     for row in ROWS:
         verdict = f"refused: {row.refused}" if row.refused else "served"
-        lines.append(f"| {row.name} | {row.family} | {files(row)} | {meaning(row)} | {verdict} |\n")
+        known = "code" if row.name in SEEN else "recalled"
+        lines.append(f"| {row.name} | {row.family} | {files(row)} | {meaning(row)} | {known} | {verdict} |\n")
     return head + "".join(lines)
 
 
