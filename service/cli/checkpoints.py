@@ -58,9 +58,7 @@ def exported(settings: Settings, checkpoints: Sequence[str], model_name: str | N
         if not model_name or model_name.startswith("."):
             raise StartError(f"--model-name {model_name!r} names no model: it is a folder's name, without a dot first")
         aliases = (*aliases, *([f"{alias}={model_name}"] if alias != model_name else []))
-    options = _options(settings)
-    if settings.adapters:
-        _check_only("--adapter is of", checkpoints)
+    options = _options(settings, checkpoints)
     for checkpoint in checkpoints:
         held = _held(settings, checkpoint)
         name = model_name or held or name_of(checkpoint)
@@ -113,8 +111,10 @@ def _held(settings: Settings, checkpoint: str) -> str | None:
     return held
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+def _options(settings: Settings, checkpoints: Sequence[str]) -> dict[str, Any]:
     """Return the options of an export that the settings give, by the name of its argument."""
+    if settings.adapters:
+        _check_only("--adapter is of", checkpoints)
     pooling = (settings.pooling or "").replace("last-token", "lasttoken")  # text-embeddings-inference's word
     given = {"pooling": pooling, "adapters": adapters_of(settings.adapters)}
     return {name: value for name, value in given.items() if value}

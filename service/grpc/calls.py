@@ -30,6 +30,7 @@ from service.observability.tracing import Traced
 from service.request_context import CURRENT_CALL, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
+from service.scheduling.loop_turns import SMALL_BYTES
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
 
@@ -175,7 +176,8 @@ class Call:
             if type(request) is bytes:
                 if len(request) > UNCOUNTED_BYTES:
                     shared.budget.reserve(DECODED_SIZE * len(request), context)
-                await shared.admission.turns.wait(len(request), context.caller)
+                if len(request) > SMALL_BYTES:
+                    await shared.admission.turns.wait(len(request), context.caller)
                 request = await decode(method.request, request)
             if method.admitted:
                 shared.admission.acquire(context.caller)

@@ -4,7 +4,7 @@ from functools import partial
 
 from service.errors import BodyTooLarge, Overloaded
 from service.request_context import RequestContext
-from service.scheduling.held_by_callers import HeldByCallers
+from service.scheduling.memory_budget import HeldByCallers
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 64  # of a part that is joined to one before it: an object of its own takes as much
@@ -28,7 +28,7 @@ class Intake:
 
     def take(self, size: int, caller: str) -> None:
         """Count bytes that arrived from a caller; raise Overloaded if there is no room for them."""
-        if self.held + size > self._together or not self._callers.may_take(caller, size, self.held):
+        if self.held + size > self._together or not self._callers.take(caller, size, self.held):
             raise Overloaded(
                 f"bodies that are being received or worked on hold {self.held} bytes",
                 RETRY_SECONDS,
@@ -36,7 +36,6 @@ class Intake:
                 remedy="send it again, or in smaller bodies",
             )
         self.held += size
-        self._callers.take(caller, size)
 
     def give_back(self, size: int, caller: str) -> None:
         """Stop counting the bytes of a body that is complete or was abandoned."""

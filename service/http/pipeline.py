@@ -28,6 +28,7 @@ from service.observability.metrics import GATE, Metrics
 from service.request_context import CURRENT_CALL
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
+from service.scheduling.loop_turns import SMALL_BYTES
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys
 
@@ -253,7 +254,8 @@ class Pipeline:
             if coding is not None:
                 request.body = await decoded(request.body, coding, self._max_body_bytes)
             self.budget.reserve(len(request.body), context)
-        await self._admission.turns.wait(len(request.body), context.caller)
+        if len(request.body) > SMALL_BYTES:
+            await self._admission.turns.wait(len(request.body), context.caller)
         if context.deadline is None:
             response = await handler(request)
         else:

@@ -27,6 +27,7 @@ from service.scheduling.batcher import Batcher
 from service.scheduling.fair_queue import FairQueue
 from service.settings import Settings, available_memory
 
+LOOP_SECONDS = 5e-3  # of an input that is alone, on the event loop: a hop to a thread and back takes it 0.5 ms
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
@@ -189,6 +190,7 @@ def _batcher(
         run_alone=run_of(engine.alone, card, name, budget, engine) if graph.attends and engine.alone else None,
         max_batch_cost=budget,
         max_inline_cost=inline,
+        inline_seconds=LOOP_SECONDS if engine.device == "cpu" else 0.0,
         stuck_seconds=settings.stuck_seconds,
         new_executor=partial(ThreadPoolExecutor, runs + 1, thread_name_prefix=f"{card.name}-{name}"),
         observe=metrics.runs(card.name, name),

@@ -6,8 +6,8 @@ from typing import Any
 
 from service.errors import Overloaded
 from service.scheduling.fair_queue import FairQueue
-from service.scheduling.held_by_callers import HeldByCallers
 from service.scheduling.loop_turns import LoopTurns
+from service.scheduling.memory_budget import HeldByCallers
 
 FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
 LEAST_CHARACTERS, MOST_CHARACTERS = 0.5, 8.0  # that a token is taken to have, whatever the texts: blanks give none
@@ -38,14 +38,13 @@ class AdmissionController:
         Raises:
             Overloaded: `max_requests` are being served, or nearly as many and several of them are the caller's.
         """
-        if self.active >= self._max_requests or not self._callers.may_take(caller, 1, self.active):
+        if self.active >= self._max_requests or not self._callers.take(caller, 1, self.active):
             raise Overloaded(
                 f"{self.active} requests are being served",
                 allowed=f"this server takes {self._max_requests} at a time",
                 remedy="try again in a moment",
             )
         self.active += 1
-        self._callers.take(caller, 1)
 
     def has_room(self, requests: int) -> bool:
         """Return whether this many more requests could be admitted."""

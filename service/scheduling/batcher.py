@@ -1,10 +1,10 @@
 """Forms batches by load alone: whenever a run may begin, it takes the queued items.
 
 A request that finds the engine idle runs at once; requests that arrive while all runs are under way form the next
-batch. There is no timer. A small batch runs on the event loop itself, which saves the 20 to 60 µs of a hop to a thread;
-a large one in a thread. A batch is bounded in cost, and in time by the measured speed, since a request waits for one of
-the runs that are under way when it comes. A light request does not: one run more may begin for those that are at most
-half as large as each run under way, and the operating system shares the cores among them.
+batch. There is no timer. A small batch and a short lone item run on the event loop itself, which saves a hop to a
+thread; others run in threads. A batch is bounded in cost, and in time by the measured speed, since a request waits for
+one of the runs that are under way when it comes. A light request does not: one run more may begin for those that are at
+most half as large as each run under way, and the operating system shares the cores among them.
 """
 
 import asyncio
@@ -83,6 +83,8 @@ class Batcher(Generic[Item, Result]):
         run_alone: runs one item while nothing else runs or waits; None: as `run` does.
 
     Attributes:
+        inline_seconds: an item that runs alone does so on the event loop if it takes no longer at the speed of the
+            last one. A text of 16 tokens so takes 4.5 instead of 5.1 ms (two cores).
         stuck: runs given up so far.
         succeeded_at: when a run last gave results, on `clock`.
     """
@@ -105,9 +107,11 @@ class Batcher(Generic[Item, Result]):
         clock: Callable[[], float] = perf_counter,
         runs: int = 1,
         run_alone: Callable[[list[Item]], list[Result]] | None = None,
+        inline_seconds: float = 0.0,
     ) -> None:
         self._run, self._run_alone, self.queue = run, run_alone or run, queue
         self._max_batch_cost, self._max_inline_cost, self._max_runs = max_batch_cost, max_inline_cost, runs
+        self.inline_seconds, self._alone_rate = inline_seconds, 0.0
         self._new_executor, self._executor = new_executor, new_executor()
         self._observe, self._count_failed, self._count_stuck = observe, count_failed, count_stuck
         self._stuck_seconds, self._clock = stuck_seconds, clock
@@ -252,14 +256,15 @@ class Batcher(Generic[Item, Result]):
         """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""
         items, loop = [waiting.item for waiting in run.batch], self._loop
         self._single_item = len(items) == 1
-        if loop is None or run.cost <= self._max_inline_cost:
-            self._deliver(run, self._run_or_errors(self._run, items))
-            return False
         alone = self._single_item and not self._under_way and not self.queue.items
+        run_or_errors = partial(self._run_or_errors, self._run_alone if alone else self._run)
+        is_short = alone and run.cost <= self.inline_seconds * self._alone_rate
+        if loop is None or run.cost <= self._max_inline_cost or is_short:
+            self._deliver(run, run_or_errors(items))
+            return False
         self._run_number += 1
         number = self._run_number
         try:
-            run_or_errors = partial(self._run_or_errors, self._run_alone if alone else self._run)
             future = self._executor.submit(run_or_errors, items)
         except RuntimeError as error:
             self._replace_threads()  # the work was queued before its thread failed to start (3.11)
@@ -336,6 +341,8 @@ class Batcher(Generic[Item, Result]):
                     waiting.future.set_result(result)
             cost, failed = run.cost, any([isinstance(result, BaseException) for result in results])
             if not failed and not run.is_light:  # else it says nothing of the speed
+                if len(run.batch) == run.together == 1 and ended > run.began:
+                    self._alone_rate = cost / (ended - run.began)
                 self.queue.drained(cost, (ended - run.since) / run.together, 2 * cost >= self._run_cost)
             self._idle_until = ended
             self._observe(len(run.batch), cost, run.began - run.batch[0].since, ended - run.began)

@@ -7,7 +7,7 @@ a thousand inputs each held up all others for 4 s. Here each pass begins a few o
 import asyncio
 from collections import deque
 
-SMALL_BYTES = 2048  # a body so small does not wait
+SMALL_BYTES = 2048  # bodies so small do not ask for a turn
 TURN_BYTES = 16384  # of the bodies that begin in one pass: about 5 ms
 
 Waiting = deque[tuple[asyncio.Future[None], int]]
@@ -24,10 +24,8 @@ class LoopTurns:
         """Return at once if little has begun in this pass of the loop, else when it is the caller's turn.
 
         Args:
-            size: bytes of the request's body.
+            size: bytes of the request's body, more than SMALL_BYTES.
         """
-        if size <= SMALL_BYTES:
-            return
         if not self._begun_bytes:
             asyncio.get_running_loop().call_soon(self._next_pass)
         elif self._callers or self._begun_bytes + size > TURN_BYTES:

@@ -11,12 +11,44 @@ from functools import partial
 
 from service.errors import Overloaded, TooLarge
 from service.request_context import CURRENT_CALL, RequestContext
-from service.scheduling.held_by_callers import HeldByCallers
 
 RETRY_SECONDS = 1.0
 SMALL_BYTES = 1 << 20  # requests up to this size may use the whole budget
 LARGE_SHARE = 7 / 8  # share of the budget for larger requests: slow readers of large answers leave room for small ones
 LAST_PART = 16  # of the budget, for callers that hold no more than SMALL_BYTES
+
+
+class HeldByCallers:
+    """What each caller holds of something that all share; the last part of it is for callers that hold little.
+
+    Args:
+        common: what all together may hold before the last part begins.
+        little: what a caller may hold, of the last part included.
+    """
+
+    def __init__(self, common: int, little: int) -> None:
+        self._common, self._little = common, little
+        self._amounts: dict[str, int] = {}
+
+    def take(self, caller: str, amount: int, held: int) -> bool:
+        """Count what a caller takes, and return whether it may; one that is unknown, or the first, always may.
+
+        Args:
+            held: what all callers hold.
+        """
+        taken = self._amounts.get(caller, 0) + amount
+        if caller and held and held + amount > self._common and taken > self._little:
+            return False
+        self._amounts[caller] = taken
+        return True
+
+    def give_back(self, caller: str, amount: int) -> None:
+        """Stop counting an amount."""
+        left = self._amounts.get(caller, 0) - amount
+        if left > 0:
+            self._amounts[caller] = left
+        else:
+            self._amounts.pop(caller, None)
 
 
 class MemoryBudget:
@@ -84,9 +116,9 @@ class MemoryBudget:
         most = self._together if size <= SMALL_BYTES else self._large
         with self._lock:
             held = self.held
-            if not held or not size or (held + size <= most and self._callers.may_take(caller, size, held)):
+            fits = not held or not size or held + size <= most
+            if fits and self._callers.take(caller, size, held if size else 0):
                 self.held += size
-                self._callers.take(caller, size)
                 return
         raise Overloaded(
             f"requests under way hold {held} bytes and this one needs {size}",

@@ -65,7 +65,8 @@ def test_a_run_that_does_not_end(store: Path, log: Path, notes: Notes) -> None:
     """The watchdog gives it up after stuck_seconds: its callers get 424, others go on; after the third the process says
     over /health/live that it should be started anew; SIGTERM then ends it within shutdown_seconds and a little."""
     flags = ("--stuck-seconds", "1", "--shutdown-seconds", "1")
-    with running(store, log, *flags, meddling={"hang": str(BAD)}) as service:
+    meddling = {"hang": str(BAD), "slow": "0.01"}  # a faster text that is alone would hang the event loop
+    with running(store, log, *flags, meddling=meddling) as service:
         service.embed().raise_for_status()
         took = []
         for number in (1, 2, 3):

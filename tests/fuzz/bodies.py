@@ -130,7 +130,7 @@ def _tei(data: bytes) -> None:
     kind = TEI[(data[:1] or b"\0")[0] % len(TEI)]
     body = tei.similarity_body(data[1:])[0] if kind is tei.SimilarityBody else validated(kind, parse_json(data[1:]))
     if isinstance(body, tei.DecodeBody):
-        tei.id_lists(body.ids)
+        tei.id_lists(body.ids, 1_000_000)
 
 
 def _scores(data: bytes) -> None:

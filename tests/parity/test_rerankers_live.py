@@ -242,7 +242,7 @@ def cross_encoder(family: str, seed: int, folder: Path, labels: int) -> CrossEnc
     randomise(model, family)
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
-    return CrossEncoder(str(folder), activation_fn=draw.choice((None, torch.nn.Identity())))
+    return CrossEncoder(str(folder), activation_fn=draw.choice((None, torch.nn.Identity(), torch.nn.Tanh())))
 
 
 @pytest.mark.parametrize("seed", range(4))

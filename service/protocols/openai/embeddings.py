@@ -90,7 +90,10 @@ def read(
     name, rows = fields.model, fields.task if model is PoolingBody else None
     if fields.modality == "image":
         return Decoded(EmbedRequest((), name, options), fields, rows, request_id, decode_pictures(inputs))
-    decoded, headers = token_ids.read(decode_inputs(inputs, embeds_empty))
+    headers: Headers = ()
+    decoded = decode_inputs(inputs, embeds_empty)
+    if any(isinstance(item, Ids) for item in decoded):
+        decoded, headers = token_ids.read(decoded)
     request = EmbedRequest(decoded, name, options)
     return Decoded(late_chunked(request) if fields.late_chunking else request, fields, rows, request_id, [], headers)
 

@@ -194,6 +194,6 @@ def test_rejects_link_of_partially_fetched_checkpoint(
 ) -> None:
     opened = replace(open_checkpoint(original.parent), source="org/name@1", fetch=lambda _: None)
     place = LocatedCheckpoint(original.parent, "org/name@1", True, lambda: opened)
-    monkeypatch.setattr("models.artifacts.export.located", lambda *_: nullcontext(place))
+    monkeypatch.setattr("models.artifacts.export.located", lambda *_, **__: nullcontext(place))
     with pytest.raises(BadCheckpoint, match=r"org/name@1 was fetched in parts: .*, leave out --link"):
         export(original.parent, tmp_path / "out", link=True)

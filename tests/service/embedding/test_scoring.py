@@ -132,7 +132,7 @@ async def test_a_deadline_cancels_the_rest(service: Service, monkeypatch: pytest
     model = service.registry.get(RANKER)
     holding = Holding(model, monkeypatch)
     with pytest.raises(DeadlineExceeded):
-        async with within(perf_counter() + 0.3):
+        async with within(perf_counter() + 1):
             await service.rank("a b", TEXTS, RANKER, context=of("one"))
     assert holding.held.is_set()
     await nothing_is_left(service, holding)

@@ -59,8 +59,8 @@ async def test_every_request_is_admitted_once(
     admission, active = here.context.admission, list[int]()
     acquire = admission.acquire
 
-    def counted() -> None:
-        acquire()
+    def counted(caller: str) -> None:
+        acquire(caller)
         active.append(admission.active)
 
     monkeypatch.setattr(admission, "acquire", counted)

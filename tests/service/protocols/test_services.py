@@ -1,4 +1,4 @@
-"""Requests of services that tests cannot run, as bytes: what each makes of the answers is asserted.
+"""Requests of services and databases that tests cannot run, as bytes: what each makes of the answers is asserted.
 
 Each row says whose source code at which commit sends it and what that code reads of the answer; `docs/works-with` has
 the settings of these services. Heads are those that the services' HTTP libraries write.
@@ -42,6 +42,8 @@ HEADS = {
     "sec-fetch-mode: cors\r\naccept-encoding: gzip, deflate\r\n",
     "ollama-js": "Accept: application/json\r\nUser-Agent: ollama-js/0.6.3 (x64 linux Node.js/v22.21.1)\r\n"
     "accept-language: *\r\nsec-fetch-mode: cors\r\naccept-encoding: gzip, deflate\r\n",
+    "go": "User-Agent: Go-http-client/1.1\r\nAccept-Encoding: gzip\r\n",
+    "java": "User-Agent: Apache-HttpAsyncClient/4.1.5 (Java/25)\r\n",
     "axios": "Accept: application/json, text/plain, */*\r\nUser-Agent: axios/1.16.0\r\n"
     "Accept-Encoding: gzip, compress, deflate, br\r\n",
 }
@@ -143,6 +145,20 @@ VECTORS = {
     "Continue, ollama": Sent("fetch", "/api/embed", INPUT, ollama, ""),
     # logancyang/obsidian-copilot@611831b src/LLMProviders/CustomOpenAIEmbeddings.ts
     "Obsidian Copilot, OpenAI format": Sent("fetch", "/v1/embeddings", INPUT | {"encoding_format": "float"}, floats),
+    # weaviate/weaviate@adcffc5 usecases/modulecomponents/clients/openai, modules/text2vec-{huggingface,ollama}
+    "Weaviate, text2vec-openai": Sent("go", "/v1/embeddings", INPUT, floats),
+    "Weaviate, text2vec-huggingface": Sent(
+        "go", "/", {"inputs": TEXTS, "options": {"wait_for_model": True, "use_cache": True}}, whole
+    ),
+    "Weaviate, text2vec-ollama": Sent("go", "/api/embed", INPUT, ollama, ""),
+    # milvus-io/milvus@059bfd6 internal/util/function/models/{tei,openai}
+    "Milvus, TEI": Sent("go", "/embed", {"inputs": TEXTS, "truncate": True, "truncation_direction": "Right"}, whole),
+    "Milvus, openai": Sent("go", "/v1/embeddings", INPUT | {"encoding_format": "float"}, floats),
+    # elastic/elasticsearch@4979002 x-pack/plugin/inference/.../services/openai, which reads both forms
+    "Elasticsearch, openai": Sent("java", "/v1/embeddings", INPUT, floats),
+    "Elasticsearch, openai in base64": Sent("java", "/v1/embeddings", INPUT | {"encoding_format": "base64"}, packed),
+    # opensearch-project/ml-commons docs/remote_inference_blueprints/openai_connector_embedding_blueprint.md
+    "OpenSearch, connector": Sent("java", "/v1/embeddings", INPUT, floats),
 }
 RANKINGS = {
     # open-webui/open-webui@0668cb7 backend/open_webui/retrieval/models/external.py
@@ -167,6 +183,16 @@ RANKINGS = {
         RANKED | {"model": JINA, "top_n": len(TEXTS), "return_documents": True},
         scores_of_documents,
     ),
+    # weaviate/weaviate@adcffc5 modules/reranker-cohere/clients/ranker.go
+    "Weaviate, reranker-cohere": Sent(
+        "go",
+        "/v2/rerank",
+        RANKED | {"return_documents": False},
+        results,
+        "Authorization: Bearer a\r\nRequest-Source: unspecified:weaviate\r\n",
+    ),
+    # milvus-io/milvus@059bfd6 internal/util/function/models/tei/tei.go
+    "Milvus, TEI": Sent("go", "/rerank", {"query": QUERY, "texts": TEXTS, "truncate": True}, ranks),
     # continuedev/continue@d0a3c0b core/llm/llms/HuggingFaceTEI.ts
     "Continue, huggingface-tei": Sent(
         "fetch",

@@ -90,6 +90,21 @@ async def test_only_large_batches_run_in_a_thread(make, recorder):
     assert [name.startswith("run") for name in recorder.threads] == [False, True]
 
 
+async def test_short_item_alone_runs_on_the_event_loop(make, recorder):
+    now = 0.0
+
+    def run(items):
+        nonlocal now
+        now += 0.001 * sum(items)
+        return recorder.run(items)
+
+    batcher = make(inline=0, run=run, clock=lambda: now, inline_seconds=0.0055)
+    for milliseconds in (1, 5, 6, 1):
+        await batcher.submit([milliseconds], [milliseconds])[0]
+    await asyncio.gather(*batcher.submit([1, 1], [1, 1]))
+    assert [name.startswith("run") for name in recorder.threads] == [True, False, True, False, True]
+
+
 async def test_requests_during_a_run_form_the_next_batch(make, recorder):
     batcher = make(inline=0)
     recorder.gate.clear()

@@ -99,6 +99,7 @@ def test_last_part_is_for_callers_that_hold_little() -> None:
     budget.reserve(1, light)
     light.release()
     assert budget.held == 0
+    budget.reserve(64 * SMALL_BYTES, bulk)  # nobody else holds any
 
 
 def test_one_large_request_has_the_whole_budget() -> None:
