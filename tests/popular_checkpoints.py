@@ -328,7 +328,8 @@ def table() -> str:
     """Return the table of the page."""
     served = sum(not row.refused for row in ROWS)
     head = f"**{served} of {len(ROWS)}** are served with texts as outside judges compute them.\n\n"
-    head += "| checkpoint | model type | weights, tokenizer | what it gives | known from | verdict |\n|---|---|---|---|---|---|\n"
+    head += "| checkpoint | model type | weights, tokenizer | what it gives | known from | verdict |\n"
+    head += "|---|---|---|---|---|---|\n"
     lines = []
     for row in ROWS:
         verdict = f"refused: {row.refused}" if row.refused else "served"
