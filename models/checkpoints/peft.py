@@ -134,14 +134,14 @@ def read_adapter(folder: Path, name: str) -> PeftAdapter:
     parts: dict[str, dict[str, Tensor]] = {}
     replacing = {}
     for tensor in held.tensors.values():
-        own = tensor.name.removeprefix(_PREFIX)
-        if match := _PART.fullmatch(own):
+        stem = tensor.name.removeprefix(_PREFIX)
+        if match := _PART.fullmatch(stem):
             kind = "bias" if match[3] == "bias" else match[2]
             parts.setdefault(match[1], {})[kind] = tensor
-        elif "lora_" in own or ".token_adapter." in own:
+        elif "lora_" in stem or ".token_adapter." in stem:
             raise BadCheckpoint(f"{name} holds {tensor.name!r}; what it changes is not known here")
         else:
-            replacing[own.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = tensor
+            replacing[stem.replace(".base_layer.", ".").replace(".modules_to_save.", ".")] = tensor
     changes = {module: _low_rank(held, module, each) for module, each in parts.items()}
     if not changes and not replacing:
         raise BadCheckpoint(f"{weights} holds no tensor")
