@@ -28,7 +28,7 @@ STARTS = {  # what the body of each path begins with
     "/docs": b"<!DOCTYPE html>",
     "/docs/swagger-ui.js": b"",
     "/openapi.json": b'{"openapi"',
-    "/positions/rope.png?preset=llama-3-8b&plot=spectrum": b"\x89PNG",
+    "/positions/rope.png?preset=llama-3-8b&plot=spectrum&compare=llama-3.1-8b": b"\x89PNG",
     "/info": b"{",
 }
 
@@ -70,7 +70,7 @@ def installed(folder: Path) -> Path:
 @contextmanager
 def served(inlay: Path, folder: Path) -> Iterator[str]:
     """Yield the address of `inlay serve`, run in a folder."""
-    command = [inlay, "serve", "--port", "0", "--grpc-port", "0"]
+    command = [inlay, "serve", "--default-model", "model", "--port", "0", "--grpc-port", "0"]
     process = subprocess.Popen(
         command, cwd=folder, env=variables(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -110,17 +110,21 @@ def main() -> None:
         folder = Path(place) / "empty"
         folder.mkdir()
         done(folder, inlay, "export", checkpoint)
+        done(folder, inlay, "create", "pairs", "--base", checkpoint, "--labels", "1", "--init", "scaled")
+        done(folder, inlay, "export", "pairs")
         with served(inlay, folder) as address:
             vectors = np.array(json.loads(answer(f"{address}/embed", {"inputs": TEXTS})))
             cosine = float(vectors[0] @ vectors[1])
             show("POST /embed", 0.66 < cosine < 0.68, cosine)
+            ranks = json.loads(answer(f"{address}/rerank", {"query": "a cat", "texts": TEXTS}))
+            show("POST /rerank", sorted(rank["index"] for rank in ranks) == [0, 1], ranks)
             for path, start in STARTS.items():
                 body = answer(address + path)
                 show(f"GET {path}", body.strip().startswith(start), body[:80])
             files = re.findall(r'(?:src|href)="(/[^"]+\.\w+)"', answer(f"{address}/").decode())
             show(f"the page's {len(files)} files", len(files) > 3 and all(answer(address + file) for file in files))
         (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-        done(folder, inlay, "embed", "texts.txt", "vectors.npy")
+        done(folder, inlay, "embed", "texts.txt", "vectors.npy", "--model", "model")
         alone = np.load(folder / "vectors.npy")
         show("inlay embed gives the server's vectors", bool(np.allclose(alone, vectors, 0, 1e-6)), alone)
 

@@ -76,7 +76,7 @@ def _encoding(name: str) -> Encoding:
     try:
         tiktoken = import_module("tiktoken")
     except ImportError:
-        raise StartError(f"{SETTING}={name} needs tiktoken: pip install tiktoken") from None
+        raise StartError(f"{SETTING}={name} needs tiktoken: pip install 'inlay[openai-ids]'") from None
     try:
         encoding: Encoding = tiktoken.get_encoding(name)
     except ValueError:
