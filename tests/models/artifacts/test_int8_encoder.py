@@ -44,9 +44,10 @@ def test_matrices_that_layers_share_load_on_every_processor(tmp_path: Path) -> N
     sizes = {"vocab_size": 34, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
     write_json(tmp_path / "sizes.json", sizes | {"num_hidden_layers": 3, "embedding_size": 16})
     create(tmp_path / "x", model_type="albert", config=tmp_path / "sizes.json", whole=True, init="scaled")
+    write_tokenizer(tmp_path / "x/tokenizer.json")
     card = export(tmp_path / "x", tmp_path / "out", int8=LENIENT, pooling="mean")
-    inputs = {name: np.arange(4) for name in card.graphs["encoder"].inputs} | {"lengths": np.array([4])}
-    inputs |= {"types": np.zeros(4, np.int64)}
+    given = {"lengths": np.array([4]), "types": np.zeros(4, np.int64), "mask": np.ones(4, bool)}
+    inputs = {name: given.get(name, np.arange(4)) for name in card.graphs["encoder"].inputs}
     graph = tmp_path / "out/encoder.onnx"
     here = open_session(graph).run(None, inputs)
     exact = open_session(graph, {"session.x64quantprecision": "1"}).run(None, inputs)

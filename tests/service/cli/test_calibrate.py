@@ -89,7 +89,7 @@ def test_embed_uses_the_ranges_of_the_card(dtype, store, inlay):
 
 def test_a_model_stays_the_export_of_its_checkpoint(store, inlay):
     origin = store / ".tiny.checkpoint.json"
-    kept = {"checkpoint": "/x", "files": [], "version": export_version(store / "tiny")}
+    kept = {"checkpoint": "/x", "files": [], "options": {}, "version": export_version(store / "tiny")}
     origin.write_text(json.dumps(kept))
     assert inlay("calibrate", "tiny", store.parent / "texts.txt")[0] == 0
     assert json.loads(origin.read_text()) == kept | {"version": export_version(store / "tiny")}

@@ -78,13 +78,13 @@ async def test_equal_texts_in_flight_keep_their_own_options(make: Make) -> None:
 async def test_exchanged_model_answers_while_the_old_one_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "store", "a")
     service = Service(tmp_path / "store")
-    old = await embed(service, TEXT)
+    old = await embed(service, TEXT, OTHER)
     engine = Watched(service.registry, monkeypatch)
-    first = await begun(service, engine, TEXT)
+    first = await begun(service, engine, TEXT, OTHER)  # one alone would run on the event loop
     write(tmp_path / "store", "b", seed=1)
     (tmp_path / "store/a").rename(tmp_path / "old")
     (tmp_path / "store/b").rename(tmp_path / "store/a")
     await service.registry.load("a")
-    new = await embed(service, TEXT)
+    new = await embed(service, TEXT, OTHER)
     engine.let_go()
     assert numbers(await first) == numbers(old) != numbers(new)
