@@ -104,8 +104,13 @@ def is_adapter(folder: Path) -> bool:
 
 
 def base_of(folder: Path) -> str:
-    """Return the folder or the hub id of the model that an adapter was trained on; BadCheckpoint if it names none."""
+    """Return the folder or the hub id of the model that an adapter was trained on.
+
+    Raises:
+        BadCheckpoint: it names none, or is of a kind that is not computed, for which no base is fetched.
+    """
     config = read_object(folder / CONFIG)
+    _check_kind(folder / CONFIG, config)
     named, revision = config.get("base_model_name_or_path"), config.get("revision")
     if not isinstance(named, str) or not named:
         raise BadCheckpoint(f"{folder / CONFIG} names no base model: add --base FOLDER_OR_HUB_ID")

@@ -158,8 +158,8 @@ class OutputKind:
 
     @classmethod
     def makes(cls, planning: Planning, name: str) -> bool:
-        """Return whether this kind is the output of that name."""
-        raise NotImplementedError
+        """Return whether this kind is the output of that name; by default of each output of the model's graphs."""
+        return name in planning.card.outputs
 
     def as_read(self, options: EmbedOptions) -> EmbedOptions:
         """Return the options with which inputs are read for this output."""

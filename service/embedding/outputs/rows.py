@@ -36,11 +36,6 @@ class GraphRows(OutputKind):
         self.pooled = name in ROW_OF_EACH
         self.token_bytes = 0 if self.pooled else 4 * self.width
 
-    @classmethod
-    def makes(cls, planning: Planning, name: str) -> bool:
-        """Return whether a graph gives an output of that name."""
-        return name in planning.card.outputs
-
 
 class _Member(NamedTuple):
     """One request of a batch."""

@@ -52,7 +52,9 @@ class CohereRerankBody(PairsBody):
     query: str = Field(description="a text")
     documents: Annotated[Any, WithJsonSchema(DOCUMENTS_SCHEMA)]
     top_n: int | None = Field(None, ge=0, description="an integer from 0: so many results, the best; 0 and null: all")
-    top_k: int | None = Field(None, ge=1, description="Voyage's top_n; sent, the results are also in `data`")
+    top_k: int | None = Field(
+        None, ge=1, description="an integer from 1, Voyage's top_n; sent, the results are also in `data`"
+    )
     return_documents: bool | Literal["true", "false"] | None = Field(  # RAGFlow sends the text to Xinference
         None, description="true repeats each document in its result; left out: /rerank alone does"
     )

@@ -170,6 +170,7 @@ def test_an_adapter_on_the_hub_is_merged(base: Path, tmp_path: Path) -> None:
 
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     **{kind: ({"peft_type": kind}, f"says peft_type '{kind}'") for kind in ("IA3", "VERA", "LOHA", "PROMPT_TUNING")},
+    "before its base": ({"peft_type": "IA3", "base_model_name_or_path": "/gone"}, "says peft_type 'IA3'"),
     "no kind": ({"peft_type": None}, "says peft_type None"),
     "tokens": ({"trainable_token_indices": [1]}, "sets trainable_token_indices, which is not computed"),
     "aLoRA": ({"alora_invocation_tokens": [1]}, "sets alora_invocation_tokens"),

@@ -135,6 +135,8 @@ def test_top_k_brings_what_voyages_clients_read(served: Served) -> None:
         answer = post(served, "/v1/rerank", top_k=top_k, truncation=True, return_documents=True).json()
         shown = [result | {"document": DOCUMENTS[result["index"]]} for result in every["results"][:top_k]]
         assert (answer["data"], answer["usage"]) == (shown, every["usage"])
+    refused = served.http.post("/v1/rerank", json={"query": "a b", "documents": DOCUMENTS, "top_k": 0})
+    assert (refused.status_code, "top_k is 0; allowed: an integer from 1" in refused.text) == (400, True)
 
 
 def test_scores_are_activated_unless_told_otherwise(served: Served) -> None:
