@@ -53,7 +53,7 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
     dual_encoder = similarity.read_similarity(source)
     refused: dict[str, str] = {}
     axial = unless_refused(refused, "axial", lambda: fitted.axial, None)
-    image = replace(_image(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
+    image = replace(image_of(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
     with atomic_folder(target.out) as folder:
         views = read_tensors(source, fitted.shapes)
         arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in fitted.shapes.items()}
@@ -89,7 +89,7 @@ def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Any]
     return {name: model for name, model in models.items() if model is not None}
 
 
-def _image(fitted: FittedTower, folder: Path) -> Image:
+def image_of(fitted: FittedTower, folder: Path) -> Image:
     """Return the card's description of the inputs, without the attention's axial RoPE."""
     config, feed = fitted.config, fitted.family.feed
     first = fitted.steps[0]

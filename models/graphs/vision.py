@@ -55,6 +55,11 @@ def image(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> A
     return _model(builder, "image", steps, inputs, ("input_embeddings",), hidden)
 
 
+def input_rows(builder: GraphBuilder, steps: Steps) -> str:
+    """Emit the input layer and return the rows before the first block, float32 [batch, rows, d]."""
+    return _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
+
+
 def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorSteps, sizes: TowerSizes) -> Any:
     """Return the ModelProto of a whole tower.
 
@@ -65,7 +70,7 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
         vector: steps from their rows to an image's vector; empty: it is no output.
         sizes: sizes of inputs and outputs.
     """
-    x = _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
+    x = input_rows(builder, steps)
     flat = isinstance(steps[0], Project)
     values = tower_blocks.emit(builder, x, blocks, vector, sizes.hidden, flat)
     shapes: dict[str, tuple[str | int, ...]] = {

@@ -5,7 +5,11 @@ It holds numbers and names; models/positions/ computes the tables.
 
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from models.positions.rope.frequencies import Rope
+from models.positions.rope.multi_axis import axes_named
 
 EVERY_LAYER = "all"  # the table of a model whose layers all rotate alike
 
@@ -32,6 +36,14 @@ class RopeTable:
     inverse_frequency: tuple[float, ...]
     notes: tuple[str, ...]
     graph: str
+
+
+def axes_of(table: RopeTable) -> NDArray[np.int64]:
+    """Return the axis by which each frequency of a table turns, int64 (rotary_dim/2,): time, height or width."""
+    if table.axes is None:
+        return np.zeros(len(table.inverse_frequency), np.int64)
+    row = axes_named(table.axes)
+    return row.owners(row.sections if table.sections is None else table.sections)
 
 
 @dataclass(frozen=True, slots=True)

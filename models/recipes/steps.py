@@ -247,6 +247,7 @@ class Attention:
         closing: None: none.
         factor: factor of the term added to x.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
+        windowed: a row attends only to those of the same window of its image (Qwen2.5-VL's tower).
     """
 
     heads: int
@@ -271,6 +272,7 @@ class Attention:
     factor: float = 1.0
     sum_norm: Norm | None = None
     norms_behind: bool = False
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +364,17 @@ class Collect:
     last: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceImages:
+    """x = the row of an image at each token that an image gives, of the inputs `places` and `image_rows`.
+
+    Attributes:
+        part: number of the d columns of a row that are read; those of parts above 0 are added to x (Qwen3-VL).
+    """
+
+    part: int = 0
+
+
 Step = (
     Embed
     | AddType
@@ -382,6 +395,7 @@ Step = (
     | PerLayerInput
     | Parallel
     | Collect
+    | PlaceImages
 )
 Recipe = tuple[Step, ...]
 
@@ -422,6 +436,11 @@ def _values(node: Any) -> list[tuple[str, Any]]:
 def has_adapters(recipe: Recipe) -> bool:
     """Return whether a step reads `task_ids`."""
     return any(isinstance(part, Adapter) for step in recipe for part in _parts(step))
+
+
+def places_images(recipe: Recipe) -> bool:
+    """Return whether a step reads `places` and `image_rows`."""
+    return any(isinstance(step, PlaceImages) for step in recipe)
 
 
 def tables(recipe: Recipe) -> tuple[str, ...]:

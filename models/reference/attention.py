@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.positions.rope.rotation import rotate
-from models.recipes.positional_encodings import RopeTable
+from models.recipes.positional_encodings import RopeTable, axes_of
 from models.recipes.score_terms import MASKED, relative_rows, score_bias_buckets
 from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
+Turns = tuple[str, Rows, Rows]  # the layout of a rotation, and cos and sin of each row
 Rowwise = Callable[[Norm | Linear, Rows], Rows]  # a step that maps each row by itself, with its weights
 Table = Callable[[str], Rows]  # a tensor by its name
 
@@ -27,7 +28,7 @@ def mixed(
     lengths: Ids,
     rowwise: Rowwise,
     table: Table,
-    turns: tuple[str, Rows, Rows] | None,
+    turns: Turns | None,
 ) -> Rows:
     """Return the results of all heads for packed sequences, side by side.
 
@@ -61,17 +62,22 @@ def mixed(
     return result.reshape(len(query), -1)
 
 
-def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows, Rows]:
-    """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence."""
+def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
+    """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence.
+
+    Positions int64 [N, 3] are those by time, row and column.
+    """
+    if positions.ndim == 2:
+        angles = positions[:, axes_of(table)] * np.array(table.inverse_frequency)
+        factor = table.attention_factor
+        return table.layout, factor * np.cos(angles), factor * np.sin(angles)
     parts = np.split(positions, np.cumsum(lengths)[:-1])
     values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
     cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))
     return table.layout, cos, sin
 
 
-def _placed(
-    rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: tuple[str, Rows, Rows] | None
-) -> Rows:
+def _placed(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: Turns | None) -> Rows:
     """Return queries or keys by head, with their norm and rotated, in the step's order."""
     rows = _by_head(rows, heads, None if step.norms_behind else norm, step, rowwise)
     rows = _rotated(rows, *turns) if turns else rows

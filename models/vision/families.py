@@ -5,23 +5,26 @@ Where a row has no blocks, what comes before the first is exported.
 A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.families import encoder_blocks
 from models.families.family import Family as BlockFamily
-from models.families.family import linear, norm
-from models.recipes.steps import FeedForward, LayerNorm, RMSNorm
+from models.families.family import fused, linear, norm, rms_norm
+from models.recipes.steps import Attention, FeedForward, LayerNorm, Norm, RMSNorm
 from models.vision.steps import (
+    Activate,
     AddGrid,
     AddRows,
     AttentionPool,
     Convolve,
     Feed,
     Insert,
+    Join,
     Patchify,
     Project,
+    RowStep,
     Step,
     TakeRow,
     VectorSteps,
@@ -30,6 +33,24 @@ from models.vision.steps import (
 UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
 FROM_CONFIG = 0  # placeholder for a size in the config
 EPS = -1.0  # placeholder for the config's layer_norm_eps
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """How a tower in front of a decoder makes the rows of an image's tokens.
+
+    Attributes:
+        blocks: the tower's blocks, as the row of a text model says them; their attention rotates by rows and columns.
+        steps: steps from the rows of patches to those of tokens.
+        deep: the same of the parts that are added behind blocks of the decoder, {part} its number, made behind the
+            layers that deepstack_visual_indexes lists; empty: there are none.
+        windowed: attention stays in windows but for the layers that fullatt_block_indexes lists.
+    """
+
+    blocks: BlockFamily
+    steps: tuple[RowStep, ...]
+    deep: tuple[RowStep, ...] = ()
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +70,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
+        token_rows: the tower as a decoder reads it; None: it is not computed.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -62,6 +84,7 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
+    token_rows: TokenRows | None = None
     uncovered: str = UNWRITTEN
 
 
@@ -90,9 +113,32 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
     stem = "patch_embed.proj"
     steps = (Project(f"{stem}.weight", f"{stem}.bias" if biased else None), *positions)
     defaults = {"patch_size": 14, "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2, "num_heads": 16}
-    names = {"num_attention_heads": "num_heads"} | changes.pop("names", {})
+    names = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"} | changes.pop("names", {})
     defaults |= changes.pop("defaults", {})
     return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_AXIAL, **changes)
+
+
+_BLOCK = "blocks.{block}"
+
+
+def _qwen_blocks(norm_of: Callable[[str], Norm], feed_forward: FeedForward) -> BlockFamily:
+    """Return the blocks of Qwen's towers, whose files hold query, key and value as one."""
+    query, key, value = (linear(f"{_BLOCK}.attn.{name}") for name in "qkv")
+    attention = Attention(0, query, key, value, linear(f"{_BLOCK}.attn.proj"), norm_of(f"{_BLOCK}.norm1"))
+    block = (attention, replace(feed_forward, norm=norm_of(f"{_BLOCK}.norm2")))
+    return BlockFamily("", (), block, stored=fused(f"{_BLOCK}.attn", "qkv", f"{_BLOCK}.attn.qkv"), eps=1e-6)
+
+
+def _merger(first: Norm) -> tuple[RowStep, ...]:
+    """Return the patch merger of Qwen2-VL and Qwen2.5-VL; fitting fills in how many rows are joined."""
+    return (first, Join(0), linear("merger.mlp.0"), Activate("gelu"), linear("merger.mlp.2"))
+
+
+def _qwen3_merger(stem: str, joined: bool) -> tuple[RowStep, ...]:
+    """Return a patch merger of Qwen3-VL, whose norm is of single patches or of those joined."""
+    normed = LayerNorm(f"{stem}.norm.weight", f"{stem}.norm.bias", 1e-6)
+    first: tuple[RowStep, ...] = (Join(0), normed) if joined else (normed, Join(0))
+    return (*first, linear(f"{stem}.linear_fc1"), Activate("gelu"), linear(f"{stem}.linear_fc2"))
 
 
 def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
@@ -206,14 +252,64 @@ FAMILIES: dict[str, Family] = {
         uncovered=_AXIAL,
     ),
     # rows in the image processor's order; Qwen2.5-VL's attention itself reorders them by window
-    "qwen2_vl": _qwen(False, (), names={"hidden_size": "embed_dim"}, defaults={"embed_dim": 1280}, axial="qwen2_vl"),
-    "qwen2_5_vl": _qwen(False, (), defaults={"hidden_size": 3584}, axial="qwen2_5_vl"),
+    "qwen2_vl": _qwen(
+        False,
+        (),
+        names={"hidden_size": "embed_dim"},
+        defaults={"embed_dim": 1280, "depth": 32, "hidden_act": "quick_gelu"},
+        axial="qwen2_vl",
+        token_rows=TokenRows(
+            _qwen_blocks(norm, FeedForward(linear(f"{_BLOCK}.mlp.fc1"), linear(f"{_BLOCK}.mlp.fc2"), "gelu")),
+            _merger(LayerNorm("merger.ln_q.weight", "merger.ln_q.bias", 1e-6)),
+        ),
+    ),
+    "qwen2_5_vl": _qwen(
+        False,
+        (),
+        defaults={
+            "hidden_size": 3584,
+            "depth": 32,
+            "intermediate_size": 3420,
+            "hidden_act": "silu",
+            "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+        axial="qwen2_5_vl",
+        token_rows=TokenRows(
+            _qwen_blocks(
+                rms_norm,
+                FeedForward(
+                    linear(f"{_BLOCK}.mlp.up_proj"),
+                    linear(f"{_BLOCK}.mlp.down_proj"),
+                    "silu",
+                    gate=linear(f"{_BLOCK}.mlp.gate_proj"),
+                ),
+            ),
+            _merger(RMSNorm("merger.ln_q.weight", 1e-6)),
+            windowed=True,
+        ),
+    ),
     "qwen3_vl": _qwen(
         True,
         (_grid("pos_embed.weight", 0, "bilinear_corners"),),
-        defaults={"patch_size": 16, "hidden_size": 1152, "num_position_embeddings": 2304},
+        defaults={
+            "patch_size": 16,
+            "hidden_size": 1152,
+            "num_position_embeddings": 2304,
+            "depth": 27,
+            "intermediate_size": 4304,
+            "hidden_act": "gelu_pytorch_tanh",
+            "deepstack_visual_indexes": [8, 16, 24],
+        },
         names={"num_patches": "num_position_embeddings"},
         axial="qwen3_vl",
+        token_rows=TokenRows(
+            _qwen_blocks(
+                norm, FeedForward(linear(f"{_BLOCK}.mlp.linear_fc1"), linear(f"{_BLOCK}.mlp.linear_fc2"), "gelu")
+            ),
+            _qwen3_merger("merger", joined=False),
+            _qwen3_merger("deepstack_merger_list.{part}", joined=True),
+        ),
     ),
     "whisper": Family(
         (

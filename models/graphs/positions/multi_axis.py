@@ -55,6 +55,14 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     return _model(builder, "axial", inputs, values, len(axis))
 
 
+def axial_cos_sin(builder: GraphBuilder, kind: str, head_dim: int, theta: float, places: str) -> tuple[str, str]:
+    """Emit cos and sin [patches, head_dim/2] (parity) of int64 [patches, 2], the row and column of each patch."""
+    row = AXIAL[kind]
+    joined, axis = _joined(axial_parts(row, head_dim, theta, "parity"))
+    columns = builder.op("Gather", places, builder.constant(axis), axis=1)
+    return cos_sin(builder, joined, _shifted(builder, row, columns))
+
+
 def _joined(parts: Sequence[AxisColumns]) -> tuple[Frequencies, Int64s]:
     """Return the frequency and the axis of every column."""
     columns = np.concatenate([part.columns for part in parts])

@@ -1,0 +1,112 @@
+"""The image tower in front of a decoder in an export: its tensors, its graph, its check, and its entry of the card."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from models.artifacts.vision_export import image_of
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.safetensors import Tensor
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.errors import BadCheckpoint
+from models.families.fitting import FittedModel
+from models.graphs.builder import GraphBuilder
+from models.graphs.image_rows import image_rows as image_rows_graph
+from models.recipes.extra_inputs import IMAGE_ROWS, PLACES, Extra
+from models.recipes.steps import Attention, PlaceImages, Step
+from models.tables.quantization import RowSource
+from models.vision.image_tokens import ImageTokens
+from models.vision.tower_fitting import TokenTower, fit_token_tower
+
+MOST_PLACES = 1 << 12  # of a check input
+PAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTower:
+    """The tower of a checkpoint, and how the card describes it."""
+
+    tower: TokenTower
+    spec: ImageTokens
+
+    def read(self, source: Checkpoint) -> dict[str, RowSource]:
+        """Return every tensor of the tower by name."""
+        parts, shapes = self.tower.stored, self.tower.shapes
+        places = {name: part.tensor for name, part in parts.items()}
+        arrays = read_tensors(replace(source, tensors=source.tensors | places), shapes)
+        return {
+            name: parts[name].view(array) if name in parts else array.reshape(shapes[name])
+            for name, array in arrays.items()
+        }
+
+    def graph(self, placed: Mapping[str, Tensor]) -> Any:
+        """Return the tower's graph."""
+        return image_rows_graph(GraphBuilder(placed), self.spec, self.tower.fitted.hidden_size)
+
+
+def find(source: Checkpoint, fitted: FittedModel, prompt: str, numbering: str) -> ImageTower | None:
+    """Return the tower of a checkpoint whose blocks are exported; None if it has none, or its files do not say how a
+    picture becomes pixels.
+
+    Args:
+        source: the checkpoint.
+        fitted: its decoder.
+        prompt: the text of an input that is one image, whose tokens stand at the token of images in it.
+        numbering: as in ImageTokens.
+
+    Raises:
+        BadCheckpoint: the tower, or the prompt, does not fit.
+    """
+    width = fitted.config.count("hidden_size")
+    tower = fit_token_tower(source, width, fitted.config.count("vocab_size")) if fitted.encoder else None
+    if tower is None:
+        return None
+    image = replace(image_of(tower.fitted, source.folder), axial=tower.fitted.axial)
+    if image.preprocessor is None:
+        return None
+    before, after = _around(source.folder, prompt, tower.token_id)
+    spec = ImageTokens(
+        image,
+        tower.blocks,
+        tower.parts,
+        width,
+        tower.window,
+        tower.token_id,
+        before,
+        after,
+        numbering,  # type: ignore[arg-type]
+    )
+    return ImageTower(tower, spec)
+
+
+def _around(folder: Path, prompt: str, token_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of a prompt before and behind the token of images."""
+    read = read_tokenizer(folder)
+    if read is None:
+        raise BadCheckpoint(f"{folder} has no tokenizer, which numbers the tokens around an image")
+    ids = read.library.encode(prompt, add_special_tokens=False).ids
+    if ids.count(token_id) != 1:
+        raise BadCheckpoint(
+            f"{folder}: {prompt!r} holds image_token_id {token_id} {ids.count(token_id)} times, not once"
+        )
+    place = ids.index(token_id)
+    return tuple(ids[:place]), tuple(ids[place + 1 :])
+
+
+def with_images(fitted: FittedModel, spec: ImageTokens) -> FittedModel:
+    """Return the decoder with the steps and inputs that place images among its tokens."""
+    steps: list[Step] = [PlaceImages()]
+    layers = 0
+    for step in fitted.encoder:
+        if isinstance(step, Attention):
+            if 0 < layers < len(spec.parts):
+                steps.append(PlaceImages(layers))
+            layers += 1
+        steps.append(step)
+    if layers < len(spec.parts):
+        raise BadCheckpoint(
+            f"its decoder has {layers} layers, and rows of images are added behind {len(spec.parts) - 1}"
+        )
+    extras = Extra(PLACES, MOST_PLACES), Extra(IMAGE_ROWS, 0, width=spec.width * len(spec.parts))
+    return replace(fitted, encoder=tuple(steps), extras=(*fitted.extras, *extras))
