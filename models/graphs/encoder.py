@@ -44,7 +44,6 @@ from models.recipes.steps import (
     Step,
     has_adapters,
     layers,
-    places_images,
 )
 from models.tables.int8_matrices import products, products_of
 
@@ -62,6 +61,11 @@ def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
     if places_images(blocks):
         read |= {PLACES, IMAGE_ROWS}
     return tuple(name for name in INPUTS if name in read)
+
+
+def places_images(blocks: Recipe) -> bool:
+    """Return whether a step reads the inputs `places` and `image_rows`."""
+    return any(isinstance(step, PlaceImages) for step in blocks)
 
 
 def ends_row_by_row(blocks: Recipe) -> bool:

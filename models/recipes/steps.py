@@ -366,11 +366,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class PlaceImages:
-    """x = the row of an image at each token that an image gives, of the inputs `places` and `image_rows`.
-
-    Attributes:
-        part: number of the d columns of a row that are read; those of parts above 0 are added to x (Qwen3-VL).
-    """
+    """x = part `part` of an image's row at each token that the image gives; parts above 0 are added to x."""
 
     part: int = 0
 
@@ -436,11 +432,6 @@ def _values(node: Any) -> list[tuple[str, Any]]:
 def has_adapters(recipe: Recipe) -> bool:
     """Return whether a step reads `task_ids`."""
     return any(isinstance(part, Adapter) for step in recipe for part in _parts(step))
-
-
-def places_images(recipe: Recipe) -> bool:
-    """Return whether a step reads `places` and `image_rows`."""
-    return any(isinstance(step, PlaceImages) for step in recipe)
 
 
 def tables(recipe: Recipe) -> tuple[str, ...]:

@@ -67,7 +67,13 @@ class Ids(NamedTuple):
         return np.ones(len(self.ids), np.bool_) if self.mask is None else self.mask.astype(bool)
 
 
-Input = Text | Ids
+class Picture(NamedTuple):
+    """The bytes of a JPEG, PNG or WebP file."""
+
+    data: bytes
+
+
+Input = Text | Ids | Picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,6 +73,7 @@ class Job:
     Attributes:
         ids: ids of each input as it is read; a text has none before it is tokenized, and zeros if its vector is kept.
         texts: the numbers of the inputs that are still to be tokenized.
+        images: the numbers of the inputs that are images.
         characters: characters of the texts.
         tokenizing: seconds that it took.
         keys: keys of the inputs in the vector cache; empty: the cache keeps none of them.
@@ -91,6 +92,7 @@ class Job:
     settings: Settings
     ids: list[Ids]
     texts: list[int]
+    images: Sequence[int] = ()
     characters: int = 0
     tokenizing: float = 0.0
     keys: Sequence[bytes] = ()

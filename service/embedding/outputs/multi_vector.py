@@ -46,8 +46,13 @@ class MultiVector(OutputKind):
         return options if named else options._replace(prompt_name=self._side.prompt)
 
     def prepare(self, job: Job) -> None:
-        """Fill queries up, and mark the tokens that get a vector."""
+        """Put the ids behind texts, fill queries up, and mark the tokens that get a vector."""
         ids: Sequence[Ids] = job.ids
+        if self._side.ending:
+            ending = np.array(self._side.ending, np.int64)
+            texts = [isinstance(item, Text) for item in job.request.inputs]
+            pairs = zip(ids, texts, strict=True)
+            ids = [each._replace(ids=np.concatenate([each.ids, ending])) if text else each for each, text in pairs]
         if self._made.expansion and self._query:
             texts = [isinstance(item, Text) for item in job.request.inputs]
             pairs = zip(ids, texts, strict=True)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.images import ImagesRequest, Picture, Values
-from service.embedding.requests import EmbedOptions, EmbedResult
+from service.embedding.images import ImagesRequest, Values
+from service.embedding.requests import EmbedOptions, EmbedResult, Picture
 from service.errors import (
     BadInput,
     ConflictingFields,

@@ -2,7 +2,7 @@
 
 import pybase64
 
-from service.embedding.images import Picture
+from service.embedding.requests import Picture
 from service.errors import BadInput, FieldPath
 from service.http.validation_errors import quoted
 

@@ -11,12 +11,12 @@ import orjson
 
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
-from service.embedding.images import ImagesRequest, Picture
+from service.embedding.images import ImagesRequest
 from service.embedding.model import Model
 from service.embedding.outputs.image import reads_images
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Input, Output, Spans, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Input, Output, Picture, Spans, Text
 from service.embedding.tokenize.packing import split
 from service.errors import (
     ConflictingFields,
