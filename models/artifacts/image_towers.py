@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from models.artifacts.vision_export import image_of
-from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
+from models.families.tensor_parts import read_parts
 from models.graphs.builder import GraphBuilder
 from models.graphs.image_rows import image_rows as image_rows_graph
 from models.recipes.extra_inputs import IMAGE_ROWS, PLACES, Extra
@@ -33,11 +36,9 @@ class ImageTower:
     def read(self, source: Checkpoint) -> dict[str, RowSource]:
         """Return every tensor of the tower by name."""
         parts, shapes = self.tower.stored, self.tower.shapes
-        places = {name: part.tensor for name, part in parts.items()}
-        arrays = read_tensors(replace(source, tensors=source.tensors | places), shapes)
+        arrays = read_parts(source, parts, shapes)
         return {
-            name: parts[name].view(array) if name in parts else array.reshape(shapes[name])
-            for name, array in arrays.items()
+            name: array if name in parts else np.asarray(array).reshape(shapes[name]) for name, array in arrays.items()
         }
 
     def graph(self, placed: Mapping[str, Tensor]) -> Any:

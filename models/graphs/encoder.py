@@ -34,6 +34,7 @@ from models.recipes.steps import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Norm,
     Parallel,
     PerLayerInput,
@@ -270,7 +271,7 @@ class Blocks:
             inner = self.builder.op("Mul", inner, values[0])
         return self.projections.emit(self.builder, last, inner)[0]
 
-    def _normed(self, norm: Norm | None, x: str) -> str:
+    def _normed(self, norm: Norm | Multiply | None, x: str) -> str:
         return emit_row_step(self.builder, norm, x) if norm else x
 
     def _closed(self, step: Attention | FeedForward | Experts, value: str) -> str:

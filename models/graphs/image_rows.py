@@ -15,10 +15,11 @@ from models.graphs.projections import Float32
 from models.graphs.row_layout import layout, layout_of_images
 from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.vision import input_rows, inputs_of
+from models.positions.rope.axial import AXIAL, axial_parts
 from models.recipes.extra_inputs import IMAGE_ROWS
-from models.vision.image_tokens import ROTATION, ImageTokens
+from models.recipes.positional_encodings import EVERY_LAYER
+from models.vision.image_tokens import ImageTokens
 from models.vision.steps import Activate, Join, RowStep
-from models.vision.tower_rotation import rope_table
 
 
 def image_rows(builder: GraphBuilder, spec: ImageTokens, width: int) -> Any:
@@ -28,8 +29,9 @@ def image_rows(builder: GraphBuilder, spec: ImageTokens, width: int) -> Any:
     whole = layout_of_images(builder, count, builder.op("Squeeze", count))
     axial = spec.image.axial
     assert axial is not None
-    scope = Blocks(builder, Float32(), whole, width, {ROTATION: rope_table(axial)}, layout(builder))
-    scope.turns[ROTATION] = axial_cos_sin(builder, axial.kind, axial.head_dim, axial.theta, "places")
+    scope = Blocks(builder, Float32(), whole, width, {EVERY_LAYER: axial.table}, layout(builder))
+    parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
+    scope.turns[EVERY_LAYER] = axial_cos_sin(builder, AXIAL[axial.kind], parts, "places", "")
     made, done = {}, 0
     for part in sorted(spec.parts, key=lambda part: part.behind):
         x, done = scope.emit(spec.blocks[done : part.behind], x), part.behind

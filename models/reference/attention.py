@@ -38,7 +38,7 @@ def mixed(
         mask: bool [N].
         lengths: int64 [B], sum N.
         rowwise, table: what reads the step's weights.
-        turns: layout, cos and sin [N, r/2] of the rotation; None: there is none.
+        turns: None: queries and keys are not rotated.
 
     Returns:
         float64 [N, heads * w].

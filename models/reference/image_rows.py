@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.positions.rope.multi_axis import multi_axis_cos_sin
+from models.recipes.positional_encodings import EVERY_LAYER
 from models.reference import vision
 from models.reference.interpreter import ACTIVATIONS, Rows, Weights, encode, rowwise
-from models.vision.image_tokens import ROTATION, ImageTokens
+from models.vision.image_tokens import ImageTokens
 from models.vision.steps import Activate, Join, RowStep
-from models.vision.tower_rotation import rope_table
 
 
 def image_rows(spec: ImageTokens, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -> Rows:
@@ -22,7 +22,7 @@ def image_rows(spec: ImageTokens, weights: Weights, feeds: Mapping[str, NDArray[
     x = vision.outputs(spec.image.steps, weights, feeds)["input_embeddings"]
     parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
     cos, sin = (rows.astype(np.float64) for rows in multi_axis_cos_sin(parts, feeds["places"].T))
-    turns = {ROTATION: (rope_table(axial).layout, cos, sin)}
+    turns = {EVERY_LAYER: (axial.table.layout, cos, sin)}
     whole = np.array([len(x)])
     made, done = {}, 0
     for part in sorted(spec.parts, key=lambda part: part.behind):

@@ -14,7 +14,10 @@ from models.positions import sinusoidal
 from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
+    GELU_BOUND,
     KEPT_IN_TRAINING,
+    LAPLACE_MEAN,
+    LAPLACE_WIDTH,
     LEAKY_SLOPE,
     Activation,
     Adapter,
@@ -63,6 +66,12 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "leaky_relu": lambda x: np.where(x < 0, LEAKY_SLOPE * x, x),
     "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0.0)), x),
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "gelu_clipped": lambda x: np.clip(ACTIVATIONS["gelu"](x), -GELU_BOUND, GELU_BOUND),
+    "hardswish": lambda x: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
+    "laplace": lambda x: 0.5 * (1.0 + _erf((x - LAPLACE_MEAN) / LAPLACE_WIDTH)),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0.0, x)),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0.0, x)),
 }
 
 UNSCALED = "unscaled_embeddings"
@@ -235,7 +244,7 @@ class _Blocks:
         added = step.factor * (self._rowwise(step.closing, result) if step.closing else result)
         return self._rowwise(step.sum_norm, x + added) if step.sum_norm else added
 
-    def _rowwise(self, step: Norm | Linear, x: Rows) -> Rows:
+    def _rowwise(self, step: Norm | Linear | Multiply, x: Rows) -> Rows:
         return rowwise(step, self.weights, x, self.tasks)
 
 

@@ -6,22 +6,23 @@ A row names tensors as its base class does; the prefix that a file puts before t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.families import encoder_blocks
+from models.families.config import Config
 from models.families.family import Family as BlockFamily
-from models.families.family import fused, linear, norm, rms_norm
-from models.recipes.steps import Attention, FeedForward, LayerNorm, Norm, RMSNorm
+from models.families.family import linear, norm
+from models.recipes.sentence_modules import Dense
+from models.recipes.steps import FeedForward, LayerNorm, Recipe, RMSNorm
+from models.vision import blocks
 from models.vision.steps import (
-    Activate,
     AddGrid,
     AddRows,
     AttentionPool,
     Convolve,
     Feed,
     Insert,
-    Join,
     Patchify,
     Project,
     RowStep,
@@ -40,14 +41,14 @@ class TokenRows:
     """How a tower in front of a decoder makes the rows of an image's tokens.
 
     Attributes:
-        blocks: the tower's blocks, as the row of a text model says them; their attention rotates by rows and columns.
+        block: the steps of a block of the tower, whose attention rotates by rows and columns.
         steps: steps from the rows of patches to those of tokens.
         deep: the same of the parts that are added behind blocks of the decoder, {part} its number, made behind the
             layers that deepstack_visual_indexes lists; empty: there are none.
         windowed: attention stays in windows but for the layers that fullatt_block_indexes lists.
     """
 
-    blocks: BlockFamily
+    block: Recipe
     steps: tuple[RowStep, ...]
     deep: tuple[RowStep, ...] = ()
     windowed: bool = False
@@ -71,6 +72,7 @@ class Family:
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
         token_rows: the tower as a decoder reads it; None: it is not computed.
+        sizes: values of config.json that the class derives from others; None: none.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -85,10 +87,10 @@ class Family:
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
     token_rows: TokenRows | None = None
+    sizes: Callable[[Config], Mapping[str, Any]] | None = None
     uncovered: str = UNWRITTEN
 
 
-_SCALED = "layers that scale what they add, channel by channel (layer_scale)"
 _AXIAL = "attention that rotates by rows and columns (axial RoPE)"
 PATCHES = "embeddings.patch_embeddings.projection"
 CLS = Insert("embeddings.cls_token")
@@ -104,9 +106,46 @@ def _grid(table: str, extra: int, resize: str = "bicubic") -> AddGrid:
     return AddGrid(table, extra, FROM_CONFIG, FROM_CONFIG, resize)
 
 
+_TOWER_SIZES = SQUARE | {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_act": "gelu"}
+_VIT_SIZES = _TOWER_SIZES | {"intermediate_size": 3072, "layer_norm_eps": 1e-12, "qkv_bias": True}
+_FIRST_ROW: VectorSteps = (TakeRow(0),)
+_VIT: dict[str, Any] = {
+    "blocks": BlockFamily("", (), blocks.VIT, (norm("layernorm"),), bias_if={"qkv_bias": ".attention.attention."}),
+    "vector": (*_FIRST_ROW, Dense(linear("pooler.dense"), "tanh")),
+    "defaults": _VIT_SIZES | {"pooler_act": "tanh"},
+}
+
+
 def _vit(prefix: str, processor: str = "ViT", **changes: Any) -> Family:
     steps = (_patchify(PATCHES), CLS, _grid(POSITIONS, 1))
     return Family(steps, processor, prefix, **{"defaults": SQUARE} | changes)
+
+
+_DINOV2: dict[str, Any] = {
+    "blocks": BlockFamily(
+        "",
+        (),
+        blocks.DINOV2,
+        (norm("layernorm"),),
+        stored=blocks.DINOV2_STORED,
+        feed_forward=blocks.dinov2_feed_forward,
+        bias_if={"qkv_bias": ".attention.attention."},
+    ),
+    "vector": _FIRST_ROW,
+    "defaults": _TOWER_SIZES
+    | {"qkv_bias": True, "patch_size": 14, "layer_norm_eps": 1e-6, "mlp_ratio": 4, "use_swiglu_ffn": False},
+    "sizes": blocks.dinov2_sizes,
+}
+_DINOV3_SIZES = _TOWER_SIZES | {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_attention_heads": 6,
+    "layer_norm_eps": 1e-5,
+    "num_register_tokens": 0,
+    "rope_theta": 100.0,
+    "use_gated_mlp": False,
+    **dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True),
+}
 
 
 def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
@@ -116,29 +155,6 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
     names = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"} | changes.pop("names", {})
     defaults |= changes.pop("defaults", {})
     return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_AXIAL, **changes)
-
-
-_BLOCK = "blocks.{block}"
-
-
-def _qwen_blocks(norm_of: Callable[[str], Norm], feed_forward: FeedForward) -> BlockFamily:
-    """Return the blocks of Qwen's towers, whose files hold query, key and value as one."""
-    query, key, value = (linear(f"{_BLOCK}.attn.{name}") for name in "qkv")
-    attention = Attention(0, query, key, value, linear(f"{_BLOCK}.attn.proj"), norm_of(f"{_BLOCK}.norm1"))
-    block = (attention, replace(feed_forward, norm=norm_of(f"{_BLOCK}.norm2")))
-    return BlockFamily("", (), block, stored=fused(f"{_BLOCK}.attn", "qkv", f"{_BLOCK}.attn.qkv"), eps=1e-6)
-
-
-def _merger(first: Norm) -> tuple[RowStep, ...]:
-    """Return the patch merger of Qwen2-VL and Qwen2.5-VL; fitting fills in how many rows are joined."""
-    return (first, Join(0), linear("merger.mlp.0"), Activate("gelu"), linear("merger.mlp.2"))
-
-
-def _qwen3_merger(stem: str, joined: bool) -> tuple[RowStep, ...]:
-    """Return a patch merger of Qwen3-VL, whose norm is of single patches or of those joined."""
-    normed = LayerNorm(f"{stem}.norm.weight", f"{stem}.norm.bias", 1e-6)
-    first: tuple[RowStep, ...] = (Join(0), normed) if joined else (normed, Join(0))
-    return (*first, linear(f"{stem}.linear_fc1"), Activate("gelu"), linear(f"{stem}.linear_fc2"))
 
 
 def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
@@ -171,13 +187,10 @@ _TABLE = "embeddings.position_embedding.weight"
 _TWO_SIDED = "vision_model."
 
 FAMILIES: dict[str, Family] = {
-    "vit": _vit("vit."),
-    "vit_msn": _vit("vit."),
+    "vit": _vit("vit.", **_VIT),
+    "vit_msn": _vit("vit.", **_VIT | {"defaults": _VIT_SIZES | {"layer_norm_eps": 1e-6}}),
     "deit": Family(
-        (_patchify(PATCHES), Insert("embeddings.distillation_token"), CLS, _grid(POSITIONS, 2)),
-        "DeiT",
-        "deit.",
-        defaults=SQUARE,
+        (_patchify(PATCHES), Insert("embeddings.distillation_token"), CLS, _grid(POSITIONS, 2)), "DeiT", "deit.", **_VIT
     ),
     "beit": _vit(
         "beit.",
@@ -185,20 +198,33 @@ FAMILIES: dict[str, Family] = {
         only_if={AddGrid: "use_absolute_position_embeddings"},
         uncovered="attention with a bias by rows and columns",
     ),
-    "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}, uncovered=_SCALED),
+    "dinov2": _vit("dinov2.", "Bit", **_DINOV2),
     "dinov2_with_registers": Family(
         (_patchify(PATCHES), CLS, _grid(POSITIONS, 1, "bicubic_antialias"), Insert("embeddings.register_tokens", 1)),
         "Bit",
         "dinov2_with_registers.",
-        defaults=SQUARE | {"num_register_tokens": 4},
-        uncovered=_SCALED,
+        **_DINOV2 | {"defaults": _DINOV2["defaults"] | {"patch_size": 16, "num_register_tokens": 4}},
     ),
     "dinov3_vit": Family(
         (_patchify("embeddings.patch_embeddings"), Insert("embeddings.register_tokens"), CLS),
         "DINOv3ViT",
-        defaults=SQUARE | {"hidden_size": 384, "num_register_tokens": 0, "num_attention_heads": 6, "rope_theta": 100.0},
+        defaults=_DINOV3_SIZES,
         axial="dinov3",
-        uncovered=_AXIAL,
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.DINOV3,
+            (norm("norm"),),
+            feed_forward=blocks.dinov3_feed_forward,
+            bias_if={
+                "query_bias": ".q_proj.",
+                "key_bias": ".k_proj.",
+                "value_bias": ".v_proj.",
+                "proj_bias": ".o_proj.",
+                "mlp_bias": ".mlp.",
+            },
+        ),
+        vector=_FIRST_ROW,
     ),
     "swin": Family(
         (
@@ -256,11 +282,12 @@ FAMILIES: dict[str, Family] = {
         False,
         (),
         names={"hidden_size": "embed_dim"},
-        defaults={"embed_dim": 1280, "depth": 32, "hidden_act": "quick_gelu"},
+        defaults={"embed_dim": 1280, "depth": 32, "hidden_act": "quick_gelu", "mlp_ratio": 4},
+        sizes=blocks.by_ratio,
         axial="qwen2_vl",
         token_rows=TokenRows(
-            _qwen_blocks(norm, FeedForward(linear(f"{_BLOCK}.mlp.fc1"), linear(f"{_BLOCK}.mlp.fc2"), "gelu")),
-            _merger(LayerNorm("merger.ln_q.weight", "merger.ln_q.bias", 1e-6)),
+            blocks.QWEN2_VL,
+            blocks.merger(LayerNorm("merger.ln_q.weight", "merger.ln_q.bias", 1e-6)),
         ),
     ),
     "qwen2_5_vl": _qwen(
@@ -276,16 +303,8 @@ FAMILIES: dict[str, Family] = {
         },
         axial="qwen2_5_vl",
         token_rows=TokenRows(
-            _qwen_blocks(
-                rms_norm,
-                FeedForward(
-                    linear(f"{_BLOCK}.mlp.up_proj"),
-                    linear(f"{_BLOCK}.mlp.down_proj"),
-                    "silu",
-                    gate=linear(f"{_BLOCK}.mlp.gate_proj"),
-                ),
-            ),
-            _merger(RMSNorm("merger.ln_q.weight", 1e-6)),
+            blocks.QWEN2_5_VL,
+            blocks.merger(RMSNorm("merger.ln_q.weight", 1e-6)),
             windowed=True,
         ),
     ),
@@ -304,11 +323,9 @@ FAMILIES: dict[str, Family] = {
         names={"num_patches": "num_position_embeddings"},
         axial="qwen3_vl",
         token_rows=TokenRows(
-            _qwen_blocks(
-                norm, FeedForward(linear(f"{_BLOCK}.mlp.linear_fc1"), linear(f"{_BLOCK}.mlp.linear_fc2"), "gelu")
-            ),
-            _qwen3_merger("merger", joined=False),
-            _qwen3_merger("deepstack_merger_list.{part}", joined=True),
+            blocks.QWEN3_VL,
+            blocks.qwen3_merger("merger", joined=False),
+            blocks.qwen3_merger("deepstack_merger_list.{part}", joined=True),
         ),
     ),
     "whisper": Family(

@@ -16,8 +16,6 @@ from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared
 from models.vision.steps import RowStep
 
-ROTATION = "axial"  # the name of the rotation of a tower's attention
-
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:

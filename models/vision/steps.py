@@ -7,6 +7,7 @@ They are data that name the tensors they use; the blocks between are those of mo
 from dataclasses import dataclass
 from typing import Literal
 
+from models.recipes.sentence_modules import Dense
 from models.recipes.steps import Activation, FeedForward, LayerNorm, Linear, RMSNorm
 
 Feed = Literal["pixels", "patches", "features"]  # what a tower reads
@@ -131,7 +132,7 @@ class Activate:
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
-VectorStep = TakeRow | AttentionPool | LayerNorm | FeedForward | Linear
+VectorStep = TakeRow | AttentionPool | Dense | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]
 
 RowStep = LayerNorm | RMSNorm | Linear | Join | Activate  # from the rows of patches to those of tokens

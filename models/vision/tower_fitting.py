@@ -1,5 +1,6 @@
 """An image tower in front of a decoder, fitted to one checkpoint: tensor names, config values, checked shapes."""
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,15 +9,17 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.block_filling import block_steps
 from models.families.config import Config
+from models.families.family import Family as BlockFamily
 from models.families.filling import renamed
 from models.families.tensor_names import TensorNaming, checkpoint_naming
 from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import expected_shapes
-from models.recipes.positional_encodings import Encodings
-from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, Step, tensors
+from models.recipes.positional_encodings import EVERY_LAYER, Encodings
+from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, tensors
+from models.vision.blocks import QWEN_STORED
 from models.vision.families import TOWERS, TokenRows
 from models.vision.fitting import FittedTower, fit, tower
-from models.vision.image_tokens import ROTATION, ImagePart
+from models.vision.image_tokens import ImagePart
 from models.vision.steps import Join, RowStep
 
 Shape = tuple[int, ...]
@@ -69,9 +72,14 @@ def fit_token_tower(source: Checkpoint, width: int, vocab_size: int) -> TokenTow
         return None
     prefix = tensors(fitted.steps)[0].removesuffix(tensors(fitted.family.steps)[0])
     stored: dict[str, StoredPart] = {}
-    naming = checkpoint_naming(rows.blocks, prefix, source, (config, stored))
-    filled = _windowed(block_steps(rows.blocks, config, Encodings()), rows, config)
-    parts = _parts(rows, config, len(rows.blocks.block))
+    family = BlockFamily("", (), rows.block, stored=QWEN_STORED, eps=1e-6)
+    naming = checkpoint_naming(family, prefix, source, (config, stored))
+    axial = fitted.axial
+    assert axial is not None
+    layers = (EVERY_LAYER,) * config.count("num_hidden_layers")
+    filled = block_steps(family, config, Encodings({EVERY_LAYER: axial.table}, layers))
+    filled = _windowed(filled, config) if rows.windowed else filled
+    parts = _parts(rows, config, len(rows.block))
     shapes = {naming(key): shape for key, shape in expected_shapes(filled, config).items()}
     for part in parts:
         shapes |= {naming(key): shape for key, shape in _part_shapes(part, config.count("hidden_size"), width).items()}
@@ -91,18 +99,15 @@ def fit_token_tower(source: Checkpoint, width: int, vocab_size: int) -> TokenTow
     )
 
 
-def _windowed(blocks: Recipe, rows: TokenRows, config: Config) -> Recipe:
-    """Return blocks whose attention rotates by rows and columns, in windows but for some layers."""
-    full = config.get("fullatt_block_indexes") if rows.windowed else None
-    if rows.windowed and not (isinstance(full, list | tuple) and all(type(layer) is int for layer in full)):
+def _windowed(blocks: Recipe, config: Config) -> Recipe:
+    """Return blocks whose attention stays in windows, but for the layers that config.json lists."""
+    full = config.get("fullatt_block_indexes")
+    if not isinstance(full, list | tuple) or not all(type(layer) is int for layer in full):
         raise BadCheckpoint(f"config.json says fullatt_block_indexes {full!r}; it must be a list of layers")
-    steps: list[Step] = []
-    for step in blocks:
-        if isinstance(step, Attention):
-            layer = sum(isinstance(each, Attention) for each in steps)
-            step = replace(step, rotation=ROTATION, windowed=full is not None and layer not in full)
-        steps.append(step)
-    return tuple(steps)
+    layers = itertools.count()
+    return tuple(
+        replace(step, windowed=next(layers) not in full) if isinstance(step, Attention) else step for step in blocks
+    )
 
 
 def _parts(rows: TokenRows, config: Config, per_block: int) -> tuple[ImagePart, ...]:
