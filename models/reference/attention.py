@@ -68,9 +68,9 @@ def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
     Positions int64 [N, 3] are those by time, row and column.
     """
     if positions.ndim == 2:
-        angles = positions[:, axes_of(table)] * np.array(table.inverse_frequency)
-        factor = table.attention_factor
-        return table.layout, factor * np.cos(angles), factor * np.sin(angles)
+        angles = positions[:, axes_of(table)].astype(np.float32) * np.array(table.inverse_frequency, np.float32)
+        wide = angles.astype(np.float64)  # of the float32 angles that the graph computes
+        return table.layout, table.attention_factor * np.cos(wide), table.attention_factor * np.sin(wide)
     parts = np.split(positions, np.cumsum(lengths)[:-1])
     values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
     cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))

@@ -63,36 +63,37 @@ def fit_token_tower(source: Checkpoint, width: int, vocab_size: int) -> TokenTow
     outer = source.config.get(NESTED, source.config)
     row = TOWERS.get(str(outer.get("model_type"))) if isinstance(outer, Mapping) else None
     chosen = tower(outer, row.side) if row else None
-    if chosen is None:
+    fitted = fit(source, *chosen) if chosen else None
+    if fitted is None or fitted.family.token_rows is None:
         return None
-    name, config = chosen
-    fitted = fit(source, name, config)
-    rows = fitted.family.token_rows
-    if rows is None:
-        return None
+    token_id = Config(outer, {}, {}).count("image_token_id")
+    if token_id >= vocab_size:
+        raise BadCheckpoint(f"config.json says image_token_id {token_id}; the vocabulary ends at {vocab_size - 1}")
+    return _with_rows(fitted, fitted.family.token_rows, source, width, token_id)
+
+
+def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: int, token_id: int) -> TokenTower:
+    """Return the tower with its blocks and the steps to the rows of tokens."""
+    config, axial = fitted.config, fitted.axial
+    assert axial is not None
     prefix = tensors(fitted.steps)[0].removesuffix(tensors(fitted.family.steps)[0])
     stored: dict[str, StoredPart] = {}
     family = BlockFamily("", (), rows.block, stored=QWEN_STORED, eps=1e-6)
     naming = checkpoint_naming(family, prefix, source, (config, stored))
-    axial = fitted.axial
-    assert axial is not None
     layers = (EVERY_LAYER,) * config.count("num_hidden_layers")
-    filled = block_steps(family, config, Encodings({EVERY_LAYER: axial.table}, layers))
-    filled = _windowed(filled, config) if rows.windowed else filled
+    blocks = block_steps(family, config, Encodings({EVERY_LAYER: axial.table}, layers))
     parts = _parts(rows, config, len(rows.block))
-    shapes = {naming(key): shape for key, shape in expected_shapes(filled, config).items()}
+    named = expected_shapes(blocks, config)
     for part in parts:
-        shapes |= {naming(key): shape for key, shape in _part_shapes(part, config.count("hidden_size"), width).items()}
+        named |= _part_shapes(part, config.count("hidden_size"), width)
+    shapes = {naming(key): shape for key, shape in named.items()}
     _check(source, shapes, stored)
-    token_id = Config(outer, {}, {}).count("image_token_id")
-    if token_id >= vocab_size:
-        raise BadCheckpoint(f"config.json says image_token_id {token_id}; the vocabulary ends at {vocab_size - 1}")
-    window = config.count("window_size") // config.count("spatial_merge_size") // config.count("patch_size")
+    side = config.count("spatial_merge_size") * config.count("patch_size")
     return TokenTower(
         fitted,
-        tuple(renamed(step, naming) for step in filled),
-        tuple(replace(part, steps=tuple(_named(step, naming) for step in part.steps)) for part in parts),
-        window if rows.windowed else 0,
+        tuple(renamed(step, naming) for step in (_windowed(blocks, config) if rows.windowed else blocks)),
+        tuple(replace(part, steps=_named(part.steps, naming)) for part in parts),
+        config.count("window_size") // side if rows.windowed else 0,
         token_id,
         fitted.shapes | shapes,
         stored,
@@ -112,22 +113,25 @@ def _windowed(blocks: Recipe, config: Config) -> Recipe:
 
 def _parts(rows: TokenRows, config: Config, per_block: int) -> tuple[ImagePart, ...]:
     """Return the parts with the names of the class; each is made behind a block of the tower."""
-    count = config.count("spatial_merge_size") ** 2
     depth = config.count("num_hidden_layers")
-    deep = config.get("deepstack_visual_indexes") or [] if rows.deep else []
+    deep = (config.get("deepstack_visual_indexes") or []) if rows.deep else []
     if not isinstance(deep, list | tuple) or not all(type(layer) is int and 0 <= layer < depth for layer in deep):
         raise BadCheckpoint(f"config.json says deepstack_visual_indexes {deep!r}; it must be a list of layers")
     parts = [(depth, rows.steps)]
-    for number, layer in enumerate(deep):
-        parts.append((layer + 1, tuple(_named(step, lambda key: key.format(part=number)) for step in rows.deep)))  # noqa: B023
+    parts += [(layer + 1, _numbered(rows.deep, number)) for number, layer in enumerate(deep)]
+    count = config.count("spatial_merge_size") ** 2
     return tuple(
         ImagePart(behind * per_block, tuple(Join(count) if isinstance(step, Join) else step for step in steps))
         for behind, steps in parts
     )
 
 
-def _named(step: RowStep, naming: TensorNaming) -> RowStep:
-    return renamed(step, naming)
+def _numbered(steps: tuple[RowStep, ...], number: int) -> tuple[RowStep, ...]:
+    return _named(steps, lambda key: key.format(part=number))
+
+
+def _named(steps: tuple[RowStep, ...], naming: TensorNaming) -> tuple[RowStep, ...]:
+    return tuple(renamed(step, naming) for step in steps)
 
 
 def _part_shapes(part: ImagePart, hidden: int, width: int) -> dict[str, Shape]:
