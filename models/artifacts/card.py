@@ -191,6 +191,7 @@ class Card:
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
         aliases: further names that it answers to where it is served, such as the hub id that it is known by.
+        text_ending: ids behind every text; those of several vectors a text are in `multi_vector`.
         provenance: what was read from which file; empty: exported before cards said so, or adopted.
     """
 
@@ -257,6 +258,7 @@ class Card:
     reads_segments: bool = True
     sparse: Sparse | None = None
     aliases: tuple[str, ...] = ()
+    text_ending: tuple[int, ...] = ()
     provenance: tuple[Setting, ...] = ()
 
     @property

@@ -10,6 +10,7 @@ import numpy as np
 from models.artifacts.vision_export import image_of
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
+from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
@@ -22,8 +23,40 @@ from models.tables.quantization import RowSource
 from models.vision.image_tokens import ImageTokens
 from models.vision.tower_fitting import TokenTower, fit_token_tower
 
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The texts around every input of a model of single vectors.
+
+    Attributes:
+        before: with {prompt}, a prompt of the model's files, or `usual`.
+        after: behind the input.
+        usual: the prompt where no file has one.
+    """
+
+    before: str
+    after: str
+    usual: str
+
+    def prompts(self, files: SentenceFiles) -> SentenceFiles:
+        """Return the files' prompts, each in the frame, and the usual one as the default where there is none."""
+        prompts = {name: self.before.format(prompt=text) for name, text in files.prompts.items()}
+        if files.default_prompt is not None:
+            return replace(files, prompts=prompts)
+        return replace(files, prompts={USUAL: self.before.format(prompt=self.usual)} | prompts, default_prompt=USUAL)
+
+
+FRAMES = {  # Qwen3VLEmbedder of Qwen3-VL-Embedding's own code: the system's message is the instruction
+    "qwen3_vl": Frame(
+        "<|im_start|>system\n{prompt}<|im_end|>\n<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
+        "Represent the user's input.",
+    )
+}
+USUAL = "default"
+IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 MOST_PLACES = 1 << 12  # of a check input
-PAGE_PROMPT = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|><|endoftext|>"
+PAGE_PROMPT = f"<|im_start|>user\n{IMAGE}Describe the image.<|im_end|><|endoftext|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +77,31 @@ class ImageTower:
     def graph(self, placed: Mapping[str, Tensor]) -> Any:
         """Return the tower's graph."""
         return image_rows_graph(GraphBuilder(placed), self.spec, self.tower.fitted.hidden_size)
+
+
+def frame_of(source: Checkpoint, sentence: SentenceFiles) -> Frame | None:
+    """Return the texts around every input of a model of single vectors; None if there are none."""
+    return FRAMES.get(source.model_type) if sentence.pooling else None
+
+
+def image_prompt(sentence: SentenceFiles, frame: Frame | None, pages: bool) -> str:
+    """Return the text of an input that is one image, of a model that retrieves pages or of another."""
+    if pages:
+        return PAGE_PROMPT
+    before = sentence.prompts.get(sentence.default_prompt or "", "")
+    return f"{before}{IMAGE}{frame.after}" if frame else f"{before}{IMAGE}"
+
+
+def ids_of(folder: Path, text: str) -> tuple[int, ...]:
+    """Return the ids of a text without special tokens around it.
+
+    Raises:
+        BadCheckpoint: there is no tokenizer.
+    """
+    read = read_tokenizer(folder)
+    if read is None:
+        raise BadCheckpoint(f"{folder} has no tokenizer, which numbers the tokens around an image")
+    return tuple(read.library.encode(text, add_special_tokens=False).ids)
 
 
 def find(source: Checkpoint, fitted: FittedModel, prompt: str, numbering: str) -> ImageTower | None:
@@ -83,16 +141,13 @@ def find(source: Checkpoint, fitted: FittedModel, prompt: str, numbering: str) -
 
 def _around(folder: Path, prompt: str, token_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the ids of a prompt before and behind the token of images."""
-    read = read_tokenizer(folder)
-    if read is None:
-        raise BadCheckpoint(f"{folder} has no tokenizer, which numbers the tokens around an image")
-    ids = read.library.encode(prompt, add_special_tokens=False).ids
+    ids = ids_of(folder, prompt)
     if ids.count(token_id) != 1:
         raise BadCheckpoint(
             f"{folder}: {prompt!r} holds image_token_id {token_id} {ids.count(token_id)} times, not once"
         )
     place = ids.index(token_id)
-    return tuple(ids[:place]), tuple(ids[place + 1 :])
+    return ids[:place], ids[place + 1 :]
 
 
 def with_images(fitted: FittedModel, spec: ImageTokens) -> FittedModel:

@@ -19,7 +19,7 @@ from models.artifacts.card import Card
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import save_graphs, write_graphs, write_module_graphs, write_row_graphs
-from models.artifacts.image_towers import PAGE_PROMPT, ImageTower
+from models.artifacts.image_towers import ImageTower
 from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
 from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.task_heads import TaskHeads
@@ -74,6 +74,7 @@ class TextModel:
         heads: heads that read its hidden states.
         read_from: where the settings of texts and vectors were read.
         images: the tower whose images the model reads among its tokens; None: it reads none.
+        ending: ids behind every text.
     """
 
     source: Checkpoint
@@ -83,6 +84,7 @@ class TextModel:
     heads: TaskHeads
     read_from: tuple[Setting, ...]
     images: ImageTower | None = None
+    ending: tuple[int, ...] = ()
 
     @property
     def max_tokens(self) -> int | None:
@@ -156,10 +158,16 @@ def _chosen(
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
     read_from = tuple(sentence_transformers.provenance(place.folder, options.pooling, sentence))
-    images = None if options.side == "text" else image_towers.find(source, fitted, PAGE_PROMPT, "grid")
+    frame = image_towers.frame_of(source, sentence)
+    sentence = frame.prompts(sentence) if frame else sentence
+    images = None
+    if options.side != "text":
+        prompt = image_towers.image_prompt(sentence, frame, late_interaction.page_projection(source) is not None)
+        images = image_towers.find(source, fitted, prompt, "grid")
     if images:
         fitted = image_towers.with_images(fitted, images.spec)
-    return TextModel(source, fitted, sentence, modules, heads, read_from, images)
+    ending = image_towers.ids_of(source.folder, frame.after) if frame else ()
+    return TextModel(source, fitted, sentence, modules, heads, read_from, images, ending)
 
 
 def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
@@ -337,6 +345,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
         tasks=fitted.tasks,
         default_task=_default_task(fitted, sentence.default_prompt),
         reads_segments=sentence_transformers.reads_segments(folder),
+        text_ending=model.ending,
     )
 
 

@@ -17,7 +17,7 @@ from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Picture, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
-from service.embedding.tokenize.prompts import check_prompts, prompt_of
+from service.embedding.tokenize.prompts import check_prompts, prompt_of, with_ending
 from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, beside
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
@@ -174,7 +174,7 @@ class EmbeddingPipeline:
         else:
             with reserved(queues, cost, context.caller):
                 encoded = await self._tokenize_beside(tokenizer, job, texts, cut, characters)
-        for index, sequence in encoded.items():
+        for index, sequence in with_ending(encoded, job.plan.ending).items():
             job.ids[index] = sequence
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))

@@ -24,12 +24,6 @@ PICTURES = {
     "qwen3_vl": {"patch_size": 16, "size": {"shortest_edge": 64 * 64, "longest_edge": 230 * 230}},
 }
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-CHAT = (
-    "{%- for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{%- if message.content is string %}{{ message.content }}{%- else %}{%- for part in message.content %}"
-    "{%- if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{%- else %}{{ part.text }}{%- endif %}"
-    "{%- endfor %}{%- endif %}<|im_end|>\n{% endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 def write_tokenizer(folder: Path) -> Tokenizer:
@@ -41,7 +35,7 @@ def write_tokenizer(folder: Path) -> Tokenizer:
     tokenizer.add_special_tokens(list(SPECIAL))
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "Qwen2TokenizerFast", "pad_token": SPECIAL[0], "eos_token": "<|im_end|>"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": CHAT}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer
 
 
@@ -57,10 +51,12 @@ def config_of(family: str, tokenizer: Tokenizer, draw: random.Random) -> Any:
         "num_key_value_heads": draw.choice((1, heads)),
         "max_position_embeddings": 4096,
         "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3][:3]},
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 1e4,
+            "mrope_section": [width // 2 - 2 * (width // 6), width // 6, width // 6],
+        },
     }
-    sections = [width // 2 - 2 * (width // 6), width // 6, width // 6]
-    text["rope_parameters"]["mrope_section"] = sections
     depth, tower_heads = 4, draw.choice((1, 2))
     vision: dict[str, Any] = {
         "depth": depth,

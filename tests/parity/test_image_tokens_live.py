@@ -98,3 +98,28 @@ def test_pages_and_queries_have_transformers_vectors(
     text = "Query: what?" + "<|endoftext|>" * 10 + ("\n" if layout == "native" else "")
     judged = unit(projection(judge.of_text(text)))
     ledger.check(family, f"queries, {layout}", difference(query.outputs[0].rows, judged), TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_qwen3_vl_embedding_reads_a_conversation(seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    model, _ = image_models.write("qwen3_vl", "embedding", tmp_path / "checkpoint", seed)
+    card = export(tmp_path / "checkpoint", tmp_path / "store/single", pooling="lasttoken")
+    service, judge = Service(tmp_path / "store"), Judge(tmp_path / "checkpoint", model)
+    assert card.default_output == "sentence_embedding"
+    texts = ["some text", "x", "y" * 300]
+    inputs = [*map(Text, texts), *map(png, pictures())]
+    result = asyncio.run(service.pipeline.embed(embed_request(inputs, normalize=True)))
+    wanted = [unit(judge.of_text(conversation(text))[-1:]) for text in texts]
+    image = "<|vision_start|><|image_pad|><|vision_end|>"
+    wanted += [unit(judge.of_picture(picture, conversation(image))[-1:]) for picture in pictures()]
+    ledger.check("qwen3_vl", "embedding", difference(result.outputs[0].rows, np.concatenate(wanted)), TOLERANCE)
+    asked = embed_request([Text("x")], normalize=True, instruction="Find the page.")
+    rows = asyncio.run(service.pipeline.embed(asked)).outputs[0].rows
+    judged = unit(judge.of_text(conversation("x", "Find the page."))[-1:])
+    ledger.check("qwen3_vl", "instruction", difference(rows, judged), TOLERANCE)
+
+
+def conversation(content: str, instruction: str = "Represent the user's input.") -> str:
+    """What the chat template makes of the messages of Qwen3VLEmbedder, Qwen3-VL-Embedding's own code."""
+    system, user = (f"<|im_start|>{role}\n" for role in ("system", "user"))
+    return f"{system}{instruction}<|im_end|>\n{user}{content}<|im_end|>\n<|im_start|>assistant\n"

@@ -31,7 +31,7 @@ class MultiVector(OutputKind):
         inner, width = self._made.modules.inner, self._made.modules.width
         self.head = HeadGraph(MULTI_VECTORS, MULTI_VECTOR, inner, width, f"a {MULTI_VECTOR} that is")
         self._side = self._made.query if self._query else self._made.document
-        self.longest = self._side.max_tokens
+        self.longest, self.ending = self._side.max_tokens, self._side.ending
         self.token_bytes = 4 * self.width
 
     @classmethod
@@ -46,13 +46,8 @@ class MultiVector(OutputKind):
         return options if named else options._replace(prompt_name=self._side.prompt)
 
     def prepare(self, job: Job) -> None:
-        """Put the ids behind texts, fill queries up, and mark the tokens that get a vector."""
+        """Fill queries up, and mark the tokens that get a vector."""
         ids: Sequence[Ids] = job.ids
-        if self._side.ending:
-            ending = np.array(self._side.ending, np.int64)
-            texts = [isinstance(item, Text) for item in job.request.inputs]
-            pairs = zip(ids, texts, strict=True)
-            ids = [each._replace(ids=np.concatenate([each.ids, ending])) if text else each for each, text in pairs]
         if self._made.expansion and self._query:
             texts = [isinstance(item, Text) for item in job.request.inputs]
             pairs = zip(ids, texts, strict=True)
