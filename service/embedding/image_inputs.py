@@ -18,7 +18,7 @@ from service.embedding.outputs.kind import Job, not_finite
 from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.requests import Ids, Picture
 from service.embedding.tokenize.packing import Pixels, Rows, Work
-from service.errors import BadInput, TooLong
+from service.errors import BadInput, TooLong, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.fair_queue import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -105,6 +105,11 @@ def _ids(model: Model, spec: ImageTokens, index: int, grid: Grid, rows: Any) -> 
     return Ids(spec.ids(grid), extras={PLACES: spec.places(grid), IMAGE_ROWS: rows})
 
 
+def reads_no_text(name: str) -> WrongModelKind:
+    """Return the error for a model that reads images alone."""
+    return WrongModelKind(f"{name} reads no text", allowed="images", remedy=f"POST to /models/{name}/images")
+
+
 def blank_tower(spec: ImageTokens) -> Pixels:
     """Return the smallest image that a tower takes, all zeros."""
     side = spec.merge
@@ -114,6 +119,8 @@ def blank_tower(spec: ImageTokens) -> Pixels:
 
 def check_reads_images(model: Model, index: int, spans: bool) -> None:
     """Raise BadInput if a model reads no images beside text, or the request has spans, which images have none of."""
+    if model.reads_images:
+        raise reads_no_text(model.card.name)
     if model.card.image_tokens is None:
         raise BadInput("is an image", field=("inputs", index), allowed=f"{model.card.name} reads text and token ids")
     if spans:

@@ -61,7 +61,7 @@ class Images:
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
-        model, inputs = self._models.get(request.model), request.inputs
+        model, inputs = self._models.get(request.model), await self._decoder.fetched(request.inputs)
         image, plan = reads_images(model.card), model.plan(request.options, "")
         if not inputs:
             raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")

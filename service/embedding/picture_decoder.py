@@ -1,13 +1,15 @@
 """PictureDecoder: decodes pictures in threads if they are small, else in the heavy process; callers take turns."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 from models.vision.preprocess import Prepared
 from models.vision.preprocessor_config import Preprocessor
 from service.embedding.image_decoding import LargePicture, decoded, raise_if_large, resized_to
+from service.embedding.picture_fetcher import PictureFetcher
+from service.embedding.requests import Picture
 from service.heavy.lane import HeavyLane, has_processes, run_beside
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -15,6 +17,7 @@ from service.settings import Settings
 THREAD_BYTES = 1 << 16  # of a picture that a thread decodes: every 41 bytes of a JPEG may draw all its pixels again
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 class PictureDecoder:
@@ -28,7 +31,14 @@ class PictureDecoder:
 
     def __init__(self, settings: Settings, budget: MemoryBudget, threads: int = 1) -> None:
         self._max_pixels, self._budget = settings.max_image_pixels, budget
+        self._fetcher = PictureFetcher(settings.image_hosts, settings.max_body_bytes)
         self.turns = HeavyLane(0, sys.maxsize, 0, threads)
+
+    async def fetched(self, inputs: Sequence[Item]) -> Sequence[Item | Picture]:
+        """Return the inputs with the bytes of those pictures that are addresses; raise BadInput as PictureFetcher."""
+        if not any(isinstance(item, Picture) and item.url for item in inputs):
+            return inputs
+        return [await self._fetcher.fetched(item) if isinstance(item, Picture) else item for item in inputs]
 
     async def size(self, preprocessor: Preprocessor, data: bytes, index: int) -> tuple[int, int]:
         """Return the height and width to which a picture is resized, by its header; raises as `decoded`."""

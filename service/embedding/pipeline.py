@@ -9,7 +9,7 @@ import numpy as np
 
 from models.artifacts.card import Card
 from service.embedding import execution, limits
-from service.embedding.image_inputs import ImageReader, check_reads_images
+from service.embedding.image_inputs import ImageReader, check_reads_images, reads_no_text
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Plan
@@ -20,7 +20,7 @@ from service.embedding.tokenize.packing import Packed, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of, with_ending
 from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, beside
 from service.embedding.vector_cache import VectorCache, keys_of
-from service.errors import BadInput, BadRequest, WrongModelKind
+from service.errors import BadInput, BadRequest
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import TokenEstimator, reserved
@@ -59,7 +59,8 @@ class EmbeddingPipeline:
         self._cache = cache or VectorCache(settings.vector_cache_bytes)
         self._estimator = TokenEstimator()
         self._settings = settings
-        self._images = ImageReader(decoder or PictureDecoder(settings, self._budget), self._budget, settings)
+        self._decoder = decoder or PictureDecoder(settings, self._budget)
+        self._images = ImageReader(self._decoder, self._budget, settings)
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
         """Return one request's outputs, in the order of its options.
@@ -73,7 +74,12 @@ class EmbeddingPipeline:
         if context is None:
             context = RequestContext()
             context.copies = 0
+        images = [index for index, item in enumerate(request.inputs) if type(item) is Picture]
+        if images:
+            check_reads_images(self._models.get(request.model), images[0], bool(request.late_chunking))
+            request = request._replace(inputs=await self._decoder.fetched(request.inputs))
         model, job = self._resolved(request)
+        job.images = images
         if job.plan.cached and self._cache.max_bytes:
             await self._find_kept(model, job, context.key_name)
         if job.images:
@@ -91,15 +97,10 @@ class EmbeddingPipeline:
         model = self._models.get(request.model)
         card = model.card
         if model.reads_images:
-            raise WrongModelKind(
-                f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
-            )
+            raise reads_no_text(card.name)
         plan = model.plan(request.options, spans.field_of(request) if request.late_chunking else "")
         ids, texts = self._checked(card, plan, request)
-        images = [index for index, item in enumerate(request.inputs) if type(item) is Picture]
-        if images:
-            check_reads_images(model, images[0], bool(request.late_chunking))
-        job = Job(request, plan, self._settings, ids, texts, images)
+        job = Job(request, plan, self._settings, ids, texts)
         for kind in plan.kinds:
             if kind.checks:
                 kind.check(job)

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.errors import FieldPath
 from service.request_context import RequestContext, StageTimes
 
 Int64s = NDArray[np.int64]
@@ -68,9 +69,16 @@ class Ids(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The bytes of a JPEG, PNG or WebP file."""
+    """The bytes of a JPEG, PNG or WebP file, or the address from which they are fetched.
+
+    Args:
+        url: empty: the bytes came with the request.
+        field: where the address stands in the request, for errors.
+    """
 
     data: bytes
+    url: str = ""
+    field: FieldPath = ()
 
 
 Input = Text | Ids | Picture

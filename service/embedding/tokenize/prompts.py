@@ -64,8 +64,10 @@ def prompt_of(card: Card, name: str | None, task: str | None = None, input_type:
     """
     if name is None:
         if task is None and input_type is not None:
-            usual = card.default_prompt if card.text_ending else None  # a conversation is not read without its begin
-            return card.prompts.get(_name_of(card, input_type) or usual or "", "")
+            named = _name_of(card, input_type)
+            if named is None and card.text_ending:  # a conversation is not read without its begin
+                named = card.default_prompt
+            return card.prompts.get(named or "", "")
         return card.prompts.get(task or card.default_prompt or card.default_task or "", "")
     if name not in card.prompts:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
