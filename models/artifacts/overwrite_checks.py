@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from models.artifacts import card as cards
-from models.artifacts import links
 from models.errors import ModelError
 
 PROGRAM = Path(__file__).resolve().parents[1]  # models/
@@ -96,13 +95,11 @@ def _files_of_export(out: Path) -> set[str] | None:
     try:
         card = json.loads((out / cards.FILE_NAME).read_text(encoding="utf-8"))
         if "format" in card:
-            return {cards.FILE_NAME, cards.CHECKED_FILES, *card["files"], *(card.get("linked") or {})}
+            return {cards.FILE_NAME, cards.CHECKED_FILES, *card["files"]}
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
     names = {path.name for path in out.iterdir()}
-    return (
-        names if all(name in EXPORT_FILES or name.endswith(".onnx") or links.is_link(name) for name in names) else None
-    )
+    return names if all(name in EXPORT_FILES or name.endswith(".onnx") for name in names) else None
 
 
 def _foreign_files(out: Path) -> list[str]:

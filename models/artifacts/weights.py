@@ -4,10 +4,9 @@ Tables keep their dtype or take the requested one: rows are widened after the lo
 float32, exactly, because ONNX Runtime would otherwise keep a second, widened copy of them in every process.
 """
 
-import hashlib
 import math
 import mmap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import links
 from models.artifacts.card import Card
-from models.artifacts.links import LinkedFile
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
 from models.checkpoints.hub import Progress, no_progress
@@ -42,12 +39,10 @@ class WrittenWeights:
         placed: where each tensor lies, by name; a quantized table has its codes under the table's name, see
             models/tables/quantization.py.
         tables: how each table is stored.
-        linked: the checkpoint's files that are served in place; None: none.
     """
 
     placed: dict[str, Tensor]
     tables: dict[str, StoredTable]
-    linked: dict[str, LinkedFile] | None
 
     @property
     def bytes(self) -> int:
@@ -70,7 +65,6 @@ def write(
     tables: Collection[str],
     *,
     dtype: str = KEEP,
-    originals: Mapping[str, Tensor] | None = None,
     progress: Progress = no_progress,
 ) -> WrittenWeights:
     """Write tensors to `folder`, a chunk of rows at a time.
@@ -81,26 +75,19 @@ def write(
         tables: names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers
             stay.
         dtype: one of TABLE_DTYPES.
-        originals: places of tables in the checkpoint that are served from there, by links, and not written.
         progress: receives the bytes written.
 
     Raises:
-        BadCheckpoint: a value is not finite or beyond the dtype, or a table has no int4 form or cannot be linked.
-        ModelError: unknown dtype, or one other than keep together with originals.
+        BadCheckpoint: a value is not finite or beyond the dtype, or a table has no int4 form.
+        ModelError: unknown dtype.
     """
     if dtype not in TABLE_DTYPES:
         raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
-    if originals is not None and dtype != KEEP:
-        raise ModelError(f"--link serves the checkpoint's own bytes, so it goes with --dtype {KEEP}, not {dtype}")
-    placed = links.link(folder, [originals[name] for name in arrays if name in tables]) if originals else {}
     jobs = [_TensorJob(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
     meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
-    hashes = {job.name: job.hashed(meter) for job in jobs if job.name in placed}
-    to_write = [job for job in jobs if job.name not in placed]
-    sources = sorted((source for job in to_write for source in job.sources(meter)), key=_aligned_first)
-    linked = links.describe_links(placed.values(), originals, hashes) if originals else None
-    placed |= safetensors.write(folder / FILE_NAME, sources)
-    return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
+    sources = sorted((source for job in jobs for source in job.sources(meter)), key=_aligned_first)
+    placed = safetensors.write(folder / FILE_NAME, sources)
+    return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables})
 
 
 def _aligned_first(source: TensorSource) -> tuple[int, int]:
@@ -166,13 +153,6 @@ class _TensorJob:
             quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges
         )
         yield TensorSource(self.name, "U8", quantization.codes_shape(kind, shape), self._codes(kind, meter))
-
-    def hashed(self, meter: _Meter) -> str:
-        """Return the sha256 of the tensor's bytes, after checking every value."""
-        digest = hashlib.sha256()
-        for _, rows in self._chunks(meter):
-            digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
-        return digest.hexdigest()
 
     def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
         """Return the card's entry, once everything is written."""
@@ -264,6 +244,7 @@ def tensors(folder: Path, card: Card) -> dict[str, Any]:
     Raises:
         BadCheckpoint: a file is damaged.
     """
-    places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
-    arrays = quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))
+    if card.weights is None:
+        return {}
+    arrays = quantization.view(safetensors.tensors_of(folder / card.weights))
     return int8_matrices.view(arrays, card.encoder)

@@ -26,7 +26,6 @@ class ExportOptions:
     dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = "keep"
     side: Literal["text", "vision", "encoder", "decoder"] | None = None
     assume: bool = False
-    link: bool = False
     encoder: Literal["none", "float32", "int8"] | None = None
     attention: Literal["causal", "bidirectional"] | None = None
     calibration: Path | None = None
@@ -62,7 +61,6 @@ def export(options: ExportOptions) -> None:
             name=options.name,
             pooling=options.pooling,
             dtype=options.dtype,
-            link=options.link,
             side=options.side,
             assume=options.assume,
             encoder={"none": False, "float32": True}.get(options.encoder or ""),

@@ -59,7 +59,7 @@ class WordTable:
         """Everything that determines the table's values: the key for caches of results computed from it."""
         card = self.model.card
         hashes = [file.sha256 for file in card.files.values()]
-        return (card.name, self.name, *hashes, repr(card.linked))
+        return (card.name, self.name, *hashes)
 
     def ids_of(self, text: str, *, entry: bool = False) -> list[int]:
         """Return the ids of a text, without special tokens.

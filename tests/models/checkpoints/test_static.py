@@ -93,13 +93,6 @@ def test_card_states_error_of_quantized_table(dtype: str, folder: Path, tmp_path
     assert 0 < largest == pytest.approx(card.tables["embeddings"].largest_error)
 
 
-def test_links_table_in_place(folder: Path, tmp_path: Path) -> None:
-    card = export(folder, tmp_path / "out", link=True)
-    assert card.linked
-    assert "embeddings" not in tensors_of(tmp_path / "out/weights.safetensors")
-    assert verify(tmp_path / "out") == card.largest_difference
-
-
 def test_rejects_other_dtype_for_int8_table(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="is int8, as Model2Vec quantised it: leave out --dtype float16"):
         export(static_case("model2vec_int8").folder, tmp_path / "out", dtype="float16")

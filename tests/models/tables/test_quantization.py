@@ -240,7 +240,7 @@ def test_reads_card_without_tables(tmp_path: Path) -> None:
     card = export(llama(tmp_path / "x", GOLDEN.arrays["weight"]), tmp_path / "out")
     path = tmp_path / "out/card.json"
     text = path.read_text(encoding="utf-8")
-    start, end = text.index(',\n "tables"'), text.index(',\n "linked"')
+    start, end = text.index(',\n "tables"'), text.index(',\n "static"')
     path.write_text(text[:start] + text[end:], encoding="utf-8")
     assert cards.read(tmp_path / "out").tables is None
     assert cards.read(tmp_path / "out").bytes == card.bytes
@@ -282,7 +282,7 @@ def test_quantization_never_holds_whole_table(dtype: str, tmp_path: Path) -> Non
     assert np.abs(held[29_000:].astype(np.float64) - table[29_000:30_000]).max() <= bound
 
 
-@pytest.mark.parametrize("options", [("--dtype", "int4"), ("--dtype", "bfloat16"), ("--link",)])
+@pytest.mark.parametrize("options", [("--dtype", "int4"), ("--dtype", "bfloat16")])
 @pytest.mark.parametrize("stop", ["writing weights", "hashing"])
 def test_stop_leaves_nothing_and_retry_succeeds(
     options: tuple[str, ...], stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
