@@ -23,7 +23,7 @@ class ExportOptions:
     out: Path | None = None
     name: str | None = None
     pooling: str | None = None
-    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = "keep"
+    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8"] = "keep"
     side: Literal["text", "vision", "encoder", "decoder"] | None = None
     assume: bool = False
     encoder: Literal["none", "float32", "int8"] | None = None
