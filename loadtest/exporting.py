@@ -30,7 +30,6 @@ FORMS: dict[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),
     "bfloat16": ("--dtype", "bfloat16"),
     "int8": ("--dtype", "int8"),
-    "int4": ("--dtype", "int4"),
 }
 CHECKPOINTS = {
     "tiny": ("--vocab-size", "64", "--hidden-size", "64"),

@@ -402,7 +402,8 @@ def _from_json(data: dict[str, Any]) -> Card:
     data = {_RENAMED.get(name, name): value for name, value in data.items()}
     if data["format"] != FORMAT:
         raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
-    if data.pop("linked", None):
-        raise ValueError("its tables lie in the checkpoint's own file, by --link, which this version has not")
+    dtypes = [table["dtype"] for table in (data.get("tables") or {}).values()]
+    if data.pop("linked", None) or "int4" in dtypes:
+        raise ValueError("its tables are int4 or lie in the checkpoint's file (--link): earlier versions read these")
     card: Card = from_json(Card, data)
     return card

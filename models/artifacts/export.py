@@ -33,7 +33,6 @@ def export(
     name: str | None = None,
     pooling: str | None = None,
     dtype: str = weights.KEEP,
-    force: bool = False,
     side: str | None = None,
     assume: bool = False,
     encoder: bool | None = None,
@@ -54,7 +53,6 @@ def export(
         name: name of the model; None: the folder's name.
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
         dtype: storage type of the tables, one of weights.TABLE_DTYPES.
-        force: replace an exported model even where other files lie in its folder; they are deleted.
         side: half of a checkpoint that holds two: text, vision, encoder or decoder.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
@@ -73,7 +71,7 @@ def export(
         OSError: a file cannot be written.
     """
     out = out.absolute()
-    check_target(out, Path(checkpoint), force)
+    check_target(out, Path(checkpoint))
     if name is not None:
         check_name(name)
     options = TextOptions(

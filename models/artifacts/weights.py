@@ -21,14 +21,14 @@ from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
 from models.tables import int8_matrices, quantization
-from models.tables.quantization import Kind, RowSource, StoredTable
+from models.tables.quantization import INT8, RowSource, StoredTable
 from models.tables.row_blocks import floats
 
 FILE_NAME = "weights.safetensors"
 KEEP = "keep"
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ELEMENTS = {name: element for element, name in NAMES.items()}
-TABLE_DTYPES = (KEEP, *ELEMENTS, *quantization.LEVELS)
+TABLE_DTYPES = (KEEP, *ELEMENTS, INT8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,10 @@ class WrittenWeights:
         return sum(tensor.bytes for tensor in self.placed.values())
 
     def parameters(self) -> int:
-        """Return the number of values of all tensors; a quantized table counts the values that it stands for."""
-        shapes = {name: tensor.shape for name, tensor in self.placed.items()}
-        paired = {
-            quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))
-        }
-        paired |= {name for name in shapes if int8_matrices.is_addition(name)}
-        return sum(math.prod(quantization.shape_of(shapes, name)) for name in shapes if name not in paired)
+        """Return the number of values of all tensors; what a quantized one needs besides its codes does not count."""
+        ranges = {quantization.ranges_name(name) for name in self.placed}
+        counted = (name for name in self.placed if name not in ranges and not int8_matrices.is_addition(name))
+        return sum(math.prod(self.placed[name].shape) for name in counted)
 
 
 def write(
@@ -78,7 +75,7 @@ def write(
         progress: receives the bytes written.
 
     Raises:
-        BadCheckpoint: a value is not finite or beyond the dtype, or a table has no int4 form.
+        BadCheckpoint: a value is not finite or beyond the dtype, or a row spans more than int8 holds.
         ModelError: unknown dtype.
     """
     if dtype not in TABLE_DTYPES:
@@ -96,7 +93,7 @@ def _aligned_first(source: TensorSource) -> tuple[int, int]:
 
 
 def _target(array: RowSource, dtype: str, is_table: bool) -> str:
-    """Return the type that a tensor is written as: a safetensors dtype, int8 or int4."""
+    """Return the type that a tensor is written as: a safetensors dtype, or int8."""
     dtype_name = safetensors.NAMES[np.dtype(array.dtype)]
     if dtype_name == "F64":
         dtype_name = "F32"
@@ -133,35 +130,29 @@ class _TensorJob:
         return math.prod(self.array.shape) * np.dtype(self.array.dtype).itemsize
 
     @property
-    def kind(self) -> Kind | None:
-        return next((kind for kind in quantization.LEVELS if kind == self.target), None)
-
-    @property
     def passes(self) -> int:
-        return 2 if self.kind else 1
+        return 2 if self.target == INT8 else 1
 
     def sources(self, meter: _Meter) -> Iterator[TensorSource]:
         """Yield what to write: the tensor, or its ranges and codes."""
         shape = self.array.shape
-        if (kind := self.kind) is None:
+        if self.target != INT8:
             yield TensorSource(self.name, self.target, shape, self._converted(meter))
             return
         if len(shape) != 2:
-            raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {kind} codes are made of rows and columns")
-        ranges = (quantization.ranges(rows, kind) for rows in self._parts(meter))
-        yield TensorSource(
-            quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges
-        )
-        yield TensorSource(self.name, "U8", quantization.codes_shape(kind, shape), self._codes(kind, meter))
+            raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {INT8} codes are made of rows and columns")
+        ranges = (quantization.ranges(rows) for rows in self._parts(meter))
+        yield TensorSource(quantization.ranges_name(self.name), "F32", (shape[0], 1, 2), ranges)
+        yield TensorSource(self.name, "U8", shape, self._codes(meter))
 
     def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
         """Return the card's entry, once everything is written."""
         root = math.sqrt(self.squares / max(1, math.prod(self.array.shape)))
-        if (kind := self.kind) is None:
+        if self.target != INT8:
             dtype = NAMES.get(self.target, self.target.lower())
             return StoredTable(dtype, placed[self.name].bytes, None, self.largest, root)
-        size = placed[self.name].bytes + placed[quantization.ranges_name(self.name, kind)].bytes
-        return StoredTable(kind, size, quantization.block_of(kind, self.array.shape[1]), self.largest, root)
+        size = placed[self.name].bytes + placed[quantization.ranges_name(self.name)].bytes
+        return StoredTable(INT8, size, self.array.shape[1], self.largest, root)
 
     def _chunks(self, meter: _Meter) -> Iterator[tuple[int, NDArray[Any]]]:
         for start, rows in safetensors.row_chunks(self.array):  # type: ignore[arg-type]
@@ -203,11 +194,11 @@ class _TensorJob:
             f"{NAMES[self.target]} holds: use --dtype float32 or bfloat16"
         )
 
-    def _codes(self, kind: Kind, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
+    def _codes(self, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
         for rows in self._parts(meter):
-            ranges = quantization.ranges(rows, kind)
-            codes = quantization.codes(rows, ranges, kind)
-            self._measure(rows, quantization.QuantizedTable(codes, ranges, kind)[:])
+            ranges = quantization.ranges(rows)
+            codes = quantization.codes(rows, ranges)
+            self._measure(rows, quantization.values(codes, ranges))
             yield codes
 
     def _measure(self, rows: NDArray[Any], stored: NDArray[Any]) -> None:
