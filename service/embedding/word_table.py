@@ -106,14 +106,6 @@ class WordTable:
         return self.model.tokenizer
 
 
-def has_word_table(model: Model) -> bool:
-    """Return whether `word_table` returns the model's table."""
-    card = model.card
-    return card.weights is not None and (
-        card.static is not None or any(isinstance(step, Embed) for step in card.recipe)
-    )
-
-
 def word_table(model: Model) -> WordTable:
     """Return the word table of a model; raise NotFound if it has none of its own."""
     card = model.card

@@ -26,7 +26,6 @@ from service.errors import InlayError
 from service.grpc.calls import Shared
 from service.grpc.server import Pipeline
 from service.http.openapi import build_document
-from service.http.openapi_examples import LoadedModels
 from service.http.response import Response
 from service.http.routes import Head, Request
 from service.protocols.inlay import rpc as inlay_rpc
@@ -117,8 +116,7 @@ def running() -> Running:
     app = create_app(settings)
     context = app.context
     context.lifecycle.started = True
-    loaded = LoadedModels(dict(context.registry.models), "bert")
-    document = build_document(app.pipeline.router, context.version, guarded=False, loaded=loaded)
+    document = build_document(app.pipeline.router, context.version, guarded=False, model="bert")
     posts = {path: item["post"] for path, item in sorted(document["paths"].items()) if "post" in item}
     services = [inlay_rpc.service(context), oip_rpc.service(DataPlane(context)), *tei_rpc.services(context)]
     methods = sorted(f"/{service.name}/{method.name}" for service in services for method in service.methods)

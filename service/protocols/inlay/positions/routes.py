@@ -10,7 +10,7 @@ from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.heavy.lane import run_beside
 from service.http.formats import JSON, OCTETS
 from service.http.response import Response
-from service.http.routes import Answer, Example, Request, Route, binary
+from service.http.routes import Answer, Request, Route, binary
 from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions.plots import (
@@ -36,8 +36,6 @@ from service.protocols.inlay.positions.schemes import (
     SCHEMES,
     Scheme,
     call_maker,
-    example_of,
-    need_of,
 )
 
 HELD = Answer(description="The client's copy is current.")
@@ -84,8 +82,8 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         row.summary,
         row.parameters,
         tag=_tag(row, "numbers"),
-        examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
-        need=need_of(row),
+        examples={"table": row.example},
+        need=row.need,
     )
     if "GET" not in row.methods:
         return [by_post]
@@ -97,8 +95,8 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         summary=row.summary,
         tag=by_post.tag,
         query=row.parameters,
-        examples=_query_examples(row),
-        need=by_post.need,
+        examples=row.example,
+        need=row.need,
         answers={200: table_answer(), 304: HELD},
     )
     return [by_get, by_post]
@@ -112,13 +110,9 @@ async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Res
     return await table_response(request, context.tables, make_call(sent), form, cache_control)
 
 
-def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
-    """Return the examples of a row's query parameters by name, except those named."""
-
-    def example(name: str) -> Example:
-        return Example(make=lambda model: example_of(row, model and model.card).get(name))
-
-    return {name: example(name) for name in (*row.example, "layer_type") if name not in without}
+def _drawn_example(row: Scheme) -> dict[str, Any]:
+    """Return a row's example without the lengths that its figures and graphs need not be told."""
+    return {name: value for name, value in row.example.items() if name not in USUAL_LENGTHS}
 
 
 # ---- pictures and graphs
@@ -138,8 +132,8 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
         tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
         query=figure_parameters(row, extension),
-        examples=_query_examples(row, *USUAL_LENGTHS),
-        need=need_of(row),
+        examples=_drawn_example(row),
+        need=row.need,
         answers={200: Answer(description="The figure.", content=content), 304: HELD},
     )
 
@@ -170,7 +164,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         summary=f"{row.summary}, as an ONNX graph",
         tag=_tag(row, "ONNX graphs"),
         query=figure_parameters(row),
-        examples=_query_examples(row, *USUAL_LENGTHS),
-        need=need_of(row),
+        examples=_drawn_example(row),
+        need=row.need,
         answers={200: file, 304: HELD},
     )

@@ -68,6 +68,11 @@ class Scheme:
         return bool(self.has)
 
     @property
+    def need(self) -> Need | None:
+        """What its routes need of a model, for the OpenAPI document."""
+        return Need(f"a model with {self.has}", 404) if self.has else None
+
+    @property
     def path(self) -> str:
         """The path of its table."""
         return f"{'/models/{name}' if self.of_model else '/positions'}/{self.name}"
@@ -352,23 +357,6 @@ _MODEL_ROWS = (
     ),
 )  # fmt: skip
 MODEL_SCHEMES = {row.name: row for row in _MODEL_ROWS}
-
-
-def need_of(row: Scheme) -> Need | None:
-    """Return what the routes of a row need of a model, for the OpenAPI document."""
-    if not row.of_model:
-        return None
-    return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
-
-
-def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
-    """Return a row's example; if the model's layers differ, with the first layer type.
-
-    Args:
-        card: card of the model that the example is for; None: any model.
-    """
-    part = row.part(card) if card is not None else None
-    return {**row.example, **({"layer_type": next(iter(part))} if isinstance(part, dict) and len(part) > 1 else {})}
 
 
 def available(card: Card) -> tuple[str, ...]:
