@@ -135,8 +135,8 @@ def create_app(
 def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:
     """Return the lane for large work, which this process uses while it serves."""
     lane = heavy.HeavyLane(settings.heavy_processes, settings.heavy_memory_bytes, settings.heavy_seconds)
-    for name in ("tasks", "seconds", "ended", "waiting"):
-        metrics.watch(f"inlay_heavy_{name}", {}, partial(getattr, lane, name))
+    names = ("tasks", "seconds", "ended", "waiting")
+    metrics.watch(lambda: {(f"inlay_heavy_{name}",): getattr(lane, name) for name in names})
     return lane
 
 
@@ -213,10 +213,14 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         computations=TableComputations(),
         tracing=open_tracing(settings),
     )
-    metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
-    metrics.watch("inlay_reserved_bytes", {}, lambda: budget.held)
-    metrics.watch("inlay_vector_cache_bytes", {}, lambda: cache.held_bytes)
-    metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
+    metrics.watch(
+        lambda: {
+            ("inlay_requests_in_flight",): context.admission.active,
+            ("inlay_reserved_bytes",): budget.held,
+            ("inlay_vector_cache_bytes",): cache.held_bytes,
+            ("inlay_workers_ready",): context.lifecycle.ready and context.readiness.fault is None,
+        }
+    )
     return context
 
 

@@ -95,7 +95,7 @@ async def gradient_call(
     """Return the call that makes the table of gradients, which are computed already."""
     sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
     context.budget.reserve(COPIES * VALUE_BYTES * sent, call)
-    result = await context.computations.gradients.run(partial(gradients, table, _gradient_request(table, parameters)))
+    result = await context.computations.run("gradient", partial(gradients, table, _gradient_request(table, parameters)))
     names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
     decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}
     return TableCall(lambda **_: result, decisive)

@@ -51,7 +51,7 @@ async def logits_call(
         output = _whole_output(parameters.output)
         return _call(states, logits.whole(states, output), output=output)
     context.budget.reserve(logits.TOP_BYTES * len(states.hidden) * parameters.top_k, call)
-    table = await context.computations.logits.run(partial(logits.top, states, parameters.top_k))
+    table = await context.computations.run("logits", partial(logits.top, states, parameters.top_k))
     return _call(states, table, top_k=parameters.top_k)
 
 
