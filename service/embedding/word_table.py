@@ -64,7 +64,7 @@ class WordTable:
         """Everything that determines the table's values: the key for caches of results computed from it."""
         card = self.model.card
         hashes = [file.sha256 for file in card.files.values()]
-        return (card.name, self.name, *hashes, repr(card.linked))
+        return (card.name, self.name, *hashes)
 
     def ids_of(self, text: str, *, entry: bool = False) -> list[int]:
         """Return the ids of a text, without special tokens.
@@ -109,14 +109,6 @@ class WordTable:
                 f"{self.model.card.name} was exported without a tokenizer", remedy="send ids instead of text"
             )
         return self.model.tokenizer
-
-
-def has_word_table(model: Model) -> bool:
-    """Return whether `word_table` returns the model's table."""
-    card = model.card
-    return card.weights is not None and (
-        card.static is not None or any(isinstance(step, Embed) for step in card.recipe)
-    )
 
 
 def word_table(model: Model) -> WordTable:
