@@ -17,7 +17,7 @@ from models.families.config import Config
 from models.families.decoders import DECODERS
 from models.families.encoder_decoders import ENCODER_DECODERS
 from models.families.encoders import ENCODERS
-from models.families.family import Family
+from models.families.family import Family, read_config
 from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
 
@@ -128,5 +128,4 @@ def config_of(model_type: str, data: Mapping[str, Any]) -> Config:
     Raises:
         UnknownFamily: FAMILIES does not list the model_type.
     """
-    family = family_of(model_type)
-    return Config(data, family.defaults, family.names)
+    return read_config(family_of(model_type), data)
