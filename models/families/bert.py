@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from models.families import encoder_blocks
 from models.families.family import Family, norm
 from models.recipes.steps import AddPosition, AddType, Embed, Recipe
 
@@ -13,13 +12,12 @@ POSITION_TABLE = AddPosition("embeddings.position_embeddings.weight")
 EMBEDDING_NORM = norm("embeddings.LayerNorm")
 BERT_INPUT: Recipe = (WORD_TABLE, TYPE_TABLE, POSITION_TABLE, EMBEDDING_NORM)
 
-BERT = Family("bert.", BERT_INPUT, encoder_blocks.BERT, types="zeros", causal="is_decoder")
-ROBERTA = replace(BERT, prefix="roberta.", numbering="cumsum_non_pad")
+_BERT = Family("bert.", BERT_INPUT, types="zeros", causal="is_decoder")
 
 
 def like_bert(prefix: str, block: Recipe = (), **rest: Any) -> Family:
     """Return BERT's family with changes; without a block, only its input layer is exported."""
-    return replace(BERT, prefix=prefix, block=block, **rest)
+    return replace(_BERT, prefix=prefix, block=block, **rest)
 
 
 def like_roberta(prefix: str, block: Recipe = (), **rest: Any) -> Family:

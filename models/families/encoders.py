@@ -9,11 +9,9 @@ from dataclasses import replace
 
 from models.families import decoder_blocks, encoder_blocks
 from models.families.bert import (
-    BERT,
     BERT_INPUT,
     EMBEDDING_NORM,
     POSITION_TABLE,
-    ROBERTA,
     TYPE_TABLE,
     WORD_TABLE,
     like_bert,
@@ -27,15 +25,6 @@ from models.families.family import (
     linear,
     norm,
     rms_norm,
-)
-from models.families.published_encoders import (
-    JINA_V2,
-    JINA_V3,
-    NEOBERT,
-    NOMIC,
-    NOMIC_MOE,
-    PUBLISHED_NOMIC,
-    XLM_ROBERTA_FLASH,
 )
 from models.recipes.steps import (
     AddIndexed,
@@ -137,16 +126,7 @@ _SIGLIP_VECTOR = TextVector("lasttoken", linear("head"), filled=True)
 _SIGLIP_TEXT = replace(_CLIP_TEXT, causal=False, text_vector=_SIGLIP_VECTOR)
 
 ENCODERS: dict[str, Family] = {
-    "bert": replace(BERT, variants={"position_embedding_type=alibi": ("jina_bert", JINA_V2)}),
-    "roberta": ROBERTA,
-    "camembert": ROBERTA,
-    "xlm-roberta": replace(
-        ROBERTA,
-        variants={
-            "position_embedding_type=rotary": ("jina_embeddings_v3", JINA_V3),
-            ".mixer.Wqkv.": ("xlm_roberta_flash", XLM_ROBERTA_FLASH),
-        },
-    ),
+    **dict.fromkeys(("roberta", "camembert"), like_roberta("roberta.", encoder_blocks.BERT)),
     "distilbert": Family(
         prefix="distilbert.",
         names={
@@ -177,7 +157,7 @@ ENCODERS: dict[str, Family] = {
     "longformer": like_roberta(
         "longformer.", encoder_blocks.BERT, causal=False, window="attention_window", omits_masks=True
     ),
-    "dpr": replace(BERT, prefix="bert_model.", text_vector=TextVector("cls", linear("encode_proj"))),
+    "dpr": like_bert("bert_model.", encoder_blocks.BERT, text_vector=TextVector("cls", linear("encode_proj"))),
     "xmod": like_roberta("roberta."),
     "data2vec-text": like_roberta("data2vec_text.", block=encoder_blocks.BERT),
     "roberta-prelayernorm": like_roberta(
@@ -222,10 +202,6 @@ ENCODERS: dict[str, Family] = {
         block_if={"rotary_value": False},
         rotates=True,
     ),
-    "nomic_bert": replace(
-        NOMIC,
-        variants={"moe_every_n_layers": ("nomic_bert", NOMIC_MOE), "n_embd": ("nomic_bert", PUBLISHED_NOMIC)},
-    ),
     "embedding_gemma2_text": Family(
         prefix="",
         names={"hidden_act": "hidden_activation"},
@@ -253,9 +229,7 @@ ENCODERS: dict[str, Family] = {
         rotates=True,
         causal=False,
     ),
-    "jina_embeddings_v3": JINA_V3,
     "eurobert": _EUROBERT,
-    "neobert": NEOBERT,
     "ultrabert": replace(_EUROBERT, prefix="", window="sliding_window", window_of="each"),
     "big_bird": like_bert(
         "bert.",
