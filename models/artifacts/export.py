@@ -36,6 +36,7 @@ def export(
     link: bool = False,
     force: bool = False,
     side: str | None = None,
+    route: str | None = None,
     assume: bool = False,
     encoder: bool | None = None,
     attention: Attention | None = None,
@@ -58,6 +59,7 @@ def export(
         link: serve the tables in place, from the checkpoint's own file.
         force: replace an exported model even where other files lie in its folder; they are deleted.
         side: half of a checkpoint that holds two: text, vision, encoder or decoder.
+        route: of a Router or Asym of sentence-transformers, the route that is exported, such as query or document.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools; of an image tower where its blocks are covered.
@@ -90,7 +92,7 @@ def export(
         int8=int8,
         reranker=reranker,
     )
-    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters)) as place:
+    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters), route=route) as place:
         return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 

@@ -25,6 +25,7 @@ class ExportOptions:
     pooling: str | None = None
     dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = "keep"
     side: Literal["text", "vision", "encoder", "decoder"] | None = None
+    route: str | None = None
     assume: bool = False
     link: bool = False
     encoder: Literal["none", "float32", "int8"] | None = None
@@ -64,6 +65,7 @@ def export(options: ExportOptions) -> None:
             dtype=options.dtype,
             link=options.link,
             side=options.side,
+            route=options.route,
             assume=options.assume,
             encoder={"none": False, "float32": True}.get(options.encoder or ""),
             attention=options.attention,
