@@ -122,7 +122,7 @@ async def _answer(
     request: Request,
 ) -> Response:
     """Return the table that a request's parameters stand for; its model is found before they are read."""
-    make_call, posted = maker(request), request.verb == "POST"
+    make_call, posted = maker(request), request.head.verb == "POST"
     sent = await from_body(parameters, request) if posted else from_query(parameters, request)
     form = table_form(request, sent)
     return await table_response(request, context.tables, make_call(sent), form, None if posted else cache_control)
