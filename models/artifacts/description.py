@@ -335,14 +335,10 @@ def _sentence_facts(card: Card) -> dict[str, str]:
 
 def _tables(card: Card) -> list[str]:
     """Return how each table is stored, and its error if the dtype is not the checkpoint's."""
-    homes = {
-        name: f" in {file}, served in place" for file, linked in (card.linked or {}).items() for name in linked.tensors
-    }
     lines = []
     for name, table in (card.tables or {}).items():
-        blocks = f" in blocks of {table.block}" if table.block else ""
         error = f"; error: largest {table.largest_error:.1e}, rms {table.rms_error:.1e}" if table.largest_error else ""
-        lines.append(f"  {name}: {table.dtype}{blocks}, {table.bytes:,} bytes{homes.get(name, '')}{error}")
+        lines.append(f"  {name}: {table.dtype}, {table.bytes:,} bytes{error}")
     return ["tables", *lines] if lines else []
 
 

@@ -50,7 +50,6 @@ class TextOptions:
     checkpoint: str
     pooling: str | None
     dtype: str
-    link: bool
     side: str | None
     assume: bool
     encoder: bool | None
@@ -235,15 +234,12 @@ def _write_weights(
     model: TextModel, options: TextOptions, calibration: Calibration | None, folder: Path, progress: Progress
 ) -> WrittenWeights:
     """Write the tensors of the model, of its modules and of its heads, those of the blocks in int8 if calibrated."""
-    source, fitted = model.source, model.fitted
-    if options.link and source.fetch:
-        raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
-    originals = {name: source.tensors[name] for name in fitted.tables} if options.link else None
-    arrays = fitted.read(source)
+    fitted = model.fitted
+    arrays = fitted.read(model.source)
     if calibration:
         arrays = int8_matrices.quantized(arrays, fitted.encoder, calibration.largest)
     arrays = {**arrays, **sentence_vectors.arrays(model.modules), **task_heads.arrays(model.heads)}
-    return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, originals=originals, progress=progress)
+    return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, progress=progress)
 
 
 def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
@@ -262,7 +258,6 @@ def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Pa
         tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
         weights=weights.FILE_NAME,
         tables=stored.tables,
-        linked=stored.linked,
     )
 
 
