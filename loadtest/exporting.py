@@ -1,6 +1,6 @@
 """What an export costs: seconds and memory of the command line, for the demo model and for a table of a gigabyte.
 
-    python -m loadtest.exporting [--save] [--rounds 3] [--forms keep,int8,link]
+    python -m loadtest.exporting [--save] [--rounds 3] [--forms keep,int8]
 
 Every export is a process of its own, as an operator starts it. Its memory is given twice: the kernel's peak, mapped
 pages of the checkpoint included, and the peak of what is private to it (RssAnon, sampled every few milliseconds). The
@@ -30,8 +30,6 @@ FORMS: dict[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),
     "bfloat16": ("--dtype", "bfloat16"),
     "int8": ("--dtype", "int8"),
-    "int4": ("--dtype", "int4"),
-    "link": ("--link",),
 }
 CHECKPOINTS = {
     "tiny": ("--vocab-size", "64", "--hidden-size", "64"),
@@ -52,7 +50,7 @@ class Cost:
         form: a key of FORMS.
         seconds: wall time.
         cpu_seconds: processor time.
-        written: the exported folder, without hard links to files of other folders.
+        written: the exported folder.
         peak: VmHWM: resident pages, mapped files included.
         peak_private: RssAnon: memory that no other process can share.
     """
@@ -110,9 +108,8 @@ def _private(pid: int) -> int:
 
 
 def written(folder: Path) -> int:
-    """Return the bytes that an exported folder adds to the disk; files that other folders link to add none."""
-    stats = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return sum(stat.st_size for stat in stats if stat.st_nlink == 1)
+    """Return the bytes that an exported folder adds to the disk."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def measure_export(model: str, form: str, checkpoint: Path, scratch: Path, rounds: int) -> Cost:
@@ -141,7 +138,7 @@ def measure(scratch: Path, forms: list[str], rounds: int) -> list[Cost]:
     costs = [measure_export("tiny", "keep", create_checkpoint("tiny", scratch), scratch, rounds)]
     demo = Path(sysconfig.get_path("purelib")) / DEMO
     if demo.is_dir():
-        costs += [measure_export("demo", form, demo, scratch, rounds) for form in forms if form != "link"]
+        costs += [measure_export("demo", form, demo, scratch, rounds) for form in forms]
     table = create_checkpoint("table", scratch)
     return costs + [measure_export("table", form, table, scratch, rounds) for form in forms]
 

@@ -1,1 +1,1 @@
-"""The exported folder of a model: card, weights, links, tokenizer, verification."""
+"""The exported folder of a model: card, weights, tokenizer, verification."""

@@ -2,10 +2,10 @@
 
 An adopted graph has no recipe to compare with. Adoption checks that it loads, takes inputs that Inlay feeds and gives a
 known output. Where other sequences in a batch would move a sequence, it is run one sequence at a time. Where the graph
-is not float32, its vectors are compared with those of the float32 weights beside it.
+is not float32, its vectors are compared with those of the float32 ONNX beside it.
 
 Of a hub repository the ONNX file, the files of its weights, the small files and the weights of the modules behind
-pooling are fetched, and nothing else; the float32 weights only if the caller asks for the comparison.
+pooling are fetched, and nothing else; the float32 ONNX only if the caller asks for the comparison.
 """
 
 from dataclasses import replace
@@ -49,7 +49,6 @@ def adopt(
     file: str | None = None,
     pooling: str | None = None,
     compare: bool | None = None,
-    force: bool = False,
     progress: Progress = no_progress,
     endpoint: str | None = None,
 ) -> Card:
@@ -61,9 +60,9 @@ def adopt(
         out: the folder to write.
         file: the ONNX file's path in the source; None: the first of FLOAT32_ONNX that is there.
         pooling: as in `export`, or "graph": the graph's own sentence_embedding, which holds every module.
-        compare: compare the vectors with those of the float32 weights; None: of a folder, where the chosen file is not
+        compare: compare the vectors with those of the float32 ONNX; None: of a folder, where the chosen file is not
             the float32 one.
-        name, force, progress: as in `export`.
+        name, progress: as in `export`.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
 
     Raises:
@@ -71,7 +70,7 @@ def adopt(
         OSError: a file cannot be written.
     """
     out = out.absolute()
-    check_target(out, Path(source), force)
+    check_target(out, Path(source))
     if name is not None:
         check_name(name)
     with located_files(source, progress, endpoint, weights=False) as place:
@@ -139,7 +138,7 @@ def _adopted(
     folder: Path,
     progress: Progress,
 ) -> AdoptedFile:
-    """Return the card's entry for the ONNX file, compared with float32 weights if `adopt` says so."""
+    """Return the card's entry for the ONNX file, compared with the float32 one if `adopt` says so."""
     if compare is None and contents.is_float32 and onnx.path in FLOAT32_ONNX:
         return AdoptedFile(onnx.path)
     if compare is False:

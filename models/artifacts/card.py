@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from models.artifacts import links
 from models.artifacts.closeness import AdoptedFile, QuantizedEncoder
-from models.artifacts.links import LinkedFile
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
@@ -159,7 +157,6 @@ class Card:
         source, tool: what the export was made from, and by.
         format: version of the card's format.
         tables: how each table lies on disk; None: exported before cards said so.
-        linked: files of the checkpoint that are served in place, by name here; None: none.
         static: table and rules of a static embedding model; None: a transformer.
         image: steps and inputs of a model that reads images or spectrograms; None: it reads text.
         image_tokens: how images lie among the tokens of a model that reads text; None: it reads none.
@@ -227,7 +224,6 @@ class Card:
     tool: str = ""
     format: int = field(default=FORMAT)
     tables: dict[str, StoredTable] | None = None
-    linked: dict[str, LinkedFile] | None = None
     static: StaticTable | None = None
     image: Image | None = None
     image_tokens: ImageTokens | None = None
@@ -389,7 +385,6 @@ def read(folder: Path) -> Card:
         ) from error
     for name, promised in card.files.items():
         _check_size(folder / name, promised)
-    links.check(folder, card.linked or {})
     return card
 
 
@@ -413,5 +408,8 @@ def _from_json(data: dict[str, Any]) -> Card:
     data = {_RENAMED.get(name, name): value for name, value in data.items()}
     if data["format"] != FORMAT:
         raise ValueError(f"card format {data['format']}, this version reads {FORMAT}")
+    dtypes = [table["dtype"] for table in (data.get("tables") or {}).values()]
+    if data.pop("linked", None) or "int4" in dtypes:
+        raise ValueError("its tables are int4 or lie in the checkpoint's file (--link): earlier versions read these")
     card: Card = from_json(Card, data)
     return card

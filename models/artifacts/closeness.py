@@ -22,10 +22,10 @@ class QuantizedEncoder:
 
 @dataclass(frozen=True, slots=True)
 class VectorComparison:
-    """How close an adopted model's vectors are to those of its float32 weights.
+    """How close an adopted model's vectors are to those of the float32 file beside it.
 
     Attributes:
-        reference: the file of these weights, in the folder or repository that was adopted.
+        reference: that file, in the folder or repository that was adopted.
         min_cosine, mean_cosine: between the vectors of both.
         texts: how many texts were compared, those of texts/evaluation.txt.
     """
@@ -42,7 +42,7 @@ class AdoptedFile:
 
     Attributes:
         path: path in the folder or repository.
-        comparison: comparison with the float32 weights beside it; None: there were none.
+        comparison: comparison with the float32 file beside it; None: there is none.
         uncompared: why there was none; None: there was one, or the file is the float32 model itself.
     """
 

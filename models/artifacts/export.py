@@ -33,9 +33,8 @@ def export(
     name: str | None = None,
     pooling: str | None = None,
     dtype: str = weights.KEEP,
-    link: bool = False,
-    force: bool = False,
     side: str | None = None,
+    route: str | None = None,
     assume: bool = False,
     encoder: bool | None = None,
     attention: Attention | None = None,
@@ -55,9 +54,8 @@ def export(
         name: name of the model; None: the folder's name.
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
         dtype: storage type of the tables, one of weights.TABLE_DTYPES.
-        link: serve the tables in place, from the checkpoint's own file.
-        force: replace an exported model even where other files lie in its folder; they are deleted.
         side: half of a checkpoint that holds two: text, vision, encoder or decoder.
+        route: of a Router or Asym of sentence-transformers, the route that is exported, such as query or document.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools; of an image tower where its blocks are covered.
@@ -75,14 +73,13 @@ def export(
         OSError: a file cannot be written.
     """
     out = out.absolute()
-    check_target(out, Path(checkpoint), force)
+    check_target(out, Path(checkpoint))
     if name is not None:
         check_name(name)
     options = TextOptions(
         checkpoint=str(checkpoint),
         pooling=pooling,
         dtype=dtype,
-        link=link,
         side=side,
         assume=assume,
         encoder=encoder,
@@ -90,7 +87,7 @@ def export(
         int8=int8,
         reranker=reranker,
     )
-    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters)) as place:
+    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters), route=route) as place:
         return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 
@@ -104,7 +101,7 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
     if static_folder := find_static_folder(place.folder):
         _check_unused(of_blocks, options.checkpoint, "has no encoder: it looks vectors up")
         source = open_static(place.folder, static_folder, options.pooling)
-        return static_export.export(source, target, options.dtype, options.link)
+        return static_export.export(source, target, options.dtype)
     sparse_files = sparse_modules.find(place.folder, options.pooling)
     if sparse_files and sparse_files.table is not None and not sparse_files.splade:
         _check_unused(of_blocks, options.checkpoint, "has no encoder: it looks weights up")
@@ -114,8 +111,8 @@ def _exported(place: LocatedCheckpoint, options: TextOptions, target: Target) ->
     if image_tower := tower(checkpoint.config, options.side):
         of_text = {option: value for option, value in of_blocks.items() if option != "--encoder float32"}
         _check_unused(of_text, options.checkpoint, "is an image tower, whose blocks are exported in float32")
-        if options.dtype != weights.KEEP or options.link:
-            raise ModelError(f"{options.checkpoint}: no table of it is looked up, so leave out --dtype and --link")
+        if options.dtype != weights.KEEP:
+            raise ModelError(f"{options.checkpoint}: no table of it is looked up, so leave out --dtype")
         return vision_export.export(checkpoint, image_tower, target, options.encoder)
     if sparse_files:
         options = replace(options, pooling="none")

@@ -99,7 +99,7 @@ class Target:
 def finish_folder(folder: Path, card: Card, target: Target) -> Card:
     """Write the card with the size and hash of every file, flush all to disk, and return the card."""
     card = replace(card, name=target.name, source=target.source, tool=tool_version(), aliases=target.aliases)
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (card.linked or {}))
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     for path in paths:
         _sync(path)
     names = [path.relative_to(folder).as_posix() for path in paths]

@@ -20,34 +20,24 @@ def hashes(folder: Path, names: Iterable[str], progress: Progress = no_progress)
     """Return size and sha256 of each named file."""
     sizes = {name: (folder / name).stat().st_size for name in names}
     count = counter(progress, "hashing", sum(sizes.values()))
-    return {name: File(size, _sha256(folder / name, 0, size, count)) for name, size in sizes.items()}
+    return {name: File(size, _sha256(folder / name, count)) for name, size in sizes.items()}
 
 
-def _sha256(path: Path, offset: int, size: int, count: Callable[[int], None]) -> str:
+def _sha256(path: Path, count: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        file.seek(offset)
-        while size and (chunk := file.read(min(size, CHUNK_BYTES))):
+        while chunk := file.read(CHUNK_BYTES):
             digest.update(chunk)
-            size -= len(chunk)
             count(len(chunk))
     return digest.hexdigest()
 
 
 def check_hashes(folder: Path, card: Card, progress: Progress = no_progress) -> None:
-    """Raise BadCard for the first file or linked tensor that is not the one the card was written for."""
+    """Raise BadCard for the first file that is not the one the card was written for."""
     for name, found in hashes(folder, card.files, progress).items():
         if found.sha256 != card.files[name].sha256:
             raise BadCard(
                 f"{folder / name} is not the file its card was written for (sha256 differs); export the model again"
-            )
-    places = [(name, file, *held) for name, file in (card.linked or {}).items() for held in file.tensors.items()]
-    count = counter(progress, "hashing linked tables", sum(place.bytes for *_, place in places))
-    for name, file, tensor, place in places:
-        if _sha256(folder / name, place.offset, place.bytes, count) != place.sha256:
-            raise BadCard(
-                f"{tensor!r} in {folder / name} is not the tensor its card was written for (sha256 differs): "
-                f"{file.original} was written to; export the model again"
             )
 
 
@@ -55,13 +45,12 @@ def check_changed(folder: Path, card: Card) -> None:
     """Check the hashes of the files that were not checked before as they are now; raise BadCard as `check_hashes`.
 
     A file counts as checked while its size, modification time and inode stay the same: 90 MB then cost a start nothing
-    instead of 70 ms. That is kept in CHECKED_FILES, unless the folder may not be written to. Of linked files, reading
-    the card has compared size and time.
+    instead of 70 ms. That is kept in CHECKED_FILES, unless the folder may not be written to.
     """
     stamps = {name: _stamp(folder / name, file) for name, file in card.files.items()}  # before anything is read
     known = _checked_before(folder)
     changed = {name: file for name, file in card.files.items() if known.get(name) != stamps[name]}
-    check_hashes(folder, replace(card, files=changed, linked=None))
+    check_hashes(folder, replace(card, files=changed))
     if changed:
         written = folder.resolve().with_name(f".{folder.name}{CHECKED_FILES}-{os.getpid()}")  # seen by no scan of it
         with suppress(OSError):

@@ -25,29 +25,28 @@ from models.graphs.builder import GraphBuilder
 from models.recipes.steps import Embed
 
 
-def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP, link: bool = False) -> Card:
+def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP) -> Card:
     """Write the model to the target and return its card.
 
     Args:
         source: the opened checkpoint.
         target: folder to write to.
         dtype: dtype of the table.
-        link: as in export.export.
 
     Raises:
         ModelError: the checkpoint cannot be exported, or the target may not be replaced.
         OSError: a file cannot be written.
     """
     with atomic_folder(target.out) as folder:
-        stored = write_weights(source, folder, dtype, link, target.progress)
+        stored = write_weights(source, folder, dtype, target.progress)
         graphs = save_graphs(folder, _graphs(source, stored.placed))
-        tokenizer.copy_bare(source.folder / TOKENIZER, folder)
+        tokenizer.write_bare(source.tokenizer, folder)
         card = compare_graphs(folder, _card(source, stored, graphs), target.progress)
         return finish_folder(folder, card, target)
 
 
 def write_weights(
-    source: StaticCheckpoint, folder: Path, dtype: str, link: bool, progress: Progress = no_progress
+    source: StaticCheckpoint, folder: Path, dtype: str, progress: Progress = no_progress
 ) -> WrittenWeights:
     """Write the table as `dtype`, the mapping as int64 and the weights as float32; errors as weights.write."""
     table = source.tensors[source.static.table]
@@ -56,8 +55,7 @@ def write_weights(
     arrays = safetensors.read(source.tensors.values())
     if (mapping := source.static.mapping) is not None:
         arrays[mapping] = arrays[mapping].astype(np.int64)
-    originals = {table.name: table} if link else None
-    return weights.write(folder, arrays, {table.name}, dtype=dtype, originals=originals, progress=progress)
+    return weights.write(folder, arrays, {table.name}, dtype=dtype, progress=progress)
 
 
 def _graphs(source: StaticCheckpoint, placed: dict[str, Tensor]) -> dict[str, Any]:
@@ -93,7 +91,7 @@ def _card(source: StaticCheckpoint, stored: WrittenWeights, graphs: dict[str, Gr
         flops_per_token=flops,
         tolerance=TOLERANCE["input"],
         tables=stored.tables,
-        linked=stored.linked,
         static=static,
         similarity_function=sentence.similarity_function,
+        provenance=source.read_from,
     )

@@ -53,7 +53,6 @@ class TextOptions:
     checkpoint: str
     pooling: str | None
     dtype: str
-    link: bool
     side: str | None
     assume: bool
     encoder: bool | None
@@ -134,6 +133,8 @@ def _chosen(
     """Return the parts of the checkpoint that are exported."""
     fitted = fit(source, options.side, options.assume, options.attention)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
+    if sentence_transformers.is_instructor(place.name, source.model_type):
+        sentence = files = sentence_transformers.without_prompt(files)
     if options.pooling is None and options.encoder is not False:
         sentence = text_vectors.with_own_vector(files, fitted, source)
     if options.encoder is None and late_interaction.is_stated(place.folder, source):
@@ -251,16 +252,13 @@ def _write_weights(
     model: TextModel, options: TextOptions, calibration: Calibration | None, folder: Path, progress: Progress
 ) -> WrittenWeights:
     """Write the tensors of the model, of its modules and of its heads, those of the blocks in int8 if calibrated."""
-    source, fitted = model.source, model.fitted
-    if options.link and source.fetch:
-        raise BadCheckpoint(f"{source.name} was fetched in parts: there is no file to serve it from, leave out --link")
-    originals = {name: source.tensors[name] for name in fitted.tables} if options.link else None
-    arrays = fitted.read(source)
+    fitted = model.fitted
+    arrays = fitted.read(model.source)
     if calibration:
         arrays = int8_matrices.quantized(arrays, fitted.encoder, calibration.largest)
     arrays = {**arrays, **sentence_vectors.arrays(model.modules), **task_heads.arrays(model.heads)}
-    arrays |= model.images.read(source) if model.images else {}
-    return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, originals=originals, progress=progress)
+    arrays |= model.images.read(model.source) if model.images else {}
+    return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, progress=progress)
 
 
 def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Path) -> Card:
@@ -281,7 +279,6 @@ def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Pa
         tokenizer=tokenizer.FILE_NAME if has_tokenizer else None,
         weights=weights.FILE_NAME,
         tables=stored.tables,
-        linked=stored.linked,
     )
 
 

@@ -4,10 +4,9 @@ Tables keep their dtype or take the requested one: rows are widened after the lo
 float32, exactly, because ONNX Runtime would otherwise keep a second, widened copy of them in every process.
 """
 
-import hashlib
 import math
 import mmap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.artifacts import links
 from models.artifacts.card import Card
-from models.artifacts.links import LinkedFile
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
 from models.tables import int8_matrices, quantization
-from models.tables.quantization import Kind, RowSource, StoredTable
+from models.tables.quantization import INT8, RowSource, StoredTable
 from models.tables.row_blocks import floats
 
 FILE_NAME = "weights.safetensors"
 KEEP = "keep"
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ELEMENTS = {name: element for element, name in NAMES.items()}
-TABLE_DTYPES = (KEEP, *ELEMENTS, *quantization.LEVELS)
+TABLE_DTYPES = (KEEP, *ELEMENTS, INT8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +39,10 @@ class WrittenWeights:
         placed: where each tensor lies, by name; a quantized table has its codes under the table's name, see
             models/tables/quantization.py.
         tables: how each table is stored.
-        linked: the checkpoint's files that are served in place; None: none.
     """
 
     placed: dict[str, Tensor]
     tables: dict[str, StoredTable]
-    linked: dict[str, LinkedFile] | None
 
     @property
     def bytes(self) -> int:
@@ -55,13 +50,10 @@ class WrittenWeights:
         return sum(tensor.bytes for tensor in self.placed.values())
 
     def parameters(self) -> int:
-        """Return the number of values of all tensors; a quantized table counts the values that it stands for."""
-        shapes = {name: tensor.shape for name, tensor in self.placed.items()}
-        paired = {
-            quantization.ranges_name(name, kind) for name in shapes if (kind := quantization.kind_of(shapes, name))
-        }
-        paired |= {name for name in shapes if int8_matrices.is_addition(name)}
-        return sum(math.prod(quantization.shape_of(shapes, name)) for name in shapes if name not in paired)
+        """Return the number of values of all tensors; what a quantized one needs besides its codes does not count."""
+        ranges = {quantization.ranges_name(name) for name in self.placed}
+        counted = (name for name in self.placed if name not in ranges and not int8_matrices.is_addition(name))
+        return sum(math.prod(self.placed[name].shape) for name in counted)
 
 
 def write(
@@ -70,7 +62,6 @@ def write(
     tables: Collection[str],
     *,
     dtype: str = KEEP,
-    originals: Mapping[str, Tensor] | None = None,
     progress: Progress = no_progress,
 ) -> WrittenWeights:
     """Write tensors to `folder`, a chunk of rows at a time.
@@ -81,26 +72,19 @@ def write(
         tables: names among them whose rows are looked up: these take `dtype`. Other floats become float32, integers
             stay.
         dtype: one of TABLE_DTYPES.
-        originals: places of tables in the checkpoint that are served from there, by links, and not written.
         progress: receives the bytes written.
 
     Raises:
-        BadCheckpoint: a value is not finite or beyond the dtype, or a table has no int4 form or cannot be linked.
-        ModelError: unknown dtype, or one other than keep together with originals.
+        BadCheckpoint: a value is not finite or beyond the dtype, or a row spans more than int8 holds.
+        ModelError: unknown dtype.
     """
     if dtype not in TABLE_DTYPES:
         raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
-    if originals is not None and dtype != KEEP:
-        raise ModelError(f"--link serves the checkpoint's own bytes, so it goes with --dtype {KEEP}, not {dtype}")
-    placed = links.link(folder, [originals[name] for name in arrays if name in tables]) if originals else {}
     jobs = [_TensorJob(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
     meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
-    hashes = {job.name: job.hashed(meter) for job in jobs if job.name in placed}
-    to_write = [job for job in jobs if job.name not in placed]
-    sources = sorted((source for job in to_write for source in job.sources(meter)), key=_aligned_first)
-    linked = links.describe_links(placed.values(), originals, hashes) if originals else None
-    placed |= safetensors.write(folder / FILE_NAME, sources)
-    return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables}, linked)
+    sources = sorted((source for job in jobs for source in job.sources(meter)), key=_aligned_first)
+    placed = safetensors.write(folder / FILE_NAME, sources)
+    return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables})
 
 
 def _aligned_first(source: TensorSource) -> tuple[int, int]:
@@ -109,7 +93,7 @@ def _aligned_first(source: TensorSource) -> tuple[int, int]:
 
 
 def _target(array: RowSource, dtype: str, is_table: bool) -> str:
-    """Return the type that a tensor is written as: a safetensors dtype, int8 or int4."""
+    """Return the type that a tensor is written as: a safetensors dtype, or int8."""
     dtype_name = safetensors.NAMES[np.dtype(array.dtype)]
     if dtype_name == "F64":
         dtype_name = "F32"
@@ -146,42 +130,29 @@ class _TensorJob:
         return math.prod(self.array.shape) * np.dtype(self.array.dtype).itemsize
 
     @property
-    def kind(self) -> Kind | None:
-        return next((kind for kind in quantization.LEVELS if kind == self.target), None)
-
-    @property
     def passes(self) -> int:
-        return 2 if self.kind else 1
+        return 2 if self.target == INT8 else 1
 
     def sources(self, meter: _Meter) -> Iterator[TensorSource]:
         """Yield what to write: the tensor, or its ranges and codes."""
         shape = self.array.shape
-        if (kind := self.kind) is None:
+        if self.target != INT8:
             yield TensorSource(self.name, self.target, shape, self._converted(meter))
             return
         if len(shape) != 2:
-            raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {kind} codes are made of rows and columns")
-        ranges = (quantization.ranges(rows, kind) for rows in self._parts(meter))
-        yield TensorSource(
-            quantization.ranges_name(self.name, kind), "F32", quantization.ranges_shape(kind, shape), ranges
-        )
-        yield TensorSource(self.name, "U8", quantization.codes_shape(kind, shape), self._codes(kind, meter))
-
-    def hashed(self, meter: _Meter) -> str:
-        """Return the sha256 of the tensor's bytes, after checking every value."""
-        digest = hashlib.sha256()
-        for _, rows in self._chunks(meter):
-            digest.update(np.ascontiguousarray(rows).view(np.uint8).data)
-        return digest.hexdigest()
+            raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {INT8} codes are made of rows and columns")
+        ranges = (quantization.ranges(rows) for rows in self._parts(meter))
+        yield TensorSource(quantization.ranges_name(self.name), "F32", (shape[0], 1, 2), ranges)
+        yield TensorSource(self.name, "U8", shape, self._codes(meter))
 
     def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
         """Return the card's entry, once everything is written."""
         root = math.sqrt(self.squares / max(1, math.prod(self.array.shape)))
-        if (kind := self.kind) is None:
+        if self.target != INT8:
             dtype = NAMES.get(self.target, self.target.lower())
             return StoredTable(dtype, placed[self.name].bytes, None, self.largest, root)
-        size = placed[self.name].bytes + placed[quantization.ranges_name(self.name, kind)].bytes
-        return StoredTable(kind, size, quantization.block_of(kind, self.array.shape[1]), self.largest, root)
+        size = placed[self.name].bytes + placed[quantization.ranges_name(self.name)].bytes
+        return StoredTable(INT8, size, self.array.shape[1], self.largest, root)
 
     def _chunks(self, meter: _Meter) -> Iterator[tuple[int, NDArray[Any]]]:
         for start, rows in safetensors.row_chunks(self.array):  # type: ignore[arg-type]
@@ -223,11 +194,11 @@ class _TensorJob:
             f"{NAMES[self.target]} holds: use --dtype float32 or bfloat16"
         )
 
-    def _codes(self, kind: Kind, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
+    def _codes(self, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
         for rows in self._parts(meter):
-            ranges = quantization.ranges(rows, kind)
-            codes = quantization.codes(rows, ranges, kind)
-            self._measure(rows, quantization.QuantizedTable(codes, ranges, kind)[:])
+            ranges = quantization.ranges(rows)
+            codes = quantization.codes(rows, ranges)
+            self._measure(rows, quantization.values(codes, ranges))
             yield codes
 
     def _measure(self, rows: NDArray[Any], stored: NDArray[Any]) -> None:
@@ -264,6 +235,7 @@ def tensors(folder: Path, card: Card) -> dict[str, Any]:
     Raises:
         BadCheckpoint: a file is damaged.
     """
-    places: Iterable[Tensor] = safetensors.read_header(folder / card.weights).values() if card.weights else ()
-    arrays = quantization.view(safetensors.read([*places, *links.tensors(folder, card.linked or {})]))
+    if card.weights is None:
+        return {}
+    arrays = quantization.view(safetensors.tensors_of(folder / card.weights))
     return int8_matrices.view(arrays, card.encoder)

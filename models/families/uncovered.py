@@ -12,8 +12,6 @@ _LATENT = "keys and values of a latent vector"
 _STATE_SPACE = "state-space layers"
 
 UNCOVERED: dict[str, str] = {
-    "longformer": _SPARSE,
-    "big_bird": _SPARSE,
     "led": _SPARSE,
     "longt5": _SPARSE,
     "xmod": "adapters chosen by language",

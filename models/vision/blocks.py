@@ -3,11 +3,13 @@
 Source: transformers 5.23 (the modeling module of each family).
 """
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from models.families.config import ACTIVATIONS, Config
 from models.families.encoder_blocks import attention_of, feed_forward_of
-from models.families.family import fused, linear, norm, rms_norm
+from models.families.family import Family, fused, linear, norm, rms_norm
 from models.families.filling import renamed
 from models.recipes.steps import FeedForward, LayerNorm, Multiply, Norm, Recipe
 from models.vision.steps import Activate, Join, RowStep
@@ -73,7 +75,7 @@ def dinov3_feed_forward(step: FeedForward, config: Config) -> FeedForward:
 
 
 _QWEN_LAYER = "blocks.{block}"
-QWEN_STORED = fused(f"{_QWEN_LAYER}.attn", "qkv", f"{_QWEN_LAYER}.attn.qkv")
+_QWEN_STORED = fused(f"{_QWEN_LAYER}.attn", "qkv", f"{_QWEN_LAYER}.attn.qkv")
 _QWEN_ATTENTION = attention_of(f"{_QWEN_LAYER}.attn", "q", "k", "v", "proj")
 _NORM, _RMS = ([of(f"{_QWEN_LAYER}.norm{number}") for number in (1, 2)] for of in (norm, rms_norm))
 QWEN2_VL: Recipe = (
@@ -92,6 +94,11 @@ QWEN3_VL: Recipe = (
     replace(_QWEN_ATTENTION, norm=_NORM[0]),
     replace(feed_forward_of(f"{_QWEN_LAYER}.mlp", "linear_fc1", "linear_fc2"), norm=_NORM[1]),
 )
+
+
+def qwen(block: Recipe, derived: Callable[[Config], Mapping[str, Any]] | None = None) -> Family:
+    """Return the blocks of one of Qwen's towers, whose files hold query, key and value as one."""
+    return Family("", (), block, stored=_QWEN_STORED, eps=1e-6, derived=derived)
 
 
 def by_ratio(config: Config) -> dict[str, int]:

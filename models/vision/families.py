@@ -5,16 +5,15 @@ Where a row has no blocks, what comes before the first is exported.
 A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.families import encoder_blocks
-from models.families.config import Config
 from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
 from models.recipes.sentence_modules import Dense
-from models.recipes.steps import FeedForward, LayerNorm, Recipe, RMSNorm
+from models.recipes.steps import FeedForward, LayerNorm, RMSNorm
 from models.vision import blocks
 from models.vision.steps import (
     AddGrid,
@@ -41,14 +40,14 @@ class TokenRows:
     """How a tower in front of a decoder makes the rows of an image's tokens.
 
     Attributes:
-        block: the steps of a block of the tower, whose attention rotates by rows and columns.
+        blocks: the tower's blocks, as the row of a text model says them; their attention rotates by rows and columns.
         steps: steps from the rows of patches to those of tokens.
         deep: the same of the parts that are added behind blocks of the decoder, {part} its number, made behind the
             layers that deepstack_visual_indexes lists; empty: there are none.
         windowed: attention stays in windows but for the layers that fullatt_block_indexes lists.
     """
 
-    block: Recipe
+    blocks: BlockFamily
     steps: tuple[RowStep, ...]
     deep: tuple[RowStep, ...] = ()
     windowed: bool = False
@@ -72,7 +71,6 @@ class Family:
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
         token_rows: the tower as a decoder reads it; None: it is not computed.
-        sizes: values of config.json that the class derives from others; None: none.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -87,7 +85,6 @@ class Family:
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
     token_rows: TokenRows | None = None
-    sizes: Callable[[Config], Mapping[str, Any]] | None = None
     uncovered: str = UNWRITTEN
 
 
@@ -129,12 +126,12 @@ _DINOV2: dict[str, Any] = {
         (norm("layernorm"),),
         stored=blocks.DINOV2_STORED,
         feed_forward=blocks.dinov2_feed_forward,
+        derived=blocks.dinov2_sizes,
         bias_if={"qkv_bias": ".attention.attention."},
     ),
     "vector": _FIRST_ROW,
     "defaults": _TOWER_SIZES
     | {"qkv_bias": True, "patch_size": 14, "layer_norm_eps": 1e-6, "mlp_ratio": 4, "use_swiglu_ffn": False},
-    "sizes": blocks.dinov2_sizes,
 }
 _DINOV3_SIZES = _TOWER_SIZES | {
     "hidden_size": 384,
@@ -283,10 +280,9 @@ FAMILIES: dict[str, Family] = {
         (),
         names={"hidden_size": "embed_dim"},
         defaults={"embed_dim": 1280, "depth": 32, "hidden_act": "quick_gelu", "mlp_ratio": 4},
-        sizes=blocks.by_ratio,
         axial="qwen2_vl",
         token_rows=TokenRows(
-            blocks.QWEN2_VL,
+            blocks.qwen(blocks.QWEN2_VL, blocks.by_ratio),
             blocks.merger(LayerNorm("merger.ln_q.weight", "merger.ln_q.bias", 1e-6)),
         ),
     ),
@@ -303,7 +299,7 @@ FAMILIES: dict[str, Family] = {
         },
         axial="qwen2_5_vl",
         token_rows=TokenRows(
-            blocks.QWEN2_5_VL,
+            blocks.qwen(blocks.QWEN2_5_VL),
             blocks.merger(RMSNorm("merger.ln_q.weight", 1e-6)),
             windowed=True,
         ),
@@ -323,7 +319,7 @@ FAMILIES: dict[str, Family] = {
         names={"num_patches": "num_position_embeddings"},
         axial="qwen3_vl",
         token_rows=TokenRows(
-            blocks.QWEN3_VL,
+            blocks.qwen(blocks.QWEN3_VL),
             blocks.qwen3_merger("merger", joined=False),
             blocks.qwen3_merger("deepstack_merger_list.{part}", joined=True),
         ),

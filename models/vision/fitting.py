@@ -119,7 +119,9 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
 def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
     family = FAMILIES[name]
     config = Config(tower_config, family.defaults, family.names)
-    return replace(config, data={**tower_config, **family.sizes(config)}) if family.sizes else config
+    described = family.blocks or (family.token_rows.blocks if family.token_rows else None)
+    derived = described.derived if described else None
+    return replace(config, data={**tower_config, **derived(config)}) if derived else config
 
 
 def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:

@@ -9,14 +9,12 @@ from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.block_filling import block_steps
 from models.families.config import Config
-from models.families.family import Family as BlockFamily
 from models.families.filling import renamed
 from models.families.tensor_names import TensorNaming, checkpoint_naming
 from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import expected_shapes
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
 from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, tensors
-from models.vision.blocks import QWEN_STORED
 from models.vision.families import TOWERS, TokenRows
 from models.vision.fitting import FittedTower, fit, tower
 from models.vision.image_tokens import ImagePart
@@ -78,11 +76,10 @@ def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: 
     assert axial is not None
     prefix = tensors(fitted.steps)[0].removesuffix(tensors(fitted.family.steps)[0])
     stored: dict[str, StoredPart] = {}
-    family = BlockFamily("", (), rows.block, stored=QWEN_STORED, eps=1e-6)
-    naming = checkpoint_naming(family, prefix, source, (config, stored))
+    naming = checkpoint_naming(rows.blocks, prefix, source, (config, stored))
     layers = (EVERY_LAYER,) * config.count("num_hidden_layers")
-    blocks = block_steps(family, config, Encodings({EVERY_LAYER: axial.table}, layers))
-    parts = _parts(rows, config, len(rows.block))
+    blocks = block_steps(rows.blocks, config, Encodings({EVERY_LAYER: axial.table}, layers))
+    parts = _parts(rows, config, len(rows.blocks.block))
     named = expected_shapes(blocks, config)
     for part in parts:
         named |= _part_shapes(part, config.count("hidden_size"), width)

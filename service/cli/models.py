@@ -23,10 +23,10 @@ class ExportOptions:
     out: Path | None = None
     name: str | None = None
     pooling: str | None = None
-    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8", "int4"] = "keep"
+    dtype: Literal["keep", "float32", "float16", "bfloat16", "int8"] = "keep"
     side: Literal["text", "vision", "encoder", "decoder"] | None = None
+    route: str | None = None
     assume: bool = False
-    link: bool = False
     encoder: Literal["none", "float32", "int8"] | None = None
     attention: Literal["causal", "bidirectional"] | None = None
     calibration: Path | None = None
@@ -35,7 +35,6 @@ class ExportOptions:
     alias: list[str] | None = None
     base: str | None = None
     adapter: list[str] | None = None
-    force: bool = False
 
     def int8(self) -> "Int8Options | None":
         """Return the options of an int8 encoder, None for others; end the command for options that the dtype lacks."""
@@ -62,8 +61,8 @@ def export(options: ExportOptions) -> None:
             name=options.name,
             pooling=options.pooling,
             dtype=options.dtype,
-            link=options.link,
             side=options.side,
+            route=options.route,
             assume=options.assume,
             encoder={"none": False, "float32": True}.get(options.encoder or ""),
             attention=options.attention,
@@ -72,7 +71,6 @@ def export(options: ExportOptions) -> None:
             aliases=options.alias or (),
             base=options.base,
             adapters=adapters_of(options.adapter or ()),
-            force=options.force,
             progress=progress,
         )
     _report(card, out)
@@ -87,14 +85,13 @@ def adopt(
     file: str | None = None,
     pooling: str | None = None,
     compare: bool | None = None,
-    force: bool = False,
 ) -> None:
     """Make an exported model of the ONNX files that a folder or hub repository already holds, byte for byte."""
     from models.artifacts.adoption import adopt
 
     out, given = out or _in_store(source, name), {"name": name, "file": file, "pooling": pooling}
     with progress_bars() as progress:
-        card = adopt(source, out, **given, compare=compare, force=force, progress=progress)
+        card = adopt(source, out, **given, compare=compare, progress=progress)
     _report(card, out)
 
 

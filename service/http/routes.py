@@ -80,11 +80,11 @@ class Request:
     """A request whose body is complete and decoded. Most attributes keep their class's default.
 
     Args:
-        head: the request line and the headers that the client repeats, resolved; the request has its route, parameters,
-            verb, path, query and headers.
+        head: the request line and the headers that the client repeats, resolved.
 
     Attributes:
         varying: the headers of VARYING, by name.
+        body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
         body: without its content coding.
         context: the id, the deadline and the caller, for the core.
         arrived: when the head was complete, on `time.perf_counter`.
@@ -109,19 +109,14 @@ class Request:
         self, head: Head, client: tuple[str, int] | None = None, varying: Mapping[bytes, bytes] = _NOTHING
     ) -> None:
         self.head, self.client, self.varying = head, client, varying
-        self.route, self.parameters = head.route, head.parameters
-        self.verb, self.path, self.query, self.headers = head.verb, head.path, head.query, head.headers
+        self.parameters = head.parameters
         self.arrived = perf_counter()
         self.context = RequestContext()
         self.context.request_id = request_id(varying.get(b"x-request-id"))
         if client is not None:
             self.context.caller = client[0]  # unless it shows a key
-
-    @property
-    def body_bytes(self) -> int | None:
-        """The declared length of the body, 0 without one; None: it comes in chunks."""
-        declared = self.varying.get(b"content-length", b"0")
-        return None if self.head.chunked or not declared.isdigit() else int(declared)
+        declared = varying.get(b"content-length", b"0")
+        self.body_bytes = None if head.chunked or not declared.isdigit() else int(declared)
 
     def header(self, name: bytes) -> str:
         """Return a header as text, empty if it was not sent."""
@@ -149,35 +144,16 @@ def binary(description: str = "") -> Schema:
     return {"type": "string", "format": "binary"} | ({"description": description} if description else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Something that an operation or example needs and not every model or server has, for the OpenAPI document.
+class Need(NamedTuple):
+    """Something that an operation needs and not every model or server has, for the OpenAPI document.
 
     Args:
         what: the thing, such as "a model that reads images".
         status: status of the answer if the need is not met.
-        is_met_by: whether a loaded model meets it; None: it does not depend on the model.
     """
 
     what: str
     status: int
-    is_met_by: Callable[[Any], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """An example of a parameter or a body that depends on the model, or that needs one of some kind.
-
-    Args:
-        value: the example; unused where `make` returns it.
-        make: returns the example for a loaded model, or for None where there is no such model; an example of None is
-            left out.
-        need: what the example needs beside the need of its route.
-    """
-
-    value: Any = None
-    make: Callable[[Any], Any] | None = None
-    need: Need | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +163,8 @@ class RequestBody:
     Args:
         model: the pydantic model that validates a JSON body.
         schema: the JSON schema, where there is no such model; beside one: another form of body that is read.
-        examples: JSON bodies by name, or Examples of them; the first is the one that Swagger UI sends.
+        examples: JSON bodies by name; the first is the one that Swagger UI sends. A `model` that one names stands for
+            a loaded one.
         other: schemas of further media types.
         description: what the body holds.
         required: whether it may not be left out.
@@ -226,8 +203,7 @@ class Route:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.
         name: the operation's id in the OpenAPI document.
         query: the pydantic model of the query string, or a JSON schema.
-        examples: values, or Examples of them, of parameters of the path and the query string. {name} needs none: it is
-            a loaded model.
+        examples: values of parameters of the path and the query string. {name} needs none: it is a loaded model.
         need: what the route needs that not every model or server has.
         answers: responses by status; 200 at least.
         batch_handler: returns, for each of several requests that arrived together, its response, its error, or the

@@ -93,8 +93,7 @@ def _opened(folder: Path, card: Card, version: str, settings: Settings, threads:
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     engine, choice = choose(folder, card, tokenizer, settings, threads, partial(_onnx, folder, settings, threads))
     batchers = {name: _batcher(engine, choice, card, name, settings, metrics) for name in card.graphs}
-    tables = (*([card.weights] if card.weights else []), *(card.linked or {}))
-    mapped = frozenset(_map_ahead(folder / name) for name in tables)
+    mapped = frozenset([_map_ahead(folder / card.weights)] if card.weights else [])
     tensors = weights.tensors(folder, card)
     if choice.engine != "onnx":  # others run the whole encoder
         card = replace(card, row_graphs=None)
@@ -151,13 +150,14 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
         may_be_empty=card.empty_texts,
         segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
+        words=card.static.words if card.static else None,
     )
 
 
 def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
     from service.runtime import onnx
 
-    size = sum(file.bytes for files in (card.files, card.linked or {}) for file in files.values())
+    size = sum(file.bytes for file in card.files.values())
     twice = size <= available_memory() // settings.workers // TWICE_SHARE
     return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice)
 

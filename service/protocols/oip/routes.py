@@ -20,7 +20,7 @@ from service.protocols.oip.errors import OipError, render_error
 
 PREFIX, REPOSITORY = "/v2", "/v2/repository"
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
-CONTROL = Need(what="a server started with INLAY_MODEL_CONTROL=explicit", status=501)
+CONTROL = Need("a server started with INLAY_MODEL_CONTROL=explicit", 501)
 BINARY = binary("JSON, then raw tensors as they are listed; Inference-Header-Content-Length has the JSON's bytes.")
 DATA = openapi_data.read(__package__)
 STRICT = ConfigDict(strict=True)
@@ -82,7 +82,7 @@ def _inference(plane: DataPlane) -> list[Route]:
     async def answer(request: Request) -> Response:
         name, version = _named(request)
         plane.model(name, version)
-        inference = await bodies.read(request.body, request.headers)
+        inference = await bodies.read(request.body, request.head.headers)
         reserve = partial(plane.context.budget.reserve, context=request.context)
         return await bodies.respond(await plane.infer(name, version, inference, request.context), reserve)
 

@@ -10,24 +10,22 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from models.artifacts import card as cards
 from models.artifacts.adoption import adopt
 from models.artifacts.card import Card
 from models.artifacts.closeness import VectorComparison
 from models.artifacts.description import describe
-from models.artifacts.export import export
 from models.artifacts.int8_encoder import EVALUATION, read_texts
 from models.artifacts.verification import verify
 from models.errors import BadCheckpoint
 from service.embedding.requests import Ids, Text
 from service.protocols.inlay.models import summary
 from tests.embed_requests import embed_request
-from tests.golden_cases import tiny_bert, write_json, write_sentence_files, write_tiny_bert
-from tests.models.artifacts.test_adopted_pooling import with_linear, with_modules
+from tests.golden_cases import tiny_bert, write_json, write_sentence_files
+from tests.models.artifacts.test_adopted_pooling import with_modules
 from tests.models.artifacts.test_adoption import TABLE, folder_of, model
-from tests.sentence_chains import HIDDEN, Behind, dense, layer_norm, write_chain
+from tests.sentence_chains import Behind, dense, layer_norm
 from tests.service.registry.registry_service import Service
 
 QUANTIZED = "onnx/model_quantized.onnx"
@@ -94,31 +92,11 @@ async def test_cosines_are_those_of_served_vectors(mode: str, tmp_path: Path) ->
     assert got.min_cosine < got.mean_cosine < 1
 
 
-async def test_safetensors_of_whole_encoder_are_compared_with(tmp_path: Path) -> None:
-    place = write_tiny_bert(tmp_path / "x", pooling="mean")
-    (place / "onnx").mkdir()
-    onnx.save(model(table=WORDS), place / QUANTIZED)
-    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED))
-    export(place, tmp_path / "float32/a")
-    texts = [Text(text) for text in read_texts(EVALUATION)]
-    one, other = [await vectors(tmp_path / store, *texts) for store in ("float32", "other")]
-    cosines = (one.astype(np.float64) * other).sum(axis=1)
-    assert got.reference == "model.safetensors"
-    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], [cosines.min(), cosines.mean()], atol=1e-6)
-    assert sorted(path.name for path in (tmp_path / "other/a").iterdir()) == [
-        cards.CHECKED_FILES,
-        "card.json",
-        "model.onnx",
-        "tokenizer.json",
-    ]
-
-
 def test_float32_graph_is_compared_on_request_alone(tmp_path: Path) -> None:
-    place = write_tiny_bert(tmp_path / "x")
-    onnx.save(model(table=WORDS), place / "model.onnx")
-    card = adopt(place, tmp_path / "out")
-    assert card.adopted == cards.AdoptedFile("model.onnx")
-    assert comparison(adopt(place, tmp_path / "out", compare=True)).reference == "model.safetensors"
+    place = with_float32(tmp_path / "x", model(), model())
+    assert adopt(place, tmp_path / "out").adopted == cards.AdoptedFile("onnx/model.onnx")
+    onnx.save(model(), place / "model.onnx")
+    assert comparison(adopt(place, tmp_path / "out", compare=True)).reference == "model.onnx"
 
 
 def test_comparison_can_be_left_out(tmp_path: Path) -> None:
@@ -135,10 +113,6 @@ def with_quantized_reference(place: Path) -> None:
     onnx.save(model(scale="dynamic"), place / "model.onnx")
 
 
-def with_unknown_family(place: Path) -> None:
-    write_tiny_bert(place, model_type="mystery")
-
-
 def with_wider_reference(place: Path) -> None:
     onnx.save(model(table=WORDS), place / "model.onnx")
 
@@ -147,17 +121,11 @@ def with_logits(place: Path) -> None:
     onnx.save(model(hidden="logits"), place / "model.onnx")
 
 
-def with_damaged_safetensors(place: Path) -> None:
-    (place / "model.safetensors").write_bytes(b"7")
-
-
 INCOMPARABLE = {
-    "nothing": (lambda place: None, "neither a float32 ONNX nor weights that are read are there"),
+    "nothing": (lambda place: None, "no float32 ONNX lies beside it, as onnx/model.onnx or model.onnx"),
     "no tokenizer": (without_tokenizer, "no tokenizer.json, and vectors are compared by texts"),
-    "a quantized model.onnx": (with_quantized_reference, "neither a float32 ONNX nor weights that are read are there"),
-    "safetensors of an unknown family": (with_unknown_family, "no float32 ONNX is there, and .*mystery"),
+    "a quantized model.onnx": (with_quantized_reference, "x/model.onnx is not float32 either"),
     "a float32 graph that is no encoder": (with_logits, "x/model.onnx gives logits; one of last_hidden_state"),
-    "damaged safetensors": (with_damaged_safetensors, "no float32 ONNX is there, and x/model.safetensors is not a"),
     "another width": (with_wider_reference, "8 wide, and those of model.onnx 32"),
 }
 
@@ -238,48 +206,3 @@ async def served_cosines(*stores: Path) -> list[float]:
     one, other = [(await vectors(store, *texts, normalize=True)).astype(np.float64) for store in stores]
     cosines = (one * other).sum(axis=1)
     return [cosines.min(), cosines.mean()]
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["modules run here", "modules in the graph"])
-async def test_safetensors_are_compared_behind_their_modules(own: bool, tmp_path: Path) -> None:
-    module = dense(HIDDEN, 12, "torch.nn.modules.linear.Identity", False)
-    place = write_chain(tmp_path / "x", "mean", module)
-    (place / "onnx").mkdir()
-    made = model(table=np.round(WORDS, 1), pooled=own, hidden=None if own else "last_hidden_state")
-    onnx.save(with_linear(made, module) if own else made, place / QUANTIZED)
-    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED, pooling="graph" if own else None))
-    assert got.reference == "model.safetensors"
-    export(place, tmp_path / "float32/a")
-    expected = await served_cosines(tmp_path / "float32", tmp_path / "other")
-    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], expected, atol=1e-6)
-
-
-def write_tiny_llama(folder: Path) -> Path:
-    """Write a decoder of one block that rotates positions, pooled by its last token."""
-    random = np.random.default_rng(7)
-    shapes = {f"self_attn.{name}_proj": (8, 8) for name in "qkvo"}
-    shapes |= {"mlp.gate_proj": (12, 8), "mlp.up_proj": (12, 8), "mlp.down_proj": (8, 12)}
-    shapes |= {"input_layernorm": (8,), "post_attention_layernorm": (8,)}
-    block = {f"model.layers.0.{name}.weight": random.normal(size=shape) for name, shape in shapes.items()}
-    weights = block | {"model.embed_tokens.weight": TABLE, "model.norm.weight": np.ones(8)}
-    folder = folder_of(folder, model(), LLAMA, at=QUANTIZED)
-    save_file({name: each.astype(np.float32) for name, each in weights.items()}, folder / "model.safetensors")
-    write_sentence_files(folder, "lasttoken")
-    return folder
-
-
-LLAMA = {
-    "model_type": "llama",
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "num_hidden_layers": 1,
-    "intermediate_size": 12,
-}
-
-
-async def test_safetensors_of_a_decoder_are_compared_with(tmp_path: Path) -> None:
-    place = write_tiny_llama(tmp_path / "x")
-    got = comparison(adopt(place, tmp_path / "other/a", file=QUANTIZED, compare=True))
-    export(place, tmp_path / "float32/a")
-    expected = await served_cosines(tmp_path / "float32", tmp_path / "other")
-    np.testing.assert_allclose([got.min_cosine, got.mean_cosine], expected, atol=1e-6)

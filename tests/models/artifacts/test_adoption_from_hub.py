@@ -12,7 +12,7 @@ import pytest
 from models.artifacts.adoption import adopt
 from models.artifacts.verification import verify
 from models.errors import ModelError
-from tests.golden_cases import tiny_bert, tiny_config, write_sentence_files, write_tiny_bert
+from tests.golden_cases import write_sentence_files
 from tests.hub_server import COMMIT, serving
 from tests.models.artifacts.test_adopted_pooling import with_modules
 from tests.models.artifacts.test_adoption import folder_of, model
@@ -77,19 +77,6 @@ def test_quantized_file_is_compared_on_request_alone(tmp_path: Path, temporary: 
     assert compared.comparison
     assert compared.comparison.reference == "onnx/model.onnx"
     assert list(temporary.iterdir()) == []
-
-
-def test_compares_with_safetensors_fetched_in_parts(tmp_path: Path) -> None:
-    folder = write_tiny_bert(tmp_path / "x", pooling="mean")
-    weights = tiny_bert()
-    made = model(table=weights["embeddings.word_embeddings.weight"])
-    folder_of(folder, made, tiny_config(weights), at=QUANTIZED)
-    with serving(folder) as hub:
-        card = adopt("org/name", tmp_path / "a", file=QUANTIZED, compare=True, endpoint=hub.endpoint)
-    assert card.adopted
-    assert card.adopted == adopt(folder, tmp_path / "b", file=QUANTIZED).adopted
-    assert card.adopted.comparison
-    assert card.adopted.comparison.reference == "model.safetensors"
 
 
 def test_fetches_the_modules_behind_pooling_once(tmp_path: Path, temporary: Path) -> None:

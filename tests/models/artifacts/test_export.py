@@ -85,14 +85,14 @@ def test_export_accepts_empty_folder(checkpoint: Path, tmp_path: Path) -> None:
 def test_rejects_target_that_holds_checkpoint(out: str, checkpoint: Path, tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(ModelError, match="which it would replace"):
-        export(checkpoint, tmp_path / out, force=True)
+        export(checkpoint, tmp_path / out)
     assert contents(tmp_path) == before
 
 
 def test_rejects_target_that_is_a_file(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(ModelError, match="is a file"):
-        export(checkpoint, tmp_path / "out", force=True)
+        export(checkpoint, tmp_path / "out")
 
 
 def stop(*arguments: Any, **named: Any) -> Any:

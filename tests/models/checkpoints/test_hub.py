@@ -224,8 +224,6 @@ def test_fetches_pickled_weights_and_modules_whole(
     with serving(place) as hub:
         monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
         fetched = exporting.export("org/name", tmp_path / "fetched")
-        with pytest.raises(BadCheckpoint, match="there is no file to serve it from, leave out --link"):
-            exporting.export("org/name", tmp_path / "linked", link=True)
     assert fetched.files["weights.safetensors"] == local.files["weights.safetensors"]
 
 

@@ -23,10 +23,9 @@ from models.artifacts.export import export
 from models.artifacts.verification import verify
 from models.checkpoints.hub import Progress
 from models.checkpoints.safetensors import CHUNK_BYTES
-from models.errors import BadCheckpoint, ModelError
+from models.errors import BadCard, BadCheckpoint, ModelError
 from models.graphs.builder import GraphBuilder, save
 from models.tables import quantization
-from models.tables.quantization import Kind
 from service.cli.main import main
 from tests.golden_cases import Case, case, cases, tiny_bert, tiny_config, write_checkpoint, write_folder
 from tests.onnx_sessions import open_session
@@ -35,10 +34,8 @@ from tests.sweeps import sampled
 
 GOLDEN = case("quant_rowwise_uint8")
 WORDS = "model.embed_tokens.weight"
-KINDS: tuple[Kind, ...] = ("int8", "int4")
 NARROW = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 TINY, SMALLEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "smallest_subnormal"))
-each_kind = pytest.mark.parametrize("kind", KINDS)
 tables = arrays(
     np.float32,
     array_shapes(min_dims=2, max_dims=2, max_side=9).map(lambda shape: (shape[0], 2 * shape[1])),
@@ -53,9 +50,9 @@ def llama(folder: Path, table: NDArray[Any]) -> Path:
     return write_folder(folder, config, {WORDS: table})
 
 
-def made(table: NDArray[Any], kind: Kind) -> quantization.QuantizedTable:
-    ranges = quantization.ranges(table, kind)
-    return quantization.QuantizedTable(quantization.codes(table, ranges, kind), ranges, kind)
+def made(table: NDArray[Any]) -> quantization.QuantizedTable:
+    ranges = quantization.ranges(table)
+    return quantization.QuantizedTable(quantization.codes(table, ranges), ranges)
 
 
 def rounding(table: NDArray[Any]) -> Any:
@@ -64,7 +61,7 @@ def rounding(table: NDArray[Any]) -> Any:
 
 
 def test_int8_codes_scales_and_biases_match_torch() -> None:
-    quantized = made(GOLDEN.arrays["weight"], "int8")
+    quantized = made(GOLDEN.arrays["weight"])
     packed = np.concatenate([quantized.codes, quantized.ranges[:, 0].copy().view(np.uint8)], axis=1)
     np.testing.assert_array_equal(packed, GOLDEN.arrays["packed"])
     np.testing.assert_allclose(quantized[:], GOLDEN.arrays["dequantised"], **GOLDEN.tolerance["dequantised"])
@@ -86,50 +83,38 @@ def test_golden_table_is_served_after_export(tmp_path: Path) -> None:
 
 @given(tables)
 def test_error_is_at_most_half_a_scale(table: NDArray[np.float32]) -> None:
-    for kind in KINDS:
-        quantized = made(table, kind)
-        columns = table.shape[1] // quantized.ranges.shape[1]
-        half = np.repeat(quantized.ranges[:, :, 0].astype(np.float64) / 2, columns, axis=1)
-        moved = np.abs(quantized[:].astype(np.float64) - table)
-        assert (moved <= half * (1 + 1e-6) + rounding(table)).all()
+    quantized = made(table)
+    half = quantized.ranges[:, :, 0].astype(np.float64) / 2
+    moved = np.abs(quantized[:].astype(np.float64) - table)
+    assert (moved <= half * (1 + 1e-6) + rounding(table)).all()
 
 
 @given(st.floats(-(2.0**100), 2.0**100, width=32), st.integers(1, 5), st.integers(1, 40))
 def test_constant_row_is_exact(value: float, rows: int, pairs: int) -> None:
     table = np.full((rows, 2 * pairs), value, np.float32)
-    for kind in KINDS if pairs < 5 or pairs % 4 == 0 else KINDS[:1]:
-        np.testing.assert_array_equal(made(table, kind)[:], table)
+    np.testing.assert_array_equal(made(table)[:], table)
 
 
 @given(tables)
-def test_quantization_keeps_order_within_block(table: NDArray[np.float32]) -> None:
-    for kind in KINDS:
-        quantized = made(table, kind)
-        blocks = table.reshape(*quantized.ranges.shape[:2], -1)
-        order = np.argsort(blocks, axis=-1, kind="stable")
-        back = np.take_along_axis(quantized[:].reshape(blocks.shape), order, axis=-1)
-        assert (np.diff(back, axis=-1) >= 0).all()
+def test_quantization_keeps_order_within_row(table: NDArray[np.float32]) -> None:
+    order = np.argsort(table, axis=-1, kind="stable")
+    back = np.take_along_axis(made(table)[:], order, axis=-1)
+    assert (np.diff(back, axis=-1) >= 0).all()
 
 
-@each_kind
-def test_indexed_rows_equal_rows_of_whole_table(kind: Kind) -> None:
+def test_indexed_rows_equal_rows_of_whole_table() -> None:
     table = np.random.default_rng(1).normal(size=(50, 128)).astype(np.float32)
-    quantized = made(table, kind)
+    quantized = made(table)
     np.testing.assert_array_equal(quantized[[3, 3, -1]], quantized[:][[3, 3, -1]])
     np.testing.assert_array_equal(quantized[7], quantized[:][7])
     assert (quantized.shape, quantized.ndim, len(quantized), quantized[10:12].shape) == ((50, 128), 2, 50, (2, 128))
     np.testing.assert_array_equal(np.asarray(quantized, np.float64), quantized.astype(np.float64))
 
 
-@pytest.mark.parametrize(("width", "block"), [(12, 12), (64, 64), (300, 60), (312, 52), (384, 64), (4096, 64)])
-def test_int4_block_divides_width(width: int, block: int) -> None:
-    assert quantization.block_of("int4", width) == block
-
-
 FAMILIES = ("input_bert", "input_gpt2", "input_llama", "input_bloom", "input_roberta")
 
 
-@pytest.mark.parametrize(("name", "dtype"), sampled(product(FAMILIES, [*NARROW, *KINDS]), 4, unpack=True))
+@pytest.mark.parametrize(("name", "dtype"), sampled(product(FAMILIES, [*NARROW, "int8"]), 4, unpack=True))
 def test_card_error_equals_served_error(name: str, dtype: str, tmp_path: Path) -> None:
     golden = case(name)
     card = export(write_checkpoint(golden, tmp_path / "x"), tmp_path / "out", dtype=dtype)
@@ -150,10 +135,9 @@ def test_card_error_equals_served_error(name: str, dtype: str, tmp_path: Path) -
     assert f"{table}: {dtype}" in describe(str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize("dtype", KINDS)
-def test_encoder_runs_on_quantized_tables(dtype: str, tmp_path: Path) -> None:
+def test_encoder_runs_on_quantized_tables(tmp_path: Path) -> None:
     words = tiny_bert()
-    card = export(write_folder(tmp_path / "x", tiny_config(words), words), tmp_path / "out", dtype=dtype)
+    card = export(write_folder(tmp_path / "x", tiny_config(words), words), tmp_path / "out", dtype="int8")
     assert card.tables is not None
     assert set(card.tables) == {name for name in words if name.startswith("embeddings.") and "_embeddings." in name}
     assert card.largest_difference["last_hidden_state"] < card.tolerance
@@ -163,7 +147,7 @@ def test_encoder_runs_on_quantized_tables(dtype: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(held[name], words[name])
 
 
-@pytest.mark.parametrize(("dtype", "bits"), [("float16", 16), ("bfloat16", 16), ("int8", 8 + 64 / 256), ("int4", 5)])
+@pytest.mark.parametrize(("dtype", "bits"), [("float16", 16), ("bfloat16", 16), ("int8", 8 + 64 / 256)])
 def test_quantized_table_has_promised_size(dtype: str, bits: float, tmp_path: Path) -> None:
     table = np.random.default_rng(2).normal(size=(2000, 256)).astype(np.float32)
     card = export(llama(tmp_path / "x", table), tmp_path / "out", dtype=dtype)
@@ -221,9 +205,8 @@ def test_keep_preserves_every_bit(golden: Case, tmp_path: Path) -> None:
         (1e5, 16, "float16", r"'model.embed_tokens.weight' holds 100000 in row 3, beyond what float16 holds: use .*"),
         (3.4e38, 16, "bfloat16", "beyond what bfloat16 holds"),
         (3e38, 16, "int8", "spans 6e.38, more than int8 codes can"),
-        (0.0, 134, "int4", "134 columns wide has no int4 form: .* use --dtype int8"),
         (float("nan"), 16, "int8", "infinite or not a number in row 3"),
-        (0.0, 16, "int3", "--dtype 'int3' is not one of keep, float32, float16, bfloat16, int8, int4"),
+        (0.0, 16, "int3", "--dtype 'int3' is not one of keep, float32, float16, bfloat16, int8"),
     ],
 )
 def test_rejects_values_and_widths_that_do_not_fit(
@@ -240,10 +223,19 @@ def test_reads_card_without_tables(tmp_path: Path) -> None:
     card = export(llama(tmp_path / "x", GOLDEN.arrays["weight"]), tmp_path / "out")
     path = tmp_path / "out/card.json"
     text = path.read_text(encoding="utf-8")
-    start, end = text.index(',\n "tables"'), text.index(',\n "linked"')
+    start, end = text.index(',\n "tables"'), text.index(',\n "static"')
     path.write_text(text[:start] + text[end:], encoding="utf-8")
     assert cards.read(tmp_path / "out").tables is None
     assert cards.read(tmp_path / "out").bytes == card.bytes
+
+
+@pytest.mark.parametrize("change", [('"dtype": "int8"', '"dtype": "int4"'), ('"static": null', '"linked": {"a": 1}')])
+def test_rejects_card_of_tables_no_longer_read(change: tuple[str, str], tmp_path: Path) -> None:
+    export(llama(tmp_path / "x", GOLDEN.arrays["weight"]), tmp_path / "out", dtype="int8")
+    path = tmp_path / "out/card.json"
+    path.write_text(path.read_text(encoding="utf-8").replace(*change), encoding="utf-8")
+    with pytest.raises(BadCard, match=r"its tables are int4 or .*; export the model again"):
+        cards.read(tmp_path / "out")
 
 
 class Lazy:
@@ -278,11 +270,11 @@ def test_quantization_never_holds_whole_table(dtype: str, tmp_path: Path) -> Non
     assert table.most * 512 * 4 <= CHUNK_BYTES
     assert peak < 3.5 * CHUNK_BYTES
     held = quantization.view(load_file(tmp_path / "weights.safetensors"))["table"]
-    bound = 29_999 / 15 if dtype == "int4" else 29_999 / 250
+    bound = 29_999 / 250
     assert np.abs(held[29_000:].astype(np.float64) - table[29_000:30_000]).max() <= bound
 
 
-@pytest.mark.parametrize("options", [("--dtype", "int4"), ("--dtype", "bfloat16"), ("--link",)])
+@pytest.mark.parametrize("options", [("--dtype", "int8"), ("--dtype", "bfloat16")])
 @pytest.mark.parametrize("stop", ["writing weights", "hashing"])
 def test_stop_leaves_nothing_and_retry_succeeds(
     options: tuple[str, ...], stop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -69,11 +69,10 @@ def test_ranks_rows_that_are_equal_in_float32(measure: str) -> None:
     check(table, np.linspace(1, 2, 200), measure, 100)
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-def test_quantised_table_is_searched_dequantised(kind: Any) -> None:
+def test_quantised_table_is_searched_dequantised() -> None:
     rows = np.random.default_rng(2).standard_normal((500, 32)).astype(np.float32)
-    scales = quantization.ranges(rows, kind)
-    table = QuantizedTable(quantization.codes(rows, scales, kind), scales, kind)
+    scales = quantization.ranges(rows)
+    table = QuantizedTable(quantization.codes(rows, scales), scales)
     check(table, rows[7].astype(np.float64), "cosine", 20)
 
 

@@ -227,7 +227,6 @@ def test_impossible_axial_rope_costs_the_table_and_not_the_tower(name: str, tmp_
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a side it has not": ({"side": "text"}, "a vit has only the side vision"),
     "quantised tables": ({"dtype": "int8"}, "no table of it is looked up"),
-    "linked tables": ({"link": True}, "no table of it is looked up"),
 }
 
 

@@ -21,7 +21,7 @@ def answers(service: Served) -> list[bytes]:
     return [content, service.http.get("/models/tiny/learned?length=4&format=raw").raise_for_status().content]
 
 
-@pytest.mark.parametrize("dtype", ["keep", "int4"])
+@pytest.mark.parametrize("dtype", ["keep", "int8"])
 def test_running_service_keeps_its_version_the_next_is_new(dtype: str, tmp_path: Path) -> None:
     for seed, name in enumerate(("old", "new")):
         tensors = tiny_bert(seed=seed)

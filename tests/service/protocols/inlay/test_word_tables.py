@@ -17,7 +17,7 @@ from tests.models.artifacts.test_adoption import folder_of, model
 from tests.served import Served, serving
 from tests.static_golden import static_case
 
-DTYPES = ("int8", "int4", "float16", "bfloat16")
+DTYPES = ("int8", "float16", "bfloat16")
 ADOPTED = [
     ("GET", "/models/adopted/analysis", None),
     ("POST", "/models/adopted/similar", {"token": 1}),
