@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
+from contextlib import suppress
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from service.embedding.requests import Picture
@@ -20,7 +20,6 @@ from service.errors import BadInput
 SECONDS = 10.0  # of one picture, redirects included
 REDIRECTS = 3
 THREADS = 4
-CHUNK = 1 << 16
 PORTS = {"http": 80, "https": 443}
 MOVED = (301, 302, 303, 307, 308)
 SHOWN = 40  # characters of an address
@@ -61,34 +60,39 @@ class PictureFetcher:
             remedy = "send the file itself, as a data URL"
             allowed = "addresses are not fetched"
             raise BadInput(f"is {_shown(picture.url)}", field=picture.field, allowed=allowed, remedy=remedy)
-        deadline = monotonic() + self._seconds
+        held: list[socket.socket] = []
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._seconds):
-                return Picture(await loop.run_in_executor(self._threads, self._fetch, picture.url, deadline))
-        except (OSError, http.client.HTTPException, ValueError, TimeoutError) as error:
-            reason = str(error)[:100] or type(error).__name__
+                return Picture(await loop.run_in_executor(self._threads, self._fetch, picture.url, held))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = str(error)[:100] or "it takes too long"
             raise BadInput(f"is {_shown(picture.url)}, which gives no picture: {reason}", field=picture.field) from None
+        finally:
+            for connected in held:  # a thread that still reads ends now
+                with suppress(OSError):
+                    connected.shutdown(socket.SHUT_RDWR)
+                connected.close()
 
-    def _fetch(self, url: str, deadline: float) -> bytes:
+    def _fetch(self, url: str, held: list[socket.socket]) -> bytes:
         """Return the bytes at an address; ValueError, OSError or HTTPException: there are none."""
         for _ in range(REDIRECTS + 1):
             parts = urlsplit(url)
-            connection = self._connected(parts, deadline)
-            try:
-                target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-                connection.request("GET", target, headers={"accept": "image/*"})
-                response = connection.getresponse()
+            connection = self._connected(parts, held)
+            target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
+            connection.request("GET", target, headers={"accept": "image/*"})
+            with connection.getresponse() as response:
                 if response.status == http.client.OK:
-                    return self._read(response, connection, deadline)
+                    data = response.read(self._max_bytes + 1)
+                    if len(data) > self._max_bytes:
+                        raise ValueError(f"it has more than {self._max_bytes} bytes")
+                    return data
                 if response.status not in MOVED:
                     raise ValueError(f"its server answered {response.status}")
                 url = urljoin(url, response.headers.get("location") or "")
-            finally:
-                connection.close()
         raise ValueError(f"it redirects more than {REDIRECTS} times")
 
-    def _connected(self, parts: SplitResult, deadline: float) -> http.client.HTTPConnection:
+    def _connected(self, parts: SplitResult, held: list[socket.socket]) -> http.client.HTTPConnection:
         """Return a connection to an address of the host that was checked."""
         host, usual = (parts.hostname or "").lower(), PORTS.get(parts.scheme)
         port = parts.port or usual
@@ -98,38 +102,15 @@ class PictureFetcher:
         if not addresses or not all(map(self._allowed_address, addresses)):
             raise ValueError(f"{host[:60]!r} has no public address")
         connection = http.client.HTTPConnection(host, port)
-        connected = socket.create_connection((addresses[0], port), timeout=_left(deadline))
+        held.append(socket.create_connection((addresses[0], port), timeout=self._seconds))
         if parts.scheme == "https":
-            connected = ssl.create_default_context().wrap_socket(connected, server_hostname=host)
-        connection.sock = connected
+            held.append(ssl.create_default_context().wrap_socket(held[-1], server_hostname=host))
+        connection.sock = held[-1]
         return connection
 
     def _allows(self, host: str) -> bool:
         return any(host == each or (each[:2] == "*." and host.endswith(each[1:])) for each in self._hosts)
 
-    def _read(
-        self, response: http.client.HTTPResponse, connection: http.client.HTTPConnection, deadline: float
-    ) -> bytes:
-        """Return a body; ValueError if it is too large, TimeoutError if it takes too long."""
-        parts: list[bytes] = []
-        size = int(response.headers.get("content-length") or 0)
-        while size <= self._max_bytes:
-            connection.sock.settimeout(_left(deadline))
-            part = response.read1(CHUNK)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            size = max(size, sum(map(len, parts)))
-        raise ValueError(f"it has more than {self._max_bytes} bytes")
-
 
 def _shown(url: str) -> str:
     return f'"{url}"' if len(url) <= SHOWN else f'"{url[:SHOWN]}…"'
-
-
-def _left(deadline: float) -> float:
-    """Return the seconds left; TimeoutError if there are none."""
-    left = deadline - monotonic()
-    if left <= 0:
-        raise TimeoutError("it takes too long")
-    return left
