@@ -1,7 +1,6 @@
 """POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
-An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), or as the bytes of one file. An address
-is never fetched.
+An image comes as JSON ("data:image/png;base64,...", bare base64, an address, or a tensor), or as the bytes of one file.
 """
 
 import re
@@ -84,7 +83,7 @@ def routes(context: ServiceContext) -> list[Route]:
             summary="Embed images or pixel tensors",
             tag=EMBED,
             need=needs.IMAGES,
-            description="Images as data URLs, base64 or one file; never fetched from an address.",
+            description="Images as data URLs, base64 or one file; fetched from an address only where INLAY_IMAGE_HOSTS allows its host.",
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
