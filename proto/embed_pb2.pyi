@@ -294,40 +294,6 @@ class PositionsChunk(_message.Message):
     data: bytes
     def __init__(self, facts_json: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[OutputShape, _Mapping]]] = ..., output: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class RotateRequest(_message.Message):
-    __slots__ = ("model", "parameters", "tensors", "dtype")
-    class TensorsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: Tensor
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
-    MODEL_FIELD_NUMBER: _ClassVar[int]
-    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
-    TENSORS_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    model: str
-    parameters: _struct_pb2.Struct
-    tensors: _containers.MessageMap[str, Tensor]
-    dtype: DType
-    def __init__(self, model: _Optional[str] = ..., parameters: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ..., dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
-
-class RotateResponse(_message.Message):
-    __slots__ = ("facts_json", "tensors")
-    class TensorsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: Tensor
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Tensor, _Mapping]] = ...) -> None: ...
-    FACTS_JSON_FIELD_NUMBER: _ClassVar[int]
-    TENSORS_FIELD_NUMBER: _ClassVar[int]
-    facts_json: str
-    tensors: _containers.MessageMap[str, Tensor]
-    def __init__(self, facts_json: _Optional[str] = ..., tensors: _Optional[_Mapping[str, Tensor]] = ...) -> None: ...
-
 class ListPresetsRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -49,11 +49,6 @@ class EmbedderStub:
                 request_serializer=proto_dot_embed__pb2.PositionsRequest.SerializeToString,
                 response_deserializer=proto_dot_embed__pb2.PositionsChunk.FromString,
                 _registered_method=True)
-        self.Rotate = channel.unary_unary(
-                '/inlay.v1.Embedder/Rotate',
-                request_serializer=proto_dot_embed__pb2.RotateRequest.SerializeToString,
-                response_deserializer=proto_dot_embed__pb2.RotateResponse.FromString,
-                _registered_method=True)
         self.ListPresets = channel.unary_unary(
                 '/inlay.v1.Embedder/ListPresets',
                 request_serializer=proto_dot_embed__pb2.ListPresetsRequest.SerializeToString,
@@ -111,13 +106,6 @@ class EmbedderServicer:
 
     def Positions(self, request, context):
         """Any positional table, of parameters alone or of a model: GET /positions over gRPC. Chunks under 1 MiB.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Rotate(self, request, context):
-        """q and k turned by their positions: POST /positions/rope/rotate over gRPC.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,11 +176,6 @@ def add_EmbedderServicer_to_server(servicer, server):
                     servicer.Positions,
                     request_deserializer=proto_dot_embed__pb2.PositionsRequest.FromString,
                     response_serializer=proto_dot_embed__pb2.PositionsChunk.SerializeToString,
-            ),
-            'Rotate': grpc.unary_unary_rpc_method_handler(
-                    servicer.Rotate,
-                    request_deserializer=proto_dot_embed__pb2.RotateRequest.FromString,
-                    response_serializer=proto_dot_embed__pb2.RotateResponse.SerializeToString,
             ),
             'ListPresets': grpc.unary_unary_rpc_method_handler(
                     servicer.ListPresets,
@@ -311,33 +294,6 @@ class Embedder:
             '/inlay.v1.Embedder/Positions',
             proto_dot_embed__pb2.PositionsRequest.SerializeToString,
             proto_dot_embed__pb2.PositionsChunk.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Rotate(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/inlay.v1.Embedder/Rotate',
-            proto_dot_embed__pb2.RotateRequest.SerializeToString,
-            proto_dot_embed__pb2.RotateResponse.FromString,
             options,
             channel_credentials,
             insecure,

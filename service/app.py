@@ -23,12 +23,11 @@ from service.http import asgi
 from service.http.application import Lifespan, lifespan_application
 from service.http.client_pace import ConnectionSettings
 from service.http.cors import Cors
-from service.http.docs_pages import OpenAPIDocument, docs_routes
+from service.http.docs_pages import docs_routes
 from service.http.head_memory import HeadMemory
 from service.http.intake import Intake
 from service.http.listener import serving_beside
-from service.http.openapi import build_document
-from service.http.openapi_examples import LoadedModels
+from service.http.openapi import PLACEHOLDER, build_document
 from service.http.pipeline import Pipeline
 from service.http.router import Router
 from service.http.routes import RouteGroup
@@ -136,8 +135,8 @@ def create_app(
 def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:
     """Return the lane for large work, which this process uses while it serves."""
     lane = heavy.HeavyLane(settings.heavy_processes, settings.heavy_memory_bytes, settings.heavy_seconds)
-    for name in ("tasks", "seconds", "ended", "waiting"):
-        metrics.watch(f"inlay_heavy_{name}", {}, partial(getattr, lane, name))
+    names = ("tasks", "seconds", "ended", "waiting")
+    metrics.watch(lambda: {(f"inlay_heavy_{name}",): getattr(lane, name) for name in names})
     return lane
 
 
@@ -146,17 +145,13 @@ def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Key
     # /metrics names models to everyone; where it is on another port and callers need keys, the document names none
     names_models = keys is None or context.settings.management_port is None
 
-    def loaded() -> LoadedModels:
-        models, default = dict(context.registry.models), context.registry.default
-        name = default.card.name if default else None
-        return LoadedModels(models, name, (name, *((each, model.version) for each, model in models.items())))
+    def model() -> str:
+        names = [context.registry.default.card.name] if context.registry.default else [*context.registry.models]
+        return names[0] if names and names_models else PLACEHOLDER
 
-    document = OpenAPIDocument(
-        lambda models: build_document(router, VERSION, guarded=keys is not None, loaded=models),
-        loaded if names_models else LoadedModels,
-    )
-    router = Router([groups[0]._replace(routes=[*groups[0].routes, *docs_routes(document)]), *groups[1:]])
-    return router  # named, because the document describes it
+    documented = Router(groups)
+    documents = docs_routes(partial(build_document, documented, VERSION, guarded=keys is not None), model)
+    return Router([groups[0]._replace(routes=[*groups[0].routes, *documents]), *groups[1:]])
 
 
 def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]:
@@ -218,10 +213,14 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         computations=TableComputations(),
         tracing=open_tracing(settings),
     )
-    metrics.watch("inlay_requests_in_flight", {}, lambda: context.admission.active)
-    metrics.watch("inlay_reserved_bytes", {}, lambda: budget.held)
-    metrics.watch("inlay_vector_cache_bytes", {}, lambda: cache.held_bytes)
-    metrics.watch("inlay_workers_ready", {}, lambda: context.lifecycle.ready and context.readiness.fault is None)
+    metrics.watch(
+        lambda: {
+            ("inlay_requests_in_flight",): context.admission.active,
+            ("inlay_reserved_bytes",): budget.held,
+            ("inlay_vector_cache_bytes",): cache.held_bytes,
+            ("inlay_workers_ready",): context.lifecycle.ready and context.readiness.fault is None,
+        }
+    )
     return context
 
 

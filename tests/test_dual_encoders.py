@@ -239,9 +239,9 @@ def test_encoder_none_exports_the_input_layer_of_an_image_side(tmp_path: Path) -
 
 
 def test_a_tower_of_unknown_blocks_says_which_are_missing(tmp_path: Path) -> None:
-    golden = case("vision_dinov2_interp")
-    folder = write_folder(tmp_path / "x", golden.params["config"] | {"model_type": "dinov2"}, golden.weights)
-    with pytest.raises(BadCheckpoint, match=r"whole: layers that scale what they add.*--encoder none"):
+    golden = case("vision_beit_abs")
+    folder = write_folder(tmp_path / "x", golden.params["config"] | {"model_type": "beit"}, golden.weights)
+    with pytest.raises(BadCheckpoint, match=r"whole: attention with a bias by rows and columns.*--encoder none"):
         export(folder, tmp_path / "out", encoder=True)
     assert export(folder, tmp_path / "out").default_output == "input_embeddings"
 
@@ -286,4 +286,4 @@ def test_description_states_what_a_tower_gives(tmp_path: Path) -> None:
     export(checkpoint, tmp_path / "out", side="vision")
     assert "20 wide, of unit length" in describe(str(tmp_path / "out"))
     assert "AttentionPool" in describe("siglip_vision_model")
-    assert "no: layers that scale what they add" in describe("dinov2")
+    assert "no: attention in shifted windows" in describe("swin")

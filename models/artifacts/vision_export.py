@@ -16,7 +16,7 @@ from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
-from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, read_object
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
@@ -27,7 +27,7 @@ from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
 from models.vision.fitting import FittedTower, fit, patch, side
-from models.vision.image_spec import Image
+from models.vision.image_spec import AxialRope, Image
 from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, Convolve, Patchify, Project
 
@@ -55,10 +55,8 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
     axial = unless_refused(refused, "axial", lambda: fitted.axial, None)
     image = replace(_image(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
     with atomic_folder(target.out) as folder:
-        views = read_tensors(source, fitted.shapes)
-        arrays = {tensor: views[tensor].reshape(shape) for tensor, shape in fitted.shapes.items()}
-        stored = weights.write(folder, arrays, (), progress=target.progress)
-        graphs = save_graphs(folder, _graphs(fitted, stored.placed), "image")
+        stored = weights.write(folder, fitted.read(source), (), progress=target.progress)
+        graphs = save_graphs(folder, _graphs(fitted, stored.placed, axial), "image")
         card = _card(fitted, image, stored, graphs)
         card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused))
         return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
@@ -74,7 +72,7 @@ def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) 
     return fitted.without_blocks() if encoder is False else fitted
 
 
-def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Any]:
+def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor], axial: AxialRope | None) -> dict[str, Any]:
     """Return the graphs by name."""
     inputs = vision_graph.inputs_of(fitted.steps, fitted.width)
     models = {
@@ -84,7 +82,7 @@ def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor]) -> dict[str, Any]
     if fitted.encoder:
         sizes = vision_graph.TowerSizes(inputs, fitted.hidden_size, fitted.vector_width)
         models["image_encoder"] = vision_graph.encoder(
-            GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes
+            GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes, axial
         )
     return {name: model for name, model in models.items() if model is not None}
 

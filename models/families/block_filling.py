@@ -23,7 +23,7 @@ from models.recipes.steps import (
     Experts,
     FeedForward,
     Linear,
-    Norm,
+    Multiply,
     Parallel,
     PerLayerInput,
     Recipe,
@@ -226,7 +226,10 @@ def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, bl
     )
 
 
-def _norm(family: Family, config: Config, norm: Norm | None) -> Norm | None:
+def _norm(family: Family, config: Config, norm: Any) -> Any:
+    """Return a norm with its values, or None where the model has none; a Multiply has no values."""
+    if isinstance(norm, Multiply):
+        return norm
     if norm is None or (norm.weight or "").removesuffix(".weight") in family.absent:
         return None
     if any(stem in (norm.weight or "") and not config.get(key) for key, stem in family.norm_if.items()):

@@ -13,20 +13,12 @@ from models.families.config import ACTIVATIONS
 from models.families.head_fitting import MissingHead
 from models.recipes.heads import ProblemType, ScoreActivation
 from models.recipes.sentence_modules import Dense, Module
-from models.recipes.steps import Activation, LayerNorm, Linear
+from models.recipes.steps import LayerNorm, Linear
 
 SEQUENCE_CLASS, TOKEN_CLASS = "ForSequenceClassification", "ForTokenClassification"
 _SCORE_ACTIVATIONS: dict[str, ScoreActivation] = {  # classes of torch.nn
     **{"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"},
     **{"Tanh": "tanh", "ReLU": "relu"},
-}
-_ACTIVATIONS: dict[str, Activation] = {
-    **ACTIVATIONS,
-    "identity": "identity",
-    "linear": "identity",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-    "leaky_relu": "leaky_relu",
 }
 _POOLINGS = {"cls": "cls", "bos": "cls", "first": "cls", "mean": "mean", LATE: "mean"}
 _POOLINGS |= {"lasttoken": "lasttoken", "last": "lasttoken"}
@@ -163,10 +155,10 @@ def _modules(
     for layer in layers:
         linear = _linear(checkpoint, layer.stem, inner, tensors)
         inner = tensors[linear.weight].shape[0]
-        named = _value(layer.activation, values) or "identity"
-        if named not in _ACTIVATIONS:
+        named = _value(layer.activation, values) or "linear"
+        if named not in ACTIVATIONS:
             raise MissingHead(f"config.json says {layer.activation} {named!r}, which is not computed")
-        steps.append(Dense(linear, _ACTIVATIONS[named]))
+        steps.append(Dense(linear, ACTIVATIONS[named]))
         if layer.norm:
             steps.append(_norm(checkpoint, layer.norm, inner, float(values[spec.eps]), tensors))
     if checkpoint.fetch:

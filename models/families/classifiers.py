@@ -26,7 +26,7 @@ class LayerSpec:
     """
 
     stem: str
-    activation: str = "=identity"
+    activation: str = "=linear"
     norm: str | None = None
     in_base: bool = False
     biased: bool = True

@@ -10,12 +10,25 @@ from models.recipes.steps import Activation
 
 Value = TypeVar("Value")
 
+# transformers' names (activations.ACT2CLS); prelu and xielu have parameters in the checkpoint and are not computed
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_10": "gelu_clipped",
+    "linear": "identity",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "leaky_relu": "leaky_relu",
+    "relu6": "relu6",
+    "hardswish": "hardswish",
+    "mish": "mish",
+    "laplace": "laplace",
+    "sqrtsoftplus": "sqrtsoftplus",
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",

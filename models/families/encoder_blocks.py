@@ -24,7 +24,7 @@ from models.recipes.steps import (
 _LAYER = "encoder.layer.{block}"
 
 
-def _attention(stem: str, query: str, key: str, value: str, output: str) -> Attention:
+def attention_of(stem: str, query: str, key: str, value: str, output: str) -> Attention:
     """Return attention by the names of its modules; fitting fills in the heads."""
     return Attention(
         heads=0,
@@ -35,7 +35,7 @@ def _attention(stem: str, query: str, key: str, value: str, output: str) -> Atte
     )
 
 
-def _feed_forward(stem: str, up: str, down: str) -> FeedForward:
+def feed_forward_of(stem: str, up: str, down: str) -> FeedForward:
     """Return a feed-forward step by the names of its modules; fitting fills in the activation."""
     return FeedForward(linear(f"{stem}.{up}"), linear(f"{stem}.{down}"), "gelu")
 
@@ -45,8 +45,8 @@ def _post_norm(attention: Attention, behind_it: str, feed_forward: FeedForward, 
     return attention, norm(behind_it), feed_forward, norm(behind_that)
 
 
-_BERT_ATTENTION = _attention(f"{_LAYER}.attention", "self.query", "self.key", "self.value", "output.dense")
-_BERT_FEED_FORWARD = _feed_forward(_LAYER, "intermediate.dense", "output.dense")
+_BERT_ATTENTION = attention_of(f"{_LAYER}.attention", "self.query", "self.key", "self.value", "output.dense")
+_BERT_FEED_FORWARD = feed_forward_of(_LAYER, "intermediate.dense", "output.dense")
 _SHARED = "encoder.albert_layer_groups.0.albert_layers.0"
 _DISTILBERT_LAYER = "transformer.layer.{block}"
 
@@ -54,27 +54,27 @@ BERT = _post_norm(
     _BERT_ATTENTION, f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_LAYER}.output.LayerNorm"
 )
 DISTILBERT = _post_norm(
-    _attention(f"{_DISTILBERT_LAYER}.attention", "q_lin", "k_lin", "v_lin", "out_lin"),
+    attention_of(f"{_DISTILBERT_LAYER}.attention", "q_lin", "k_lin", "v_lin", "out_lin"),
     f"{_DISTILBERT_LAYER}.sa_layer_norm",
-    _feed_forward(f"{_DISTILBERT_LAYER}.ffn", "lin1", "lin2"),
+    feed_forward_of(f"{_DISTILBERT_LAYER}.ffn", "lin1", "lin2"),
     f"{_DISTILBERT_LAYER}.output_layer_norm",
 )
 ALBERT = _post_norm(  # one for all layers
-    _attention(f"{_SHARED}.attention", "query", "key", "value", "dense"),
+    attention_of(f"{_SHARED}.attention", "query", "key", "value", "dense"),
     f"{_SHARED}.attention.LayerNorm",
-    _feed_forward(_SHARED, "ffn", "ffn_output"),
+    feed_forward_of(_SHARED, "ffn", "ffn_output"),
     f"{_SHARED}.full_layer_layer_norm",
 )
 MPNET_BIAS = ScoreBias("encoder.relative_attention_bias.weight", buckets=0, reach=128)  # as written into the class
 MPNET = _post_norm(
-    replace(_attention(f"{_LAYER}.attention.attn", "q", "k", "v", "o"), bias=MPNET_BIAS),
+    replace(attention_of(f"{_LAYER}.attention.attn", "q", "k", "v", "o"), bias=MPNET_BIAS),
     f"{_LAYER}.attention.LayerNorm",
     _BERT_FEED_FORWARD,
     f"{_LAYER}.output.LayerNorm",
 )
 
-_XLM_ATTENTION = _attention("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin")
-_XLM_FEED_FORWARD = _feed_forward("ffns.{block}", "lin1", "lin2")
+_XLM_ATTENTION = attention_of("attentions.{block}", "q_lin", "k_lin", "v_lin", "out_lin")
+_XLM_FEED_FORWARD = feed_forward_of("ffns.{block}", "lin1", "lin2")
 XLM: Recipe = (
     *_post_norm(_XLM_ATTENTION, "layer_norm1.{block}", _XLM_FEED_FORWARD, "layer_norm2.{block}"),
     MaskRows(),
@@ -94,10 +94,10 @@ def xlm_activation(step: FeedForward, config: Config) -> FeedForward:
 _CLIP_LAYER = "encoder.layers.{block}"
 CLIP: Recipe = (  # of both towers, and of SigLIP's
     replace(
-        _attention(f"{_CLIP_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
+        attention_of(f"{_CLIP_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
         norm=norm(f"{_CLIP_LAYER}.layer_norm1"),
     ),
-    replace(_feed_forward(f"{_CLIP_LAYER}.mlp", "fc1", "fc2"), norm=norm(f"{_CLIP_LAYER}.layer_norm2")),
+    replace(feed_forward_of(f"{_CLIP_LAYER}.mlp", "fc1", "fc2"), norm=norm(f"{_CLIP_LAYER}.layer_norm2")),
 )
 
 
@@ -110,7 +110,7 @@ def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
 
 
 _LLAMA_LAYER = "layers.{block}"
-_SELF = _attention(f"{_LLAMA_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
+_SELF = attention_of(f"{_LLAMA_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
 _QKV = ("q_proj", "k_proj", "v_proj")
 
 
@@ -160,7 +160,7 @@ NOMIC_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.att
         **_NORMS,
     },
 )
-NOMIC_DENSE = _feed_forward(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2")
+NOMIC_DENSE = feed_forward_of(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2")
 NOMIC_MOE: Recipe = (
     _SELF,
     norm(f"{_LLAMA_LAYER}.post_attention_layernorm"),
@@ -213,7 +213,7 @@ GTE_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_p
         "post_mlp_layernorm": "mlp_ln",
     },
 )
-JINA_V3 = _native(_SELF, _feed_forward(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2"))
+JINA_V3 = _native(_SELF, feed_forward_of(f"{_LLAMA_LAYER}.mlp", "fc1", "fc2"))
 JINA_V3_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.mixer.Wqkv") | _published(
     _PUBLISHED_LAYER, {"self_attn.o_proj": "mixer.out_proj", "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2", **_NORMS}
 )
@@ -221,9 +221,9 @@ JINA_V3_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.m
 _MODERN = f"{_LLAMA_LAYER}.attn"
 _MODERN_MLP = f"{_LLAMA_LAYER}.mlp"
 MODERNBERT: Recipe = (
-    replace(_attention(_MODERN, "q", "k", "v", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    replace(attention_of(_MODERN, "q", "k", "v", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
     replace(
-        _feed_forward(_MODERN_MLP, "up", "Wo"),
+        feed_forward_of(_MODERN_MLP, "up", "Wo"),
         gate=linear(f"{_MODERN_MLP}.gate"),
         norm=norm(f"{_LLAMA_LAYER}.mlp_norm"),
     ),
@@ -232,7 +232,7 @@ MODERNBERT_STORED = fused(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | fused(
     _MODERN_MLP, ("gate", "up"), f"{_MODERN_MLP}.Wi"
 )
 MODERNBERT_DECODER: Recipe = (
-    replace(_attention(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    replace(attention_of(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
     MODERNBERT[1],
 )
 
@@ -241,7 +241,7 @@ _DEBERTA_OUT = (f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_
 _REL = "encoder.rel_embeddings.weight"
 DEBERTA_V2 = _post_norm(
     replace(
-        _attention(f"{_LAYER}.attention", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense"),
+        attention_of(f"{_LAYER}.attention", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense"),
         bias=Disentangled(
             _REL,
             norm("encoder.LayerNorm"),
@@ -309,7 +309,7 @@ def t5(bias_of: str) -> Recipe:
     """Return the block of T5's encoder, whose bias is that of the layer `bias_of`, a number or {block}."""
     stem = f"{_T5_LAYER}.0.SelfAttention"
     table = f"encoder.block.{bias_of}.layer.0.SelfAttention.relative_attention_bias.weight"
-    attention = _unbiased(_attention(stem, "q", "k", "v", "o"))
+    attention = _unbiased(attention_of(stem, "q", "k", "v", "o"))
     up, gate, down = (Linear(f"{_T5_LAYER}.1.DenseReluDense.{name}.weight", None) for name in ("wi_1", "wi_0", "wo"))
     return (
         replace(attention, norm=rms_norm(f"{_T5_LAYER}.0.layer_norm"), bias=ScoreBias(table, 0, 0)),

@@ -19,7 +19,7 @@ from models.families.family import ConfigKey, Family, Types
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
-from models.families.tensor_parts import StoredPart
+from models.families.tensor_parts import StoredPart, read_parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
@@ -112,9 +112,7 @@ class FittedModel:
 
     def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
         """Return every tensor the model needs, by name; errors as read_tensors."""
-        places = {name: part.tensor for name, part in self.parts.items()}
-        arrays = read_tensors(replace(checkpoint, tensors=checkpoint.tensors | places), self.tensors)
-        return {name: self.parts[name].view(array) if name in self.parts else array for name, array in arrays.items()}
+        return read_parts(checkpoint, self.parts, self.tensors)
 
 
 def fit(

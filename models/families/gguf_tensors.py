@@ -23,6 +23,7 @@ from models.recipes.steps import (
     FeedForward,
     LayerNorm,
     Linear,
+    Multiply,
     Norm,
     Parallel,
     RMSNorm,
@@ -147,7 +148,7 @@ def _norm_names(step: Any, stem: str) -> dict[str, str]:
 def _block_names(step: Step) -> dict[str, str]:
     if isinstance(step, Parallel):
         return _block_names(step.attention) | _block_names(step.feed_forward)
-    parts: dict[str, Linear | Norm | None] = {}
+    parts: dict[str, Linear | Norm | Multiply | None] = {}
     table: dict[str, str] = {}
     if isinstance(step, Attention):
         parts = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}

@@ -1,5 +1,6 @@
 """Tensors that files hold inside others: rows of fused projections, transposed matrices."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
@@ -37,6 +39,13 @@ class StoredPart:
         """Return the part from the whole that was read."""
         as_read = self.rows is None and not self.transposed and not self.side_by_side
         return array if as_read else _Reordered(self, array)
+
+
+def read_parts(checkpoint: Checkpoint, parts: Mapping[str, StoredPart], names: Iterable[str]) -> dict[str, RowSource]:
+    """Return tensors by name, of which `parts` are parts of others; errors as read_tensors."""
+    places = {name: part.tensor for name, part in parts.items()}
+    arrays = read_tensors(replace(checkpoint, tensors=checkpoint.tensors | places), names)
+    return {name: parts[name].view(array) if name in parts else array for name, array in arrays.items()}
 
 
 def stored_part(name: str, part: TensorPart, tensor: Tensor, config: Config) -> StoredPart:

@@ -120,7 +120,7 @@ def _experts(step: Experts, width: int) -> dict[str, Shape]:
     return shapes | (_linear(step.shared_gate, 1, width) if step.shared_gate else {})
 
 
-def _norm(norm: Norm | None, width: int) -> dict[str, Shape]:
+def _norm(norm: Norm | Multiply | None, width: int) -> dict[str, Shape]:
     if norm is None:
         return {}
     names = (norm.weight, norm.bias) if isinstance(norm, LayerNorm) else (norm.weight,)

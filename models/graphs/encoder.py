@@ -34,6 +34,7 @@ from models.recipes.steps import (
     LayerNorm,
     Linear,
     MaskRows,
+    Multiply,
     Norm,
     Parallel,
     PerLayerInput,
@@ -242,7 +243,7 @@ class Blocks:
             inner = self.builder.op("Mul", inner, values[0])
         return self.projections.emit(self.builder, last, inner)[0]
 
-    def _normed(self, norm: Norm | None, x: str) -> str:
+    def _normed(self, norm: Norm | Multiply | None, x: str) -> str:
         return emit_row_step(self.builder, norm, x) if norm else x
 
     def _closed(self, step: Attention | FeedForward | Experts, value: str) -> str:
@@ -282,8 +283,8 @@ class Blocks:
         rope = self.ropes[table]
         cos, sin = self._turns(table)
         zero, one = (self.builder.scalar(number, np.int64) for number in (0, 1))
-        count = self.builder.op("Squeeze", self.builder.op("Shape", "positions"))
         first = self.builder.constant(np.array([0]))
+        count = self.builder.op("Gather", self.builder.op("Shape", cos), zero)
         numbers = self.builder.op("Unsqueeze", self.builder.op("Range", zero, count, one), first)  # (1, N)
         turned = self.builder.op(
             "RotaryEmbedding",

@@ -1,11 +1,25 @@
 """Emits the steps of a recipe that map each row by itself, and activations."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from models.graphs.builder import CONTRIB, GraphBuilder
-from models.recipes.steps import LEAKY_SLOPE, Activation, LayerNorm, Linear, Multiply, RMSNorm, Round, Scale, Step
+from models.recipes.steps import (
+    GELU_BOUND,
+    LAPLACE_MEAN,
+    LAPLACE_WIDTH,
+    LEAKY_SLOPE,
+    Activation,
+    LayerNorm,
+    Linear,
+    Multiply,
+    RMSNorm,
+    Round,
+    Scale,
+    Step,
+)
 
 _OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {
     "identity": ("Identity", {}),
@@ -17,6 +31,16 @@ _OPERATORS: dict[Activation, tuple[str, dict[str, Any]]] = {
     "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
     "quick_gelu": ("QuickGelu", {"domain": CONTRIB, "alpha": 1.702}),
     "sigmoid": ("Sigmoid", {}),
+    "hardswish": ("HardSwish", {}),
+}
+_COMPOSED: dict[Activation, Callable[[GraphBuilder, str], str]] = {
+    "silu": lambda builder, x: builder.op("Mul", x, builder.op("Sigmoid", x)),
+    "squared_relu": lambda builder, x: _squared(builder, builder.op("Relu", x)),
+    "gelu_clipped": lambda builder, x: _clipped(builder, activate(builder, x, "gelu"), -GELU_BOUND, GELU_BOUND),
+    "relu6": lambda builder, x: _clipped(builder, x, 0.0, 6.0),
+    "mish": lambda builder, x: builder.op("Mul", x, builder.op("Tanh", builder.op("Softplus", x))),
+    "sqrtsoftplus": lambda builder, x: builder.op("Sqrt", builder.op("Softplus", x)),
+    "laplace": lambda builder, x: _laplace(builder, x),
 }
 
 
@@ -53,10 +77,22 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
 
 def activate(builder: GraphBuilder, x: str, activation: Activation) -> str:
     """Emit an activation of every value."""
-    if activation == "silu":
-        return builder.op("Mul", x, builder.op("Sigmoid", x))
-    if activation == "squared_relu":
-        positive = builder.op("Relu", x)
-        return builder.op("Mul", positive, positive)
+    if activation in _COMPOSED:
+        return _COMPOSED[activation](builder, x)
     kind, attributes = _OPERATORS[activation]
     return builder.op(kind, x, **attributes)
+
+
+def _squared(builder: GraphBuilder, x: str) -> str:
+    return builder.op("Mul", x, x)
+
+
+def _clipped(builder: GraphBuilder, x: str, least: float, most: float) -> str:
+    return builder.op("Clip", x, builder.scalar(least), builder.scalar(most))
+
+
+def _laplace(builder: GraphBuilder, x: str) -> str:
+    """Emit the cumulative distribution of a normal variable."""
+    centred = builder.op("Sub", x, builder.scalar(LAPLACE_MEAN))
+    share = builder.op("Erf", builder.op("Div", centred, builder.scalar(LAPLACE_WIDTH)))
+    return builder.op("Mul", builder.op("Add", share, builder.scalar(1.0)), builder.scalar(0.5))

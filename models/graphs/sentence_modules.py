@@ -24,7 +24,7 @@ def sentence_modules(
     for step in modules.steps:
         match step:
             case Dense():
-                x = _dense(builder, step, x)
+                x = dense(builder, step, x)
             case LayerNorm():
                 x = emit_row_step(builder, step, x)
             case _:
@@ -34,9 +34,10 @@ def sentence_modules(
     return builder.model(name, rows, {output: (x, "FLOAT", ("texts", modules.width))})
 
 
-def _dense(builder: GraphBuilder, dense: Dense, x: str) -> str:
-    y = emit_row_step(builder, dense.linear, x)
-    y = y if dense.activation == "identity" else activate(builder, y, dense.activation)
-    if dense.residual is None:
+def dense(builder: GraphBuilder, step: Dense, x: str) -> str:
+    """Emit a Dense over rows x [N, inner]."""
+    y = emit_row_step(builder, step.linear, x)
+    y = y if step.activation == "identity" else activate(builder, y, step.activation)
+    if step.residual is None:
         return y
-    return builder.op("Add", y, x if dense.residual == "input" else emit_row_step(builder, dense.residual, x))
+    return builder.op("Add", y, x if step.residual == "input" else emit_row_step(builder, step.residual, x))

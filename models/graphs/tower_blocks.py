@@ -4,14 +4,29 @@ import numpy as np
 
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.graphs.encoder import Blocks
+from models.graphs.positions.multi_axis import axial_cos_sin
 from models.graphs.projections import Float32
 from models.graphs.row_layout import layout_of_images
 from models.graphs.row_steps import emit_row_step
+from models.graphs.sentence_modules import dense
+from models.positions.rope.axial import AXIAL, axial_parts
+from models.recipes.positional_encodings import EVERY_LAYER
+from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, Recipe
+from models.vision.image_spec import AxialRope
 from models.vision.steps import AttentionPool, TakeRow, VectorSteps
 
 
-def emit(builder: GraphBuilder, x: str, blocks: Recipe, vector: VectorSteps, width: int, flat: bool) -> dict[str, str]:
+def emit(
+    builder: GraphBuilder,
+    x: str,
+    blocks: Recipe,
+    vector: VectorSteps,
+    width: int,
+    flat: bool,
+    axial: AxialRope | None,
+    grid: str,
+) -> dict[str, str]:
     """Emit the blocks of a tower.
 
     Args:
@@ -21,6 +36,8 @@ def emit(builder: GraphBuilder, x: str, blocks: Recipe, vector: VectorSteps, wid
         vector: steps from their rows to an image's vector; empty: there is none.
         width: d.
         flat: whether last_hidden_state is [rows, d], of the one image.
+        axial: how the attention rotates; None: it does not.
+        grid: patches down and across, int64 [2], which only this reads.
 
     Returns:
         last_hidden_state and, where there is a vector, image_embedding [batch, width of the vector].
@@ -29,13 +46,32 @@ def emit(builder: GraphBuilder, x: str, blocks: Recipe, vector: VectorSteps, wid
     batch, rows = (builder.op("Slice", whole, *_ints(builder, place, place + 1)) for place in (0, 1))  # (1,) each
     count = builder.op("Squeeze", rows)
     layout = layout_of_images(builder, builder.op("Expand", rows, batch), count)
-    scope = Blocks(builder, Float32(), layout, width, {})
+    scope = Blocks(builder, Float32(), layout, width, {EVERY_LAYER: axial.table} if axial else {})
+    if axial:
+        scope.turns[EVERY_LAYER] = _turns(builder, axial, grid, rows, batch)
     packed = scope.emit(blocks, builder.op("Reshape", x, builder.constant(np.array([-1, width]))))
     by_image = builder.op("Reshape", packed, whole)  # (B, R, d)
     outputs = {"last_hidden_state": builder.op("Identity", packed) if flat else by_image}
     if vector:
         outputs["image_embedding"] = _vector(scope, vector, by_image)
     return outputs
+
+
+def _turns(builder: GraphBuilder, axial: AxialRope, grid: str, rows: str, batch: str) -> tuple[str, str]:
+    """Emit cos and sin [batch * rows, head_dim/2] of every row; those before the patches do not rotate."""
+    row = AXIAL[axial.kind]
+    patches = builder.op("NonZero", builder.op("Expand", builder.scalar(1, np.int64), grid))  # (2, n), row by row
+    parts = axial_parts(row, axial.head_dim, axial.theta, "parity")
+    values = axial_cos_sin(builder, row, parts, builder.op("Transpose", patches, perm=[1, 0]), grid)
+    count = builder.op("Slice", builder.op("Shape", patches), *_ints(builder, 1, 2))
+    before = builder.op("Concat", builder.op("Sub", rows, count), *_ints(builder, 0, 0, 0), axis=0)
+    of_batch = builder.op("Concat", batch, rows, *_ints(builder, axial.head_dim // 2), axis=0)
+    cos, sin = (
+        builder.op("Expand", builder.op("Pad", value, before, builder.scalar(fill)), of_batch)
+        for value, fill in zip(values, (1.0, 0.0), strict=True)
+    )
+    flat = builder.constant(np.array([-1, axial.head_dim // 2]))
+    return builder.op("Reshape", cos, flat), builder.op("Reshape", sin, flat)
 
 
 def _vector(scope: Blocks, steps: VectorSteps, x: str) -> str:
@@ -50,6 +86,8 @@ def _vector(scope: Blocks, steps: VectorSteps, x: str) -> str:
                 x = _pooled(builder, step, x, scope.width)
             case FeedForward():
                 x = builder.op("Add", scope.feed_forward(step, x), x)
+            case Dense():
+                x = dense(builder, step, x)
             case _:
                 x = emit_row_step(builder, step, x)
     return x

@@ -17,6 +17,7 @@ from models.graphs import tower_blocks
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import emit_row_step
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm
+from models.vision.image_spec import AxialRope
 from models.vision.resample import RESIZES
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Steps, VectorSteps
 
@@ -55,7 +56,9 @@ def image(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> A
     return _model(builder, "image", steps, inputs, ("input_embeddings",), hidden)
 
 
-def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorSteps, sizes: TowerSizes) -> Any:
+def encoder(
+    builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorSteps, sizes: TowerSizes, axial: AxialRope | None
+) -> Any:
     """Return the ModelProto of a whole tower.
 
     Args:
@@ -64,10 +67,12 @@ def encoder(builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorS
         blocks: the steps of all blocks.
         vector: steps from their rows to an image's vector; empty: it is no output.
         sizes: sizes of inputs and outputs.
+        axial: how the attention rotates; None: it does not.
     """
-    x = _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
+    emitter = _Emitter(builder, steps, only_parts=False)
+    x = emitter.run()["input_embeddings"]
     flat = isinstance(steps[0], Project)
-    values = tower_blocks.emit(builder, x, blocks, vector, sizes.hidden, flat)
+    values = tower_blocks.emit(builder, x, blocks, vector, sizes.hidden, flat, axial, emitter.sizes)
     shapes: dict[str, tuple[str | int, ...]] = {
         "last_hidden_state": ("rows", sizes.hidden) if flat else ("batch", "rows", sizes.hidden),
         "image_embedding": (1 if flat else "batch", sizes.vector),
@@ -109,7 +114,7 @@ class _Emitter:
         self._steps = steps
         self._only_parts = only_parts
         self._values: dict[str, str] = {}
-        self._sizes = ""  # rows and columns of patches, int64 [2]
+        self.sizes = ""  # rows and columns of patches, int64 [2]
 
     def run(self) -> dict[str, str]:
         x = self._first()
@@ -138,7 +143,7 @@ class _Emitter:
             case Convolve():
                 return self._op("Transpose", "input_features", perm=[0, 2, 1])
         if any(isinstance(step, AddGrid) for step in self._steps):
-            self._sizes = "grid"
+            self.sizes = "grid"
         return self._op("Unsqueeze", "pixel_values", self._ints(0))
 
     def _op(self, kind: str, *inputs: str, **attributes: Any) -> str:
@@ -159,7 +164,7 @@ class _Emitter:
         weights = [self._builder.weight(name) for name in (step.weight, step.bias) if name]
         side = [step.patch, step.patch]
         patches = self._op("Conv", pixels, *weights, kernel_shape=side, strides=side)  # (B, d, h, w)
-        self._sizes = self._cut(self._op("Shape", patches), 2, 4)
+        self.sizes = self._cut(self._op("Shape", patches), 2, 4)
         flat = self._op("Reshape", patches, self._ints(0, 0, -1))
         return self._op("Transpose", flat, perm=[0, 2, 1])  # (B, hw, d)
 
@@ -197,7 +202,7 @@ class _Emitter:
         square = self._op("Reshape", source, self._ints(1, step.rows, step.columns, -1))
         square = self._op("Transpose", square, perm=[0, 3, 1, 2])  # (1, d, h0, w0)
         depth = self._cut(self._op("Shape", square), 0, 2)
-        sizes = self._op("Concat", depth, self._sizes, axis=0)
+        sizes = self._op("Concat", depth, self.sizes, axis=0)
         resized = self._op("Resize", square, "", "", sizes, **RESIZES[step.resize].onnx)
         rows = self._rowwise(resized, step.merge)
         if not step.extra:
@@ -210,7 +215,7 @@ class _Emitter:
         """Emit [1, d, h, w] as [hw, d], in blocks of merge x merge."""
         depth = self._cut(self._op("Shape", grid), 1, 2)
         if merge > 1:
-            sizes, side = self._op("Div", self._sizes, self._ints(merge)), self._ints(merge)
+            sizes, side = self._op("Div", self.sizes, self._ints(merge)), self._ints(merge)
             split = self._op("Concat", depth, self._cut(sizes, 0, 1), side, self._cut(sizes, 1, 2), side, axis=0)
             blocks = self._op("Reshape", grid, split)
             grid = self._op("Transpose", blocks, perm=[1, 3, 2, 4, 0])

@@ -92,9 +92,9 @@ def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) 
     return total + _linear(step.up, shapes) + _linear(step.down, shapes) + _ACTIVATION * inner
 
 
-def _norm(norm: Norm | None, width: int) -> int:
-    if norm is None:
-        return 0
+def _norm(norm: Norm | Multiply | None, width: int) -> int:
+    if norm is None or isinstance(norm, Multiply):
+        return 0 if norm is None else width
     return (_LAYER_NORM if isinstance(norm, LayerNorm) else _RMS_NORM) * width
 
 

@@ -20,7 +20,15 @@ Activation = Literal[
     "squared_relu",
     "sigmoid",
     "silu",
+    "gelu_clipped",
+    "hardswish",
+    "laplace",
+    "mish",
+    "relu6",
+    "sqrtsoftplus",
 ]
+GELU_BOUND = 10.0  # of gelu_clipped
+LAPLACE_MEAN, LAPLACE_WIDTH = 0.707107, 0.282095 * 2**0.5
 LEAKY_SLOPE = 0.01  # of leaky_relu: torch.nn.LeakyReLU's
 KEPT_IN_TRAINING = 1 - 0.15 * 0.8  # share of embeddings that ESM's masked language modelling keeps
 
@@ -164,7 +172,7 @@ Norm = LayerNorm | RMSNorm
 
 @dataclass(frozen=True, slots=True)
 class Multiply:
-    """x *= weight, a tensor of one number (layer_scalar of Gemma)."""
+    """x *= weight, a tensor of one number (layer_scalar of Gemma) or of one a channel (layer scale of DINOv2)."""
 
     weight: str
 
@@ -267,7 +275,7 @@ class Attention:
     left: int | None = None
     right: int | None = None
     cap: float | None = None
-    closing: Norm | None = None
+    closing: Norm | Multiply | None = None
     factor: float = 1.0
     sum_norm: Norm | None = None
     norms_behind: bool = False
@@ -288,7 +296,7 @@ class FeedForward:
     activation: Activation
     norm: Norm | None = None
     gate: Linear | None = None
-    closing: Norm | None = None
+    closing: Norm | Multiply | None = None
     factor: float = 1.0
 
 

@@ -18,6 +18,7 @@ Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Rowwise = Callable[[Norm | Linear, Rows], Rows]  # a step that maps each row by itself, with its weights
 Table = Callable[[str], Rows]  # a tensor by its name
+Turns = tuple[str, Rows, Rows]  # layout, cos and sin [N, r/2] of a rotation
 
 
 def mixed(
@@ -27,7 +28,7 @@ def mixed(
     lengths: Ids,
     rowwise: Rowwise,
     table: Table,
-    turns: tuple[str, Rows, Rows] | None,
+    turns: Turns | None,
 ) -> Rows:
     """Return the results of all heads for packed sequences, side by side.
 
@@ -37,7 +38,7 @@ def mixed(
         mask: bool [N].
         lengths: int64 [B], sum N.
         rowwise, table: what reads the step's weights.
-        turns: layout, cos and sin [N, r/2] of the rotation; None: there is none.
+        turns: None: queries and keys are not rotated.
 
     Returns:
         float64 [N, heads * w].
@@ -61,7 +62,7 @@ def mixed(
     return result.reshape(len(query), -1)
 
 
-def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows, Rows]:
+def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
     """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence."""
     parts = np.split(positions, np.cumsum(lengths)[:-1])
     values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
@@ -69,9 +70,7 @@ def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> tuple[str, Rows,
     return table.layout, cos, sin
 
 
-def _placed(
-    rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: tuple[str, Rows, Rows] | None
-) -> Rows:
+def _placed(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: Turns | None) -> Rows:
     """Return queries or keys by head, with their norm and rotated, in the step's order."""
     rows = _by_head(rows, heads, None if step.norms_behind else norm, step, rowwise)
     rows = _rotated(rows, *turns) if turns else rows

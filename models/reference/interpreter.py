@@ -14,7 +14,10 @@ from models.positions import sinusoidal
 from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
+    GELU_BOUND,
     KEPT_IN_TRAINING,
+    LAPLACE_MEAN,
+    LAPLACE_WIDTH,
     LEAKY_SLOPE,
     Activation,
     Adapter,
@@ -61,6 +64,12 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "leaky_relu": lambda x: np.where(x < 0, LEAKY_SLOPE * x, x),
     "elu": lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0.0)), x),
     "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "gelu_clipped": lambda x: np.clip(ACTIVATIONS["gelu"](x), -GELU_BOUND, GELU_BOUND),
+    "hardswish": lambda x: x * np.clip(x + 3.0, 0.0, 6.0) / 6.0,
+    "laplace": lambda x: 0.5 * (1.0 + _erf((x - LAPLACE_MEAN) / LAPLACE_WIDTH)),
+    "mish": lambda x: x * np.tanh(np.logaddexp(0.0, x)),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0.0, x)),
 }
 
 UNSCALED = "unscaled_embeddings"
@@ -157,6 +166,7 @@ def encode(
     positions: Ids | None = None,
     ropes: Mapping[str, RopeTable] | None = None,
     tasks: Ids | None = None,
+    turns: Mapping[str, attention.Turns] | None = None,
 ) -> Rows:
     """Return the output of the blocks for packed sequences.
 
@@ -169,11 +179,12 @@ def encode(
         positions: int64 [N], by which attention rotates; None: none does.
         ropes: the tables of these rotations, by name.
         tasks: int64 [N], by which adapters add; -1 and None: they do not.
+        turns: rotations that are not by `positions`, by name (of an image's patches).
 
     Returns:
         float64 [N, d].
     """
-    blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks)
+    blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks, turns or {})
     mean: Any = 0.0
     first = rows
     for step in encoder:
@@ -204,13 +215,14 @@ class _Blocks:
     positions: Ids | None
     ropes: Mapping[str, RopeTable]
     tasks: Ids | None
+    turns: Mapping[str, attention.Turns]
 
     def attended(self, step: Attention, x: Rows) -> Rows:
         """Return the term that an attention step adds to rows."""
         read = self._rowwise(step.norm, x) if step.norm else x
         query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
-        turns = None
-        if step.rotation:
+        turns = self.turns.get(step.rotation or "")
+        if step.rotation and turns is None:
             turns = attention.turns_of(self.ropes[step.rotation], _known(self.positions), self.lengths)
         heads = attention.mixed(
             step, (query, key, value), self.mask, self.lengths, self._rowwise, partial(_whole, self.weights), turns
@@ -219,7 +231,7 @@ class _Blocks:
         added = step.factor * (self._rowwise(step.closing, result) if step.closing else result)
         return self._rowwise(step.sum_norm, x + added) if step.sum_norm else added
 
-    def _rowwise(self, step: Norm | Linear, x: Rows) -> Rows:
+    def _rowwise(self, step: Norm | Linear | Multiply, x: Rows) -> Rows:
         return rowwise(step, self.weights, x, self.tasks)
 
 

@@ -29,11 +29,12 @@ def vectors(modules: SentenceModules, weights: Weights, pooled: NDArray[Any]) ->
     """
     x = pooled.astype(np.float64)
     for step in modules.steps:
-        x = _apply(step, weights, x)
+        x = apply(step, weights, x)
     return x
 
 
-def _apply(step: Module, weights: Weights, x: Rows) -> Rows:
+def apply(step: Module, weights: Weights, x: Rows) -> Rows:
+    """Return the result of one module for rows x [N, inner]."""
     match step:
         case Dense(linear, activation, residual):
             y = ACTIVATIONS[activation](rowwise(linear, weights, x))

@@ -6,8 +6,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from models.positions.rope.axial import AXIAL, tabulate_axial
+from models.recipes.positional_encodings import EVERY_LAYER
+from models.recipes.sentence_modules import Dense
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm
+from models.reference.attention import Turns
 from models.reference.interpreter import ACTIVATIONS, encode, rowwise
+from models.reference.sentence_modules import apply
 from models.vision.image_spec import Image
 from models.vision.resample import resized
 from models.vision.steps import (
@@ -56,11 +61,27 @@ def encoded(image: Image, blocks: Recipe, weights: Weights, feeds: Mapping[str, 
     images = x[None] if x.ndim == 2 else x  # (B, R, d)
     count, rows = images.shape[:2]
     packed = images.reshape(count * rows, -1)
-    hidden = encode(blocks, weights, packed, np.ones(len(packed), np.bool_), np.full(count, rows)).reshape(images.shape)
+    turns = _turns(image, feeds, count, rows)
+    mask, lengths = np.ones(len(packed), np.bool_), np.full(count, rows)
+    hidden = encode(blocks, weights, packed, mask, lengths, turns=turns).reshape(images.shape)
     named["last_hidden_state"] = hidden.reshape(x.shape)
     if image.vector:
         named["image_embedding"] = _vectors(image.vector, weights, hidden)
     return named
+
+
+def _turns(image: Image, feeds: Mapping[str, NDArray[Any]], count: int, rows: int) -> dict[str, Turns]:
+    """Return the rotation of the rows of `count` images; those before the patches do not rotate."""
+    if (axial := image.axial) is None:
+        return {}
+    grid = image.patches(*feeds["pixel_values"].shape[-2:])
+    table = tabulate_axial(axial.kind, axial.head_dim, grid=grid, theta=axial.theta, arithmetic="parity").outputs
+    before = (rows - grid[0] * grid[1], 0), (0, 0)
+    cos, sin = (
+        np.tile(np.pad(table[name].whole().astype(np.float64), before, constant_values=fill), (count, 1))
+        for name, fill in (("cos", 1.0), ("sin", 0.0))
+    )
+    return {EVERY_LAYER: (AXIAL[axial.kind].layout, cos, sin)}
 
 
 def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:
@@ -70,6 +91,8 @@ def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:
                 x = x[:, row]
             case AttentionPool():
                 x = _attention_pooled(step, weights, x)
+            case Dense():
+                x = apply(step, weights, x)
             case _:
                 x = rowwise(step, weights, x)
     return x

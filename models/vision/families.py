@@ -5,14 +5,17 @@ Where a row has no blocks, what comes before the first is exported.
 A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.families import encoder_blocks
+from models.families.config import Config
 from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
+from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, LayerNorm, RMSNorm
+from models.vision import blocks
 from models.vision.steps import (
     AddGrid,
     AddRows,
@@ -49,6 +52,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
+        sizes: values of config.json that the class derives from others; None: none.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -62,10 +66,10 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
+    sizes: Callable[[Config], Mapping[str, Any]] | None = None
     uncovered: str = UNWRITTEN
 
 
-_SCALED = "layers that scale what they add, channel by channel (layer_scale)"
 _AXIAL = "attention that rotates by rows and columns (axial RoPE)"
 PATCHES = "embeddings.patch_embeddings.projection"
 CLS = Insert("embeddings.cls_token")
@@ -81,9 +85,46 @@ def _grid(table: str, extra: int, resize: str = "bicubic") -> AddGrid:
     return AddGrid(table, extra, FROM_CONFIG, FROM_CONFIG, resize)
 
 
+_TOWER_SIZES = SQUARE | {"num_hidden_layers": 12, "num_attention_heads": 12, "hidden_act": "gelu"}
+_VIT_SIZES = _TOWER_SIZES | {"intermediate_size": 3072, "layer_norm_eps": 1e-12, "qkv_bias": True}
+_FIRST_ROW: VectorSteps = (TakeRow(0),)
+_VIT: dict[str, Any] = {
+    "blocks": BlockFamily("", (), blocks.VIT, (norm("layernorm"),), bias_if={"qkv_bias": ".attention.attention."}),
+    "vector": (*_FIRST_ROW, Dense(linear("pooler.dense"), "tanh")),
+    "defaults": _VIT_SIZES | {"pooler_act": "tanh"},
+}
+
+
 def _vit(prefix: str, processor: str = "ViT", **changes: Any) -> Family:
     steps = (_patchify(PATCHES), CLS, _grid(POSITIONS, 1))
     return Family(steps, processor, prefix, **{"defaults": SQUARE} | changes)
+
+
+_DINOV2: dict[str, Any] = {
+    "blocks": BlockFamily(
+        "",
+        (),
+        blocks.DINOV2,
+        (norm("layernorm"),),
+        stored=blocks.DINOV2_STORED,
+        feed_forward=blocks.dinov2_feed_forward,
+        bias_if={"qkv_bias": ".attention.attention."},
+    ),
+    "vector": _FIRST_ROW,
+    "defaults": _TOWER_SIZES
+    | {"qkv_bias": True, "patch_size": 14, "layer_norm_eps": 1e-6, "mlp_ratio": 4, "use_swiglu_ffn": False},
+    "sizes": blocks.dinov2_sizes,
+}
+_DINOV3_SIZES = _TOWER_SIZES | {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_attention_heads": 6,
+    "layer_norm_eps": 1e-5,
+    "num_register_tokens": 0,
+    "rope_theta": 100.0,
+    "use_gated_mlp": False,
+    **dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True),
+}
 
 
 def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
@@ -125,13 +166,10 @@ _TABLE = "embeddings.position_embedding.weight"
 _TWO_SIDED = "vision_model."
 
 FAMILIES: dict[str, Family] = {
-    "vit": _vit("vit."),
-    "vit_msn": _vit("vit."),
+    "vit": _vit("vit.", **_VIT),
+    "vit_msn": _vit("vit.", **_VIT | {"defaults": _VIT_SIZES | {"layer_norm_eps": 1e-6}}),
     "deit": Family(
-        (_patchify(PATCHES), Insert("embeddings.distillation_token"), CLS, _grid(POSITIONS, 2)),
-        "DeiT",
-        "deit.",
-        defaults=SQUARE,
+        (_patchify(PATCHES), Insert("embeddings.distillation_token"), CLS, _grid(POSITIONS, 2)), "DeiT", "deit.", **_VIT
     ),
     "beit": _vit(
         "beit.",
@@ -139,20 +177,33 @@ FAMILIES: dict[str, Family] = {
         only_if={AddGrid: "use_absolute_position_embeddings"},
         uncovered="attention with a bias by rows and columns",
     ),
-    "dinov2": _vit("dinov2.", "Bit", defaults=SQUARE | {"patch_size": 14}, uncovered=_SCALED),
+    "dinov2": _vit("dinov2.", "Bit", **_DINOV2),
     "dinov2_with_registers": Family(
         (_patchify(PATCHES), CLS, _grid(POSITIONS, 1, "bicubic_antialias"), Insert("embeddings.register_tokens", 1)),
         "Bit",
         "dinov2_with_registers.",
-        defaults=SQUARE | {"num_register_tokens": 4},
-        uncovered=_SCALED,
+        **_DINOV2 | {"defaults": _DINOV2["defaults"] | {"patch_size": 16, "num_register_tokens": 4}},
     ),
     "dinov3_vit": Family(
         (_patchify("embeddings.patch_embeddings"), Insert("embeddings.register_tokens"), CLS),
         "DINOv3ViT",
-        defaults=SQUARE | {"hidden_size": 384, "num_register_tokens": 0, "num_attention_heads": 6, "rope_theta": 100.0},
+        defaults=_DINOV3_SIZES,
         axial="dinov3",
-        uncovered=_AXIAL,
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.DINOV3,
+            (norm("norm"),),
+            feed_forward=blocks.dinov3_feed_forward,
+            bias_if={
+                "query_bias": ".q_proj.",
+                "key_bias": ".k_proj.",
+                "value_bias": ".v_proj.",
+                "proj_bias": ".o_proj.",
+                "mlp_bias": ".mlp.",
+            },
+        ),
+        vector=_FIRST_ROW,
     ),
     "swin": Family(
         (

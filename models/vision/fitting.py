@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.filling import renamed
-from models.positions.rope.axial import AXIAL, axial_parts
-from models.positions.rope.scaling_parameters import positive
+from models.families.tensor_parts import StoredPart, read_parts
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
-from models.vision.block_fitting import fit_blocks
+from models.tables.quantization import RowSource
+from models.vision.block_fitting import axial_of, fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, Family
 from models.vision.image_spec import AxialRope
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps
@@ -34,6 +36,7 @@ class FittedTower:
         encoder: the steps of all blocks, and of what is behind the last; empty: they are not exported.
         vector: steps from the rows behind the blocks to an image's vector; empty: there is none.
         vector_width: width of this vector.
+        parts: tensors that the file holds as parts of others, by name.
         no_blocks_reason: why there is no `encoder`; None: there is one.
     """
 
@@ -46,13 +49,22 @@ class FittedTower:
     encoder: Recipe = ()
     vector: VectorSteps = ()
     vector_width: int = 0
+    parts: Mapping[str, StoredPart] = field(default_factory=dict)
     no_blocks_reason: str | None = None
 
     def without_blocks(self) -> "FittedTower":
         """Return the tower's input layer alone."""
         shapes = {name: self.shapes[name] for name in tensors(self.steps)}
         reason = "--encoder none leaves its blocks out"
-        return replace(self, shapes=shapes, encoder=(), vector=(), vector_width=0, no_blocks_reason=reason)
+        return replace(self, shapes=shapes, encoder=(), vector=(), vector_width=0, parts={}, no_blocks_reason=reason)
+
+    def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
+        """Return every exported tensor in its shape, by name; errors as read_tensors."""
+        arrays = read_parts(checkpoint, self.parts, self.shapes)
+        return {
+            name: arrays[name] if name in self.parts else np.reshape(np.asarray(arrays[name]), shape)
+            for name, shape in self.shapes.items()
+        }
 
     @property
     def axial(self) -> AxialRope | None:
@@ -61,15 +73,7 @@ class FittedTower:
         Raises:
             BadCheckpoint, BadEncoding: the config makes no such table; the rows before the first block need none.
         """
-        kind, config = self.family.axial, self.config
-        if kind is None:
-            return None
-        parameters = config.get("rope_parameters")
-        theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else config.get("rope_theta")
-        base = AXIAL[kind].theta if theta is None else positive("rope_theta", theta)
-        rope = AxialRope(kind, config.head_dim(), base, _count_or_one(config, "spatial_merge_size"))
-        axial_parts(AXIAL[kind], rope.head_dim, rope.theta, "exact")
-        return rope
+        return axial_of(self.family, self.config)
 
     @property
     def hidden_size(self) -> int:
@@ -113,7 +117,9 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
 
 
 def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
-    return Config(tower_config, FAMILIES[name].defaults, FAMILIES[name].names)
+    family = FAMILIES[name]
+    config = Config(tower_config, family.defaults, family.names)
+    return replace(config, data={**tower_config, **family.sizes(config)}) if family.sizes else config
 
 
 def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
@@ -136,7 +142,9 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
         for tensor, shape in _shapes(step, config).items():
             shapes[prefix + tensor] = _checked(checkpoint, prefix + tensor, shape)
     behind = fit_blocks(family, config, prefix, checkpoint)
-    shapes |= {tensor: _checked(checkpoint, tensor, shape) for tensor, shape in behind.shapes.items()}
+    held = checkpoint.tensors | {name: replace(part.tensor, shape=part.shape) for name, part in behind.parts.items()}
+    with_parts = replace(checkpoint, tensors=held)
+    shapes |= {tensor: _checked(with_parts, tensor, shape) for tensor, shape in behind.shapes.items()}
     return FittedTower(
         name,
         family,
@@ -147,6 +155,7 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
         behind.encoder,
         behind.vector,
         behind.width,
+        behind.parts,
         behind.no_blocks_reason,
     )
 

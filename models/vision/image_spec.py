@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from models.positions.rope.axial import AXIAL
+from models.positions.rope.frequencies import Rope
+from models.recipes.positional_encodings import RopeTable
 from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, Feed, Patchify, Steps, VectorSteps
 
@@ -21,6 +24,11 @@ class AxialRope:
     head_dim: int
     theta: float
     merge: int
+
+    @property
+    def table(self) -> RopeTable:
+        """How blocks rotate by it; the graph computes cos and sin from the image's grid."""
+        return RopeTable(Rope(self.theta, self.head_dim), AXIAL[self.kind].layout, None, None, 1.0, 1.0, (), (), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ They are data that name the tensors they use; the blocks between are those of mo
 from dataclasses import dataclass
 from typing import Literal
 
+from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, LayerNorm, Linear, RMSNorm
 
 Feed = Literal["pixels", "patches", "features"]  # what a tower reads
@@ -117,5 +118,5 @@ class AttentionPool:
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
-VectorStep = TakeRow | AttentionPool | LayerNorm | FeedForward | Linear
+VectorStep = TakeRow | AttentionPool | Dense | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]

@@ -21,7 +21,7 @@ from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest, WrongModelKind
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
-from service.scheduling.admission import TokenEstimator, reserved
+from service.scheduling.admission import estimated_tokens, reserved
 from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -53,7 +53,6 @@ class EmbeddingPipeline:
         self._metrics = metrics or Metrics()
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
         self._cache = cache or VectorCache(settings.vector_cache_bytes)
-        self._estimator = TokenEstimator()
         self._settings = settings
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
@@ -153,9 +152,9 @@ class EmbeddingPipeline:
         if prompt:
             prompted = {item.text: prompt + item.text for item in texts.values()}  # many pairs may share a long query
             texts = {index: Text(prompted[item.text], item.pair) for index, item in texts.items()}
-        sizes = {index: len(item.text) + len(item.pair or "") for index, item in texts.items()}
-        queues, cost = self._admit(model, job, context, sizes.values())
-        characters = sum(sizes.values())
+        sizes = [len(item.text) + len(item.pair or "") for item in texts.values()]
+        queues, cost = self._admit(model, job, context, sizes)
+        characters = sum(sizes)
         if characters <= INLINE_CHARACTERS and not job.plan.locates:
             encoded = tokenizer.encode(texts, cut)  # no other request joins the queues meanwhile
         else:
@@ -166,8 +165,6 @@ class EmbeddingPipeline:
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))
             check_prompts(encoded, job.prompts)
-        uncut = {index: len(sequence.ids) for index, sequence in encoded.items() if not sequence.cut}
-        self._estimator.learn(card.name, sum([sizes[index] for index in uncut]), sum(uncut.values()))
         job.tokenizing = perf_counter() - started
         return cost
 
@@ -189,7 +186,7 @@ class EmbeddingPipeline:
         Args:
             sizes: the characters of its texts.
         """
-        cost = self._estimator.estimate(model.card.name, sizes, job.plan.cuts[True].most)
+        cost = estimated_tokens(sizes, job.plan.cuts[True].most)
         cost += sum([len(sequence.ids) for index, sequence in enumerate(job.ids) if index not in job.kept])
         batchers = [model.batchers[graph] for graph in job.plan.typed]
         for batcher in batchers:

@@ -218,14 +218,12 @@ class TableCall:
         arguments: arguments by name; arrays, ranges, numbers, texts and frozen dataclasses.
         facts: facts added to the table's own: the preset or the model it belongs to.
         held_bytes: bytes of memory that its rows need while they are read, beside the block that is sent.
-        dtype: of floats in a response, where the request names none.
     """
 
     function: Callable[..., Table]
     arguments: Mapping[str, Any]
     facts: Mapping[str, Any] = field(default_factory=dict)
     held_bytes: int = 0
-    dtype: str = "float32"
 
     def table(self) -> Table:
         """Return the table; raise BadParameters for arguments that the function does not take."""

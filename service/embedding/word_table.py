@@ -1,8 +1,12 @@
 """The word table of a served model: its rows, the ids that a text stands for, and computations on it."""
 
+import sys
+import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -14,9 +18,10 @@ from models.tables.row_blocks import Check
 from service.embedding.model import Model
 from service.embedding.tokenize.tokenizer import Tokenizer
 from service.errors import BadRequest, EmptyInput, FieldPath, NotFound, OutOfRange
-from service.scheduling.serial_executor import SerialExecutor
+from service.heavy.lane import HeavyLane
 
 Result = TypeVar("Result")
+Kind = Literal["logits", "search", "gradient", "rows", "spectrum"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,14 +111,6 @@ class WordTable:
         return self.model.tokenizer
 
 
-def has_word_table(model: Model) -> bool:
-    """Return whether `word_table` returns the model's table."""
-    card = model.card
-    return card.weights is not None and (
-        card.static is not None or any(isinstance(step, Embed) for step in card.recipe)
-    )
-
-
 def word_table(model: Model) -> WordTable:
     """Return the word table of a model; raise NotFound if it has none of its own."""
     card = model.card
@@ -133,23 +130,36 @@ def word_table(model: Model) -> WordTable:
     )
 
 
-class TableComputations:
-    """Runs computations on word tables and output heads, those of a kind one at a time.
+class _CallerLeft(Exception):
+    """Ends a computation that nobody waits for."""
 
-    Attributes:
-        logits: runs those for the tokens of the largest logits.
-        searches: runs those for similar tokens.
-        gradients: runs those of gradients of tables.
-        rows: runs those of facts about rows.
-        spectra: runs those of singular values.
-    """
+
+class TableComputations:
+    """Runs computations on word tables and output heads in threads, one of a kind at a time; callers take turns."""
 
     def __init__(self) -> None:
-        self.logits = SerialExecutor("logits", "requests for the tokens of the largest logits")
-        self.searches = SerialExecutor("similar", "searches")
-        self.gradients = SerialExecutor("gradient", "gradients")
-        self.rows, self.spectra = SerialExecutor("rows", "analyses"), SerialExecutor("spectrum", "analyses")
+        self._lanes: defaultdict[Kind, HeavyLane] = defaultdict(partial(HeavyLane, 0, sys.maxsize, 0, 1))
         self._results: WeakKeyDictionary[Model, dict[object, Any]] = WeakKeyDictionary()
+
+    async def run(self, kind: Kind, compute: Callable[[Check], Result]) -> Result:
+        """Return what `compute` returns.
+
+        Args:
+            compute: called with a function that it must call between its steps, which raises if the caller has left.
+
+        Raises:
+            Overloaded: too many computations of the caller wait.
+        """
+        left = threading.Event()
+
+        def check() -> None:
+            if left.is_set():
+                raise _CallerLeft
+
+        try:
+            return await self._lanes[kind].run(compute, check)
+        finally:
+            left.set()
 
     def of_table(self, compute: Callable[[RowSource, Check], Result], table: WordTable, check: Check) -> Result:
         """Return what a function computes of a word table; it is computed once for each loaded model."""

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from time import perf_counter
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -61,7 +62,7 @@ class HeavyProcess:
     def __init__(self, memory_bytes: int, seconds: float) -> None:
         self._memory_bytes, self._seconds = memory_bytes, seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
+        self._channel: Connection[Any, Any] | None = None
         self._at_work = threading.Lock()
         self.ended = 0
 
@@ -95,26 +96,25 @@ class HeavyProcess:
         size = 0
         try:
             size = transfer.send(channel, (task.function, task.arguments))
-            channel.settimeout(WALL_FACTOR * self._seconds)
+            if not channel.poll(WALL_FACTOR * self._seconds):
+                process.kill()
+                process.wait()
+                raise self._gave_up(task, size, -signal.SIGXCPU)
             message = transfer.receive(channel)
-        except TimeoutError:
-            process.kill()
-            process.wait()
-            raise self._gave_up(task, size, -signal.SIGXCPU) from None
-        except (EOFError, ConnectionError):
+        except (EOFError, OSError):
             if code := process.wait():
                 raise self._gave_up(task, size, code) from None
             return None
         answer: tuple[bool, Any] = message.load()
         return answer
 
-    def _open(self) -> tuple[socket.socket, "subprocess.Popen[bytes]"]:
+    def _open(self) -> "tuple[Connection[Any, Any], subprocess.Popen[bytes]]":
         """Return the process and the channel to it, started if there is none."""
         if self._channel is not None and self._process is not None:
             if self._process.poll() is None:
                 return self._channel, self._process
             self._channel.close()
-        self._channel, other = socket.socketpair()
+        self._channel, other = Pipe()
         numbers = (other.fileno(), os.getpid(), self._memory_bytes, self._seconds)
         with other:
             try:

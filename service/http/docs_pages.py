@@ -2,20 +2,19 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from service.http.formats import JSON
-from service.http.openapi_examples import LoadedModels
 from service.http.response import Response, bytes_response
 from service.http.routes import Handler, Request, Route
-from service.http.static_files import StaticFile, etag, file_response
+from service.http.static_files import StaticFile, file_response
 
 SCRIPT, STYLE, ICON = "/docs/swagger-ui.js", "/docs/swagger-ui.css", "/docs/favicon.png"
 CACHED = ((b"cache-control", b"public, max-age=31536000, immutable"),)  # an address changes with the bytes
+REVALIDATED = ((b"cache-control", b"no-cache"),)
 FILTER = Path(__file__).with_name("swagger_filter.js")
 LOOKS = {
     "docExpansion": "none",
@@ -29,39 +28,20 @@ LOOKS = {
 """Parameters of Swagger UI: tags and schemas folded; a key is kept in the page's memory alone."""
 
 
-class OpenAPIDocument:
-    """The OpenAPI document, made on the first request and again when other models are loaded.
+def docs_routes(make_document: Callable[[str], dict[str, Any]], model: Callable[[], str]) -> list[Route]:
+    """Return the rows of the page, of its files and of /openapi.json.
 
     Args:
-        make: returns the document whose examples name some models.
-        loaded: returns the models that are loaded now.
+        make_document: returns the OpenAPI document whose examples name a model.
+        model: returns the name of that model.
     """
 
-    def __init__(self, make: Callable[[LoadedModels], dict[str, Any]], loaded: Callable[[], LoadedModels]) -> None:
-        self._make, self._loaded = make, loaded
-        self._body, self._etag, self._version = b"", b"", object()
-        self._making = asyncio.Lock()
+    @lru_cache(maxsize=1)
+    def made(name: str) -> StaticFile:
+        return StaticFile.of(orjson.dumps(make_document(name)), ".json")
 
-    def make(self) -> dict[str, Any]:
-        """Return the document for the models that are loaded now."""
-        return self._make(self._loaded())
-
-    async def respond(self, request: Request) -> Response:
-        """Return the document as JSON, or 304 to a client that has it."""
-        async with self._making:
-            loaded = self._loaded()
-            if loaded.version != self._version:
-                self._body = await asyncio.to_thread(lambda: orjson.dumps(self._make(loaded)))
-                self._etag = etag(self._body).encode()
-                self._version = loaded.version
-        headers = ((b"etag", self._etag), (b"cache-control", b"no-cache"))
-        if request.holds(self._etag.decode()):
-            return Response((), headers, 304)
-        return bytes_response(self._body, JSON, headers)
-
-
-def docs_routes(document: OpenAPIDocument) -> list[Route]:
-    """Return the rows of the page, of its files and of /openapi.json."""
+    async def document(request: Request) -> Response:
+        return await file_response(await asyncio.to_thread(made, model()), request, headers=REVALIDATED)
 
     async def page(request: Request) -> Response:
         return bytes_response(await asyncio.to_thread(_page), "text/html; charset=utf-8")
@@ -70,7 +50,7 @@ def docs_routes(document: OpenAPIDocument) -> list[Route]:
         files = await asyncio.to_thread(_files)
         return await file_response(files[path], request, headers=CACHED)
 
-    handlers: dict[str, Handler] = {"/docs": page, "/openapi.json": document.respond}
+    handlers: dict[str, Handler] = {"/docs": page, "/openapi.json": document}
     handlers |= {path: partial(file, path) for path in (SCRIPT, STYLE, ICON)}
     return [
         Route(

@@ -11,11 +11,11 @@ from pydantic.json_schema import models_json_schema
 
 from service.http.formats import JSON
 from service.http.openapi_data import REFERENCE
-from service.http.openapi_examples import LoadedModels, body_examples, parameter_examples, sentence
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.router import Router
 from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
 
+PLACEHOLDER = "MODEL"
 References = Mapping[type[BaseModel], Schema]
 FIXED = orjson.loads((files("service.http") / "openapi.json").read_bytes())
 """What every document has: `info`, and as `parameters` the headers that a request to any path may have."""
@@ -27,28 +27,26 @@ class OperationContext(NamedTuple):
     Args:
         references: schemas by pydantic model.
         guarded: callers must show a key.
-        loaded: the models that examples name.
+        model: the name of the model in examples.
     """
 
     references: References
     guarded: bool
-    loaded: LoadedModels
+    model: str
 
 
-def build_document(
-    router: Router, version: str, *, guarded: bool, loaded: LoadedModels | None = None
-) -> dict[str, Any]:
+def build_document(router: Router, version: str, model: str = PLACEHOLDER, *, guarded: bool) -> dict[str, Any]:
     """Return the OpenAPI document of a router's routes.
 
     Args:
         guarded: callers must show a key.
-        loaded: the models that examples name; None: none are loaded.
+        model: the name of the model in examples.
     """
     routes = [(group, route) for group in router.groups for route in group.routes if route.documented]
     models = _models(routes)
     schemas, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     references: dict[Any, Schema] = {model: schema for (model, _), schema in schemas.items()}
-    context = OperationContext(references, guarded, loaded or LoadedModels())
+    context = OperationContext(references, guarded, model)
     paths: dict[str, Any] = {}
     for group, route in routes:
         paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, context)
@@ -113,9 +111,9 @@ def _operation(group: RouteGroup, route: Route, context: OperationContext) -> di
     ]
     if route.query is not None:
         parameters += query_parameters(route.query)
-    examples = parameter_examples(route, context.loaded)
+    examples = {"name": context.model, **route.examples}
     operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
-    needs = f"It {sentence(route.need)}." if route.need else ""
+    needs = f"It needs {route.need.what}; without it the answer is {route.need.status}." if route.need else ""
     if description := "\n\n".join(filter(None, (route.description, needs))):
         operation["description"] = description
     if parameters:
@@ -147,7 +145,9 @@ def _request_body(route: Route, body: RequestBody, context: OperationContext) ->
         schema = _either(context.references[body.model], body.schema) if body.model else body.schema
         content[JSON] = {"schema": schema}
         if body.examples:
-            content[JSON]["examples"] = body_examples(route, body, context.loaded)
+            named = {"model": context.model}
+            shown = {name: each | named if "model" in each else each for name, each in body.examples.items()}
+            content[JSON]["examples"] = {name: {"value": each} for name, each in shown.items()}
     content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
     request_body: dict[str, Any] = {"required": body.required, "content": content}
     return request_body | ({"description": body.description} if body.description else {})

@@ -8,7 +8,7 @@ from array import array
 from base64 import b64encode
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import orjson
@@ -199,13 +199,6 @@ Grid = Annotated[tuple[int, int], PlainValidator(_grid), WithJsonSchema(GRID)]
 # ---- tensors and configs
 
 
-class SentTensor(NamedTuple):
-    """A tensor, and whether it was sent as lists of numbers, which have no dtype."""
-
-    array: NDArray[Any]
-    listed: bool
-
-
 def _json(value: str) -> Any:
     try:
         return orjson.loads(value)
@@ -222,10 +215,6 @@ def read_tensor(value: Any) -> NDArray[Any]:
     if isinstance(value, str):
         value = _json(value)
     return value if isinstance(value, np.ndarray) else tensor(value)
-
-
-def _sent_tensor(value: Any) -> SentTensor:
-    return SentTensor(read_tensor(value), isinstance(value, list | str))
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -309,7 +298,6 @@ def example_tensor(rows: int, width: int) -> dict[str, Any]:
 
 
 Tensor = Annotated[NDArray[Any], PlainValidator(read_tensor), WithJsonSchema(TENSOR)]
-TensorAsSent = Annotated[SentTensor, PlainValidator(_sent_tensor), WithJsonSchema(TENSOR)]
 JsonObject = Annotated[dict[str, Any], PlainValidator(_object), WithJsonSchema({"type": "object"})]
 
 

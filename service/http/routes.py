@@ -149,35 +149,16 @@ def binary(description: str = "") -> Schema:
     return {"type": "string", "format": "binary"} | ({"description": description} if description else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Something that an operation or example needs and not every model or server has, for the OpenAPI document.
+class Need(NamedTuple):
+    """Something that an operation needs and not every model or server has, for the OpenAPI document.
 
     Args:
         what: the thing, such as "a model that reads images".
         status: status of the answer if the need is not met.
-        is_met_by: whether a loaded model meets it; None: it does not depend on the model.
     """
 
     what: str
     status: int
-    is_met_by: Callable[[Any], bool] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
-    """An example of a parameter or a body that depends on the model, or that needs one of some kind.
-
-    Args:
-        value: the example; unused where `make` returns it.
-        make: returns the example for a loaded model, or for None where there is no such model; an example of None is
-            left out.
-        need: what the example needs beside the need of its route.
-    """
-
-    value: Any = None
-    make: Callable[[Any], Any] | None = None
-    need: Need | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +168,8 @@ class RequestBody:
     Args:
         model: the pydantic model that validates a JSON body.
         schema: the JSON schema, where there is no such model; beside one: another form of body that is read.
-        examples: JSON bodies by name, or Examples of them; the first is the one that Swagger UI sends.
+        examples: JSON bodies by name; the first is the one that Swagger UI sends. A `model` that one names stands for
+            a loaded one.
         other: schemas of further media types.
         description: what the body holds.
         required: whether it may not be left out.
@@ -226,8 +208,7 @@ class Route:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.
         name: the operation's id in the OpenAPI document.
         query: the pydantic model of the query string, or a JSON schema.
-        examples: values, or Examples of them, of parameters of the path and the query string. {name} needs none: it is
-            a loaded model.
+        examples: values of parameters of the path and the query string. {name} needs none: it is a loaded model.
         need: what the route needs that not every model or server has.
         answers: responses by status; 200 at least.
         batch_handler: returns, for each of several requests that arrived together, its response, its error, or the

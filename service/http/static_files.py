@@ -11,6 +11,7 @@ MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".png": "image/png",
     ".svg": "image/svg+xml",
 }
@@ -32,12 +33,7 @@ class StaticFile(NamedTuple):
     @classmethod
     def of(cls, body: bytes, suffix: str) -> "StaticFile":
         """Return a file of some bytes."""
-        return cls(body, MEDIA_TYPES[suffix], etag(body))
-
-
-def etag(body: bytes) -> str:
-    """Return the entity tag of some bytes, quoted."""
-    return f'"{sha256(body).hexdigest()[:32]}"'
+        return cls(body, MEDIA_TYPES[suffix], f'"{sha256(body).hexdigest()[:32]}"')
 
 
 def read_static_files(folder: Path) -> dict[str, StaticFile]:

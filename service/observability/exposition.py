@@ -60,7 +60,7 @@ def _summed(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
 def _merged(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
     gauges: dict[Key, list[float]] = {}
     for snapshot in snapshots:
-        for (name, *values), (number,) in snapshot.gauges.items():
+        for (name, *values), number in snapshot.gauges.items():
             if not math.isnan(number):
                 labels = [str(snapshot.worker)] if BY_NAME[name].merged == "each" else values
                 gauges.setdefault((name, *labels), []).append(number)
@@ -70,5 +70,4 @@ def _merged(snapshots: Iterable[Snapshot]) -> dict[Key, Sequence[float]]:
 
 def _loaded(snapshots: Iterable[Snapshot]) -> set[str]:
     """Return the models that a worker has loaded; counters of others are kept and shown again once they are loaded."""
-    gauges = [gauge for snapshot in snapshots for gauge in snapshot.gauges.items()]
-    return {key[1] for key, (number,) in gauges if key[0] == LOADED and not math.isnan(number)}
+    return {key[1] for snapshot in snapshots for key in snapshot.gauges if key[0] == LOADED}

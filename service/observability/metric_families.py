@@ -57,7 +57,6 @@ FAMILIES = (
     Family("inlay_heavy_ended", "counter", "Heavy processes that a limit ended, or that died."),
     Family("inlay_heavy_waiting", "gauge", "Tasks that wait for a heavy process now."),
     Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
-    Family("inlay_model_resident_bytes", "gauge", "Mapped weights in memory.", ("model",), merged="max"),
     Family("inlay_model_workers", "gauge", "Workers that have a model loaded.", ("model",)),
     Family("inlay_workers", "gauge", "Worker processes that are alive."),
     Family("inlay_workers_ready", "gauge", "Worker processes that accept requests and whose models answer."),

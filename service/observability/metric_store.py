@@ -13,7 +13,6 @@ process) or 16 (its multiprocess mode).
 import fcntl
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +28,7 @@ class Snapshot(NamedTuple):
 
     worker: int
     counters: Numbers
-    gauges: Numbers
+    gauges: Mapping[Key, float]
 
 
 class MetricStore:
@@ -40,13 +39,16 @@ class MetricStore:
     Args:
         directory: the folder that all workers share; None for a process that serves alone.
         worker: the supervisor's number for this worker.
+
+    Attributes:
+        gauges: the present values.
     """
 
     def __init__(self, directory: Path | None = None, worker: int = 0) -> None:
         self.worker = worker
         self.replaces_another = False
         self._counters: dict[Key, list[float]] = {}
-        self._gauges: dict[Key, list[float]] = {}
+        self.gauges: Mapping[Key, float] = {}
         self._directory = directory
         self._fault = ""
         if directory is not None:
@@ -66,16 +68,12 @@ class MetricStore:
         """Return the list of a counter or histogram, the same one each time; it starts with zeros."""
         return self._counters.get(key) or self._counters.setdefault(key, [0.0] * size)
 
-    def gauge(self, key: Key) -> list[float]:
-        """Return the list of a gauge, the same one each time; its only number is NaN while it has no value."""
-        return self._gauges.get(key) or self._gauges.setdefault(key, [math.nan])
-
     def save(self) -> None:
         """Write the snapshot that other workers read; a failure is logged once and does not stop counting."""
         if self._directory is None:
             return
         path = self._directory / f"{self.worker}.json"
-        text = json.dumps([[*self._counters.copy().items()], [*self._gauges.copy().items()]])
+        text = json.dumps([[*self._counters.copy().items()], [*self.gauges.items()]])
         try:
             path.with_suffix(".new").write_text(text)
             path.with_suffix(".new").replace(path)
@@ -87,7 +85,7 @@ class MetricStore:
 
     def snapshots(self) -> list[Snapshot]:
         """Return the present numbers of this worker and the last saved ones of the others."""
-        snapshots = [Snapshot(self.worker, self._counters.copy(), self._gauges.copy())]
+        snapshots = [Snapshot(self.worker, self._counters.copy(), self.gauges)]
         for path in self._directory.glob("*.json") if self._directory else ():
             worker = int(path.stem)
             if worker != self.worker:
@@ -96,9 +94,9 @@ class MetricStore:
         return sorted(snapshots)
 
 
-def _read(path: Path) -> tuple[Numbers, Numbers]:
+def _read(path: Path) -> tuple[Numbers, Mapping[Key, float]]:
     counters, gauges = json.loads(path.read_bytes())
-    return {tuple(key): numbers for key, numbers in counters}, {tuple(key): numbers for key, numbers in gauges}
+    return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}
 
 
 def _is_held(path: Path) -> bool:

@@ -3,15 +3,12 @@
 The thread of the event loop counts events when they happen. Current values (queues, memory) are read at the scrape.
 """
 
-import math
 import sys
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Protocol
-from weakref import ref
 
 from models import VERSION
 from service.errors import InlayError
@@ -63,26 +60,6 @@ class RunMetrics:
         self.queue_seconds.observe(queued_seconds)
 
 
-class Queue(Protocol):
-    """The queue of one graph, as its gauges read it."""
-
-    @property
-    def waiting_cost(self) -> int:
-        """The tokens that wait."""
-        ...
-
-    @property
-    def waiting_items(self) -> int:
-        """The items that wait."""
-        ...
-
-
-QUEUE_FAMILIES: dict[str, Callable[[Queue], float]] = {
-    "inlay_queue_tokens": lambda queue: queue.waiting_cost,
-    "inlay_queue_items": lambda queue: queue.waiting_items,
-}
-
-
 class Metrics:
     """Counts events and shows all families.
 
@@ -94,18 +71,22 @@ class Metrics:
         self._store = store or MetricStore()
         self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
-        self._watched: dict[Key, Callable[[], float]] = {}
+        self._readers: list[Callable[[], Mapping[Key, float]]] = []
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))
         self._store.counter(("inlay_worker_restarts",))[0] += self._store.replaces_another
         started = time.time()  # read once: it must not move when the clock is set
         python = ".".join(map(str, sys.version_info[:3]))
-        self.watch("inlay_build_info", {"version": VERSION, "python": python}, lambda: 1)
-        self.watch("inlay_workers", {}, lambda: 1)
-        self.watch("process_start_time_seconds", {}, lambda: started)
-        self.watch("inlay_worker_private_bytes", {}, private_bytes)
-        self.watch("inlay_worker_cpu_seconds", {}, time.process_time)
-        self.watch("inlay_worker_open_files", {}, open_files)
+        self.watch(
+            lambda: {
+                ("inlay_build_info", python, VERSION): 1,
+                ("inlay_workers",): 1,
+                ("process_start_time_seconds",): started,
+                ("inlay_worker_private_bytes",): private_bytes(),
+                ("inlay_worker_cpu_seconds",): time.process_time(),
+                ("inlay_worker_open_files",): open_files(),
+            }
+        )
 
     def expect(self, protocol: str, methods: Iterable[str]) -> None:
         """Show these methods with 0 successes, so that Prometheus sees the first success as an increase."""
@@ -187,45 +168,23 @@ class Metrics:
 
         return count
 
-    def loaded(self, model: str, weight_bytes: int, queues: Mapping[str, Queue] | None = None) -> None:
-        """Show a model that is ready to serve, and the queue of each of its graphs, without keeping it alive."""
+    def loaded(self, model: str) -> None:
+        """Show a model with zeros before its first request."""
         self._stage_histograms(model)
         self.truncated(model, 0)
         self.cache_lookups(model, 0, 0)
-        self._set(("inlay_model_bytes", model), weight_bytes)
-        self._set(("inlay_model_workers", model), 1)
-        self.resident(model, 0)
-        self._unwatch(model, keep=queues or ())
-        for graph, queue in (queues or {}).items():
-            for name, number in QUEUE_FAMILIES.items():
-                self.watch(name, {"model": model, "graph": graph}, _weakly(queue, number))
 
-    def resident(self, model: str, mapped_bytes: float) -> None:
-        """Show how many bytes of a model's mapped files are in memory."""
-        self._set(("inlay_model_resident_bytes", model), mapped_bytes)
-
-    def unloaded(self, model: str) -> None:
-        """Stop showing a model; its counters continue if it is loaded again."""
-        self._unwatch(model)
-        for name in ("inlay_model_resident_bytes", "inlay_model_bytes", "inlay_model_workers"):
-            self._set((name, model), math.nan)
-
-    def watch(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> None:
-        """Show the value of `read` at each scrape, in place of an earlier reader with the same labels.
+    def watch(self, read: Callable[[], Mapping[Key, float]]) -> None:
+        """Show at each scrape the gauges that `read` returns, and counters whose totals each worker shows for itself.
 
         Args:
-            name: name of a gauge, or of a counter whose total each worker shows for itself.
-            labels: exactly the family's.
-            read: returns the present value.
+            read: returns numbers by the name of their family and the values of its labels.
         """
-        key = (name, *[labels[label] for label in BY_NAME[name].labels])
-        self._store.gauge(key)
-        self._watched[key] = read
+        self._readers.append(read)
 
     def save(self) -> None:
         """Share the present numbers of this worker with the other workers."""
-        for key, read in [*self._watched.items()]:
-            self._set(key, read())
+        self._store.gauges = {key: float(value) for read in self._readers for key, value in read().items()}
         self._store.save()
 
     def text(self) -> bytes:
@@ -233,30 +192,9 @@ class Metrics:
         self.save()
         return exposition(self._store.snapshots())
 
-    def _unwatch(self, model: str, keep: Container[str] = ()) -> None:
-        """Stop showing the queues of a model's graphs, except those to keep."""
-        for key in [key for key in self._watched if key[0] in QUEUE_FAMILIES and key[1] == model]:
-            if key[2] not in keep:
-                del self._watched[key]
-                self._set(key, math.nan)
-
-    def _set(self, key: Key, value: float) -> None:
-        self._store.gauge(key)[0] = float(value)
-
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
         return Histogram(bounds, self._store.counter(key, len(bounds) + 2))
-
-
-def _weakly(queue: Queue, number: Callable[[Queue], float]) -> Callable[[], float]:
-    """Return a reader of a queue's number that does not keep the queue alive; 0 once it is gone."""
-    weak_queue = ref(queue)
-
-    def read() -> float:
-        queue_now = weak_queue()
-        return 0 if queue_now is None else number(queue_now)
-
-    return read
 
 
 def _codes(error: type[InlayError]) -> set[str]:

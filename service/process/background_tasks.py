@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run all background tasks, and `others`, while the block lasts; log a task that ends early."""
     settings, registry = context.settings, context.registry
-    trimmer = MemoryTrimmer(registry, context.metrics, lambda: context.admission.active)
+    trimmer = MemoryTrimmer(registry, lambda: context.admission.active)
     runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
     if settings.watch_store:
         watcher = StoreWatcher(registry, settings.store, settings.models)

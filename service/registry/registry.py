@@ -20,6 +20,7 @@ from models.errors import ModelError
 from service import machine
 from service.embedding.model import Model
 from service.errors import BadRequest, ModelRequired, NotFound, StartError, UnknownModel
+from service.observability.metric_store import Key
 from service.observability.metrics import Metrics
 from service.registry import store, warmup
 from service.registry.further_names import LATEST, claims
@@ -88,6 +89,9 @@ class ModelRegistry:
         self._reasons = dict(reasons)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by name
         self._changes: set[asyncio.Task[None]] = set()
+        for name in models:
+            metrics.loaded(name)
+        metrics.watch(self._gauges)
 
     def get(self, name: str | None, *kinds: Kind) -> Model:
         """Return the model that answers to a name, or the default model.
@@ -207,6 +211,16 @@ class ModelRegistry:
         """
         await self._in_order(name, self._sync_now)
 
+    def _gauges(self) -> dict[Key, float]:
+        """Return the gauges of the loaded models and their queues."""
+        gauges: dict[Key, float] = {}
+        for name, model in self.models.items():
+            gauges |= {("inlay_model_bytes", name): model.card.bytes, ("inlay_model_workers", name): 1}
+            for graph, batcher in model.batchers.items():
+                gauges["inlay_queue_tokens", name, graph] = batcher.waiting_cost
+                gauges["inlay_queue_items", name, graph] = batcher.waiting_items
+        return gauges
+
     def states(self) -> list[ModelState]:
         """Return every model that is in the store or loaded, by name; reads the store's folder."""
         loaded, reasons = set(self.models), dict(self._reasons)
@@ -261,7 +275,7 @@ class ModelRegistry:
         self._trim_memory_after(self.models.get(name))
         self._loaded[name] = model
         self._update_names()
-        self._metrics.loaded(name, model.card.bytes, model.batchers)
+        self._metrics.loaded(name)
         log.info("%s is loaded", name)
 
     def _load_failed(self, name: str, error: Exception) -> BadRequest:
@@ -285,7 +299,6 @@ class ModelRegistry:
         del self._loaded[name]
         self._update_names()
         self._reasons[name] = "unloaded"
-        self._metrics.unloaded(name)
         log.info("%s is unloaded", name)
 
     def _trim_memory_after(self, model: Model | None) -> None:
@@ -335,8 +348,6 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
                 raise
             log.warning("%s is not loaded: %s", name, error)  # as when it comes to a store that is watched
             reasons[name] = _reason(_without_path(str(error), settings.store))
-    for name, model in models.items():
-        metrics.loaded(name, model.card.bytes, model.batchers)
     named = (*settings.default_model, *settings.models)
     return ModelRegistry(models, named, settings.store, load, metrics, reasons, settings.model_of_alias)
 

@@ -61,5 +61,5 @@ class Engine(Protocol):
         ...
 
     def shrink(self) -> None:
-        """Make the next run of each graph (the next two if several run at a time) free unused memory."""
+        """Free the memory that longer runs needed."""
         ...

@@ -66,7 +66,6 @@ class OpenVinoEngine:
         self._rows = rows
         self._input_layer, self._inputs = input_layer
         self._requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # requests that no run is using
-        self._to_shrink = 0  # runs that are still to give memory back
 
     def run(self, graph: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> list[NDArray[Any]]:
         """Return the outputs of a graph."""
@@ -82,14 +81,10 @@ class OpenVinoEngine:
             return [_encode(request, rows, feeds["mask"], feeds["lengths"])]
         finally:
             self._requests.put(request)
-            if self._to_shrink:
-                self._to_shrink = max(0, self._to_shrink - 1)  # another thread may have counted down too
-                self._encoder.release_memory()
 
     def shrink(self) -> None:
-        """Make the next runs free the memory that longer ones needed."""
-        self._rows.shrink()
-        self._to_shrink = min(2, self.runs)
+        """Free the memory that longer runs needed; runs that are under way are awaited."""
+        self._encoder.release_memory()
         if self.alone is not None:
             self.alone.shrink()
 

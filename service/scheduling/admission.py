@@ -9,9 +9,7 @@ from service.scheduling.fair_queue import FairQueue
 from service.scheduling.loop_turns import LoopTurns
 from service.scheduling.memory_budget import HeldByCallers
 
-FIRST_CHARACTERS_PER_TOKEN = 4.0  # estimate until texts of the model have been tokenized
-LEAST_CHARACTERS, MOST_CHARACTERS = 0.5, 8.0  # that a token is taken to have, whatever the texts: blanks give none
-NEWEST_WEIGHT = 0.05  # weight of the newest request in that estimate
+CHARACTERS_PER_TOKEN = 4  # of English texts
 SPECIAL_TOKENS = 2
 LAST_PART, LITTLE_PART = 8, 64  # of the requests at a time: the last eighth is for callers with few of them
 
@@ -65,30 +63,15 @@ class AdmissionController:
             self.release()
 
 
-class TokenEstimator:
-    """Estimates the number of tokens of texts before they are tokenized, from earlier texts of the model."""
+def estimated_tokens(sizes: Iterable[int], longest: int | None) -> int:
+    """Return about how many tokens texts have; once they are tokenized, the queues are asked for what is above it.
 
-    def __init__(self) -> None:
-        self._characters_per_token: dict[str, float] = {}
-
-    def estimate(self, model: str, sizes: Iterable[int], longest: int | None) -> int:
-        """Return the estimated tokens of texts.
-
-        Args:
-            model: the model's name.
-            sizes: characters of each text.
-            longest: tokens to which each text is cut; None: it is not.
-        """
-        per_token = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
-        most = longest or 1 << 62
-        return sum([min(int(size / per_token) + SPECIAL_TOKENS, most) for size in sizes])
-
-    def learn(self, model: str, characters: int, tokens: int) -> None:
-        """Correct the estimate: texts of `characters` together, none of which was cut, gave `tokens`."""
-        if tokens:
-            newest = min(max(characters / tokens, LEAST_CHARACTERS), MOST_CHARACTERS)
-            estimate = self._characters_per_token.get(model, FIRST_CHARACTERS_PER_TOKEN)
-            self._characters_per_token[model] = estimate + NEWEST_WEIGHT * (newest - estimate)
+    Args:
+        sizes: characters of each text.
+        longest: tokens to which each text is cut; None: it is not.
+    """
+    most = longest or 1 << 62
+    return sum([min(size // CHARACTERS_PER_TOKEN + SPECIAL_TOKENS, most) for size in sizes])
 
 
 @contextmanager

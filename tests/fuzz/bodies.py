@@ -16,7 +16,6 @@ from service.protocols.inlay import embed as body
 from service.protocols.inlay import images, parsing
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
-from service.protocols.inlay.positions.parameters import RotateParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
 from service.protocols.openai import embeddings, scoring
@@ -71,7 +70,6 @@ TEI_SEEDS: tuple[dict[str, Any], ...] = (
 )
 PARAMETERS: tuple[type[BaseModel], ...] = (
     *[row.parameters for row in SCHEMES.values()],
-    RotateParameters,
     GradientParameters,
     SimilarParameters,
     LogitsParameters,

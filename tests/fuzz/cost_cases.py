@@ -14,7 +14,6 @@ from pydantic import BaseModel
 
 from service.app import create_app
 from service.grpc.methods import Method
-from service.http.openapi_examples import value_of
 from service.http.routes import Route
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import rpc as oip_rpc
@@ -107,7 +106,7 @@ def ordinary() -> Iterator[Case]:
         if route.verb == "GET":
             yield Case(f"GET {route.path}", "ordinary", request("GET", path_of(route), None, None))
         for name, example in (route.body.examples if route.body else {}).items():
-            yield Case(f"POST {route.path}", name, post(path_of(route), partial(orjson.dumps, value_of(example, None))))
+            yield Case(f"POST {route.path}", name, post(path_of(route), partial(orjson.dumps, example)))
     for path, method in roads().methods.items():
         yield Case(path, "empty", bytes, is_streaming(method))
 
@@ -202,7 +201,7 @@ def post(path: str, body: Callable[[], bytes], content_type: bytes = JSON, *line
 
 def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
     body = route.body
-    examples = [value_of(each, None) for each in body.examples.values()] if body else []
+    examples = [*body.examples.values()] if body else []
     example: Any = examples[turn % len(examples)] if examples else {}
     names = [name for name in _fields(body.model or body.schema if body else None) if name not in example]
     spots = [*places(example), *[(name,) for name in names], ("unknown",)]

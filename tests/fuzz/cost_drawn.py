@@ -20,7 +20,6 @@ from google.protobuf.message_factory import GetMessageClass
 from pydantic import BaseModel
 
 from service.grpc.methods import Method
-from service.http.openapi_examples import value_of
 from service.http.routes import Route
 from tests.fuzz.cost_cases import BODY_BYTES, WORD_BYTES, Case, is_streaming, path_of, post, request, roads
 from tests.fuzz.cost_largest import CHARACTERS, INPUTS
@@ -236,7 +235,7 @@ def _request(seed: int, random: Random, route: Route) -> Case:
         fields |= _fields(drawer, schema, WORD_BYTES)
         query = "&".join([f"{name}={_in_query(each)}" for name, each in fields.items()])[:WORD_BYTES]
         return _case(seed, f"GET {route.path}", drawer, request("GET", f"{path}?{query}", None, None))
-    examples = [value_of(each, None) for each in route.body.examples.values()] if route.body else []
+    examples = [*route.body.examples.values()] if route.body else []
     example = random.choice(examples or [{}])
     body = bytes(BODY_BYTES + 1)
     while len(body) > BODY_BYTES:
@@ -295,7 +294,7 @@ def _fill(drawer: Drawer, message: Message, field: FieldDescriptor, size: int, d
         route = drawer.random.choice([route for route in schemes if route.path.startswith("/positions/")])
         if "scheme" in message.DESCRIPTOR.fields_by_name:
             message.scheme = route.path.rpartition("/")[2]  # type: ignore[attr-defined]
-        example = value_of(next(iter(route.body.examples.values())), None) if route.body else {}
+        example = next(iter(route.body.examples.values())) if route.body else {}
         values = example | _fields(Drawer(drawer.random, schema_of(route)), schema_of(route), min(size, 4 * MIB))
         json_format.ParseDict(values, getattr(message, field.name))
     elif inner is not None:

@@ -120,10 +120,6 @@ BODIES: dict[str, dict[str, Callable[[], Any]]] = {
         "lists": lambda: {"weights": _listed(1_000, 700)},
     },
     "/positions/rope": {"positions": lambda: {"head_dim": 64, "positions": list(range(0, 2 * LISTED, 2))}},
-    "/positions/rope/rotate": {
-        "bytes": lambda: {"head_dim": 64, "q": _tensor(40_000, 64)},
-        "lists": lambda: {"head_dim": 64, "q": _listed(10_000, 64)},
-    },
     "/positions/mask": {"padding": lambda: {"query_length": 512, "attention_mask": [[1] * 512] * 1_024}},
     "/models/{name}/similar": {"ids": lambda: {"positive": [5] * LISTED}, "texts": lambda: {"positive": _texts()}},
     "/models/{name}/gradient": {
@@ -148,13 +144,6 @@ def _infer() -> bytes:
 def _positions() -> bytes:
     request = pb.PositionsRequest(scheme="rope")
     request.parameters.update({"head_dim": 64, "positions": list(range(0, LISTED // 2, 2))})
-    return request.SerializeToString()
-
-
-def _rotate() -> bytes:
-    data = np.full((40_000, 64), 0.5, np.float32).tobytes()
-    request = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[40_000, 64], data=data)})
-    request.parameters.update({"head_dim": 64})
     return request.SerializeToString()
 
 
@@ -185,7 +174,6 @@ MESSAGES: dict[str, dict[str, Callable[[], bytes]]] = {
     "/inlay.v1.Embedder/Similar": {"ids": lambda: _similar(100_000)},
     "/inlay.v1.Embedder/EmbedStream": {"ids": lambda: _embed(INPUTS)},
     "/inlay.v1.Embedder/Positions": {"positions": _positions},
-    "/inlay.v1.Embedder/Rotate": {"tensor": _rotate},
     "/inference.GRPCInferenceService/ModelInfer": {"ids": _infer},
     "/tei.v1.Tokenize/Tokenize": {
         "text": lambda: tei.EncodeRequest(inputs=WORD * (CHARACTERS // len(WORD))).SerializeToString()
@@ -240,9 +228,6 @@ FOUND: dict[str, dict[str, Callable[[], Any]]] = {
     "/positions/rope": {
         "factors": lambda: FACTORS | {"long_factor": [1.5] * 2 * CHARACTERS, "short_factor": [1.5] * CHARACTERS},
         "factors in a string": lambda: FACTORS | {"long_factor": "1.5," * 2 * CHARACTERS},
-    },
-    "/positions/rope/rotate": {
-        "dimensions": lambda: {"head_dim": 64, "q": {"dtype": "float32", "shape": DIMENSIONS, "data": ""}},
     },
     "/models/{name}/images": {
         "many scans": lambda: _picture("JPEG of many scans", 100_000),

@@ -143,7 +143,7 @@ def _one(each: FieldDescriptor) -> Iterator[tuple[str, Maker]]:
     elif each.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
         yield "one long value", lambda size: field(number, b"a" * size)
         yield "short values", _repeated(field(number, b"a"))
-        yield "words", lambda size: b"".join([field(number, b"%07x" % word) for word in range(size // 9)])
+        yield "words", lambda size: b"".join([field(number, b"%07x" % word) for word in range(size // 10)])
     else:
         yield "packed", lambda size: field(number, b"\x01" * (size // 8 * 8))
         yield "one by one", _repeated(varint(number << 3) + b"\x01")

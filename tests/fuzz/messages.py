@@ -35,18 +35,16 @@ def _embed_seeds() -> list[bytes]:
 
 
 def _parameters(data: bytes) -> None:
-    """1 byte of kind, then the message."""
-    kind = (pb.PositionsRequest, pb.RotateRequest)[(data[:1] or b"\0")[0] % 2]
-    parameters_of(kind.FromString(data[1:]))
+    parameters_of(pb.PositionsRequest.FromString(data))
 
 
 def _parameter_seeds() -> list[bytes]:
     data = np.ones((2, 2), np.float16).tobytes()
-    rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT16, shape=[2, 2], data=data)})
-    rotate.parameters.update({"rotary_dim": 2, "theta": 1e4, "config": {"a": [1, None, "b", True]}})
+    tensors = pb.PositionsRequest(tensors={"weights": pb.Tensor(dtype=pb.FLOAT16, shape=[2, 2], data=data)})
+    tensors.parameters.update({"rotary_dim": 2, "theta": 1e4, "config": {"a": [1, None, "b", True]}})
     request = pb.PositionsRequest(scheme="rope", dtype=pb.FLOAT32)
     request.parameters.update({"positions": [1, 2, 3]})
-    return [b"\1" + rotate.SerializeToString(), b"\0" + request.SerializeToString()]
+    return [tensors.SerializeToString(), request.SerializeToString()]
 
 
 def _fields(data: bytes) -> None:

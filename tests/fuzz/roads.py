@@ -26,7 +26,6 @@ from service.errors import InlayError
 from service.grpc.calls import Shared
 from service.grpc.server import Pipeline
 from service.http.openapi import build_document
-from service.http.openapi_examples import LoadedModels
 from service.http.response import Response
 from service.http.routes import Head, Request
 from service.protocols.inlay import rpc as inlay_rpc
@@ -117,8 +116,7 @@ def running() -> Running:
     app = create_app(settings)
     context = app.context
     context.lifecycle.started = True
-    loaded = LoadedModels(dict(context.registry.models), "bert")
-    document = build_document(app.pipeline.router, context.version, guarded=False, loaded=loaded)
+    document = build_document(app.pipeline.router, context.version, guarded=False, model="bert")
     posts = {path: item["post"] for path, item in sorted(document["paths"].items()) if "post" in item}
     services = [inlay_rpc.service(context), oip_rpc.service(DataPlane(context)), *tei_rpc.services(context)]
     methods = sorted(f"/{service.name}/{method.name}" for service in services for method in service.methods)
@@ -270,11 +268,8 @@ async def _called(rpc: Pipeline, path: str, message: bytes) -> None:
 def _rpc_seeds() -> list[bytes]:
     ids = pb.Input(ids=pb.TokenIds(input_ids=[1, 2, 3], token_type_ids=[0, 0, 0]))
     texts = [pb.Input(text="hello"), pb.Input(pair=pb.TextPair(first="a", second="b")), ids]
-    tensor = pb.Tensor(dtype=pb.FLOAT32, shape=[1, 1, 4], data=np.ones(4, np.float32).tobytes())
     positions = pb.PositionsRequest(scheme="rope", dtype=pb.FLOAT16)
     positions.parameters.update({"rotary_dim": 4, "length": 8})
-    rotate = pb.RotateRequest(tensors={"q": tensor})
-    rotate.parameters.update({"rotary_dim": 4})
     infer = oip_pb.ModelInferRequest(model_name="bert", raw_input_contents=[np.arange(3).tobytes()])
     infer.inputs.add(name="input_ids", datatype="INT64", shape=[1, 3])
     vector = pb.Tensor(dtype=pb.FLOAT32, shape=[32], data=np.ones(32, np.float32).tobytes())
@@ -297,7 +292,6 @@ def _rpc_seeds() -> list[bytes]:
         "Images": [pb.ImagesRequest(inputs=[pb.Image(picture=b"\x89PNG"), pb.Image(pixel_values=vector, grid=[1, 2])])],
         "EmbedStream": [pb.EmbedRequest(inputs=[ids], model="llama", encoding=pb.PROMPT_EMBEDS)],
         "Positions": [positions],
-        "Rotate": [rotate],
         "ModelInfer": [infer, ranked],
         "ModelStreamInfer": [infer],
         "EmbedAll": [tei_pb.EmbedAllRequest(inputs="hello", truncate=True)],

@@ -15,26 +15,19 @@ ROOT = OBSERVE.parents[1]
 SUFFIXES = ("_bucket", "_count", "_sum")
 
 
-class Queue:
-    waiting_cost, waiting_items = 5, 2
-
-
 @pytest.fixture(scope="module")
 def samples() -> dict[str, set[str]]:
     """The names of all samples after one request, with their label names."""
-    metrics, queue = Metrics(), Queue()
+    metrics = Metrics()
     metrics.runs("m", "encoder")
     for name in ("inlay_run_failures", "inlay_stuck_runs"):
         metrics.counter(name, "m", "encoder")
-    metrics.loaded("m", 10, {"encoder": queue})
+    metrics.loaded("m")
     metrics.request("http", "embed", "200", 0.1)
     metrics.ignored(1)
-    metrics.watch("inlay_requests_in_flight", {}, lambda: 0)
-    metrics.watch("inlay_reserved_bytes", {}, lambda: 0)
-    metrics.watch("inlay_vector_cache_bytes", {}, lambda: 0)
-    metrics.watch("inlay_workers_ready", {}, lambda: True)
-    for name in ("tasks", "seconds", "ended", "waiting"):
-        metrics.watch(f"inlay_heavy_{name}", {}, lambda: 0)
+    values = {"model": "m", "graph": "encoder", "python": "3", "version": "1"}
+    gauges = [family for family in FAMILIES if family.kind == "gauge" or "heavy" in family.name]
+    metrics.watch(lambda: {(each.name, *[values[label] for label in each.labels]): 1 for each in gauges})
     labels_by_name: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(metrics.text().decode()):
         for sample in family.samples:

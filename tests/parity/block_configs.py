@@ -10,7 +10,7 @@ from typing import Any
 LONGEST = 520
 Draw = random.Random
 Config = dict[str, Any]
-ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu")
+ACTIVATIONS = ("gelu", "gelu_new", "relu", "silu", "mish", "gelu_10", "hardswish", "tanh", "leaky_relu", "laplace")
 
 
 def _sizes(draw: Draw) -> Config:

@@ -42,17 +42,31 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     """
     row = AXIAL[checked_name("axial rope", kind, AXIAL)]
     builder = GraphBuilder({})
-    joined, axis = _joined(axial_parts(row, head_dim, theta, arithmetic))
     inputs: dict[str, tuple[str, Sequence[str | int]]] = {"positions": ("INT64", ("tokens", 2))}
-    positions = builder.op("Gather", "positions", builder.constant(axis), axis=1)
-    if row.centred:
-        inputs["grid"] = ("INT64", (2,))
-        angle = _centred_angles(builder, joined, positions, builder.op("Gather", "grid", builder.constant(axis)))
-        freqs = tuple(builder.op(function, angle) for function in ("Cos", "Sin"))
-        values = freqs if arithmetic == "parity" else tuple(builder.cast(value, "FLOAT") for value in freqs)
-    else:
-        values = cos_sin(builder, joined, _shifted(builder, row, positions))
-    return _model(builder, "axial", inputs, values, len(axis))
+    inputs |= {"grid": ("INT64", (2,))} if row.centred else {}
+    values = axial_cos_sin(builder, row, axial_parts(row, head_dim, theta, arithmetic), "positions", "grid")
+    return _model(builder, "axial", inputs, values, head_dim // 2)
+
+
+def axial_cos_sin(
+    builder: GraphBuilder, row: Axial, parts: Sequence[AxisColumns], positions: str, grid: str
+) -> tuple[str, str]:
+    """Emit cos and sin [N, head_dim/2] of patches.
+
+    Args:
+        builder: builder of the graph.
+        row: the tower.
+        parts: the columns of its table.
+        positions: row and column of each patch, int64 [N, 2].
+        grid: patches down and across, int64 [2]; a row that is not centred does not read it.
+    """
+    joined, axis = _joined(parts)
+    index = builder.op("Gather", positions, builder.constant(axis), axis=1)
+    if not row.centred:
+        return cos_sin(builder, joined, _shifted(builder, row, index))
+    angle = _centred_angles(builder, joined, index, builder.op("Gather", grid, builder.constant(axis)))
+    cos, sin = (builder.op(function, angle) for function in ("Cos", "Sin"))
+    return (cos, sin) if joined.arithmetic == "parity" else (builder.cast(cos, "FLOAT"), builder.cast(sin, "FLOAT"))
 
 
 def _joined(parts: Sequence[AxisColumns]) -> tuple[Frequencies, Int64s]:

@@ -30,9 +30,9 @@ async def analysed(
 ) -> dict[str, Any]:
     """Return the analysis of a word table, with or without its singular values."""
     computations, of_table = context.computations, context.computations.of_table
-    document = _document(table, await computations.rows.run(partial(of_table, analysis.row_facts, table)))
+    document = _document(table, await computations.run("rows", partial(of_table, analysis.row_facts, table)))
     if query.spectrum:
-        values = await computations.spectra.run(partial(of_table, analysis.spectrum, table))
+        values = await computations.run("spectrum", partial(of_table, analysis.spectrum, table))
         document["spectrum"] = _spectrum(values)
     return document
 

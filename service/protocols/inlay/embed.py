@@ -21,18 +21,23 @@ from service.http.routes import Handler, Head, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT, decode
+from service.protocols.inlay.inputs import (
+    INPUT_TYPE_ABOUT,
+    INPUT_TYPES,
+    INSTRUCTION_ABOUT,
+    POOLING_NAMES,
+    POOLING_SPELLINGS,
+    decode,
+)
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
 
-POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
 OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims", "instruction")
 """Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
-SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 ROWS_FORMATS = ("float", "base64")
 PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
@@ -160,7 +165,7 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
     options = EmbedOptions(
         outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
         truncation_direction=DIRECTIONS[fields.truncation_direction],
-        pooling=SPELLINGS.get(pooling, pooling) if pooling else None,
+        pooling=POOLING_SPELLINGS.get(pooling, pooling) if pooling else None,
         input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
         **{name: getattr(fields, name) for name in OPTIONS},
     )

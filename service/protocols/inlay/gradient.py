@@ -19,11 +19,10 @@ from models.recipes.extra_inputs import SENT
 from models.tables.cross_entropy import IGNORED
 from service.context import ServiceContext
 from service.embedding.gradients import ROWS, GradientRequest, Layer, Loss, gradients
-from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.embedding.requests import Ids
 from service.embedding.tokenize import validation
-from service.embedding.word_table import WordTable, word_table
+from service.embedding.word_table import WordTable
 from service.errors import ConflictingFields, MissingField, WrongShape
 from service.http.parameter_types import (
     INTEGERS,
@@ -37,17 +36,15 @@ from service.http.parameter_types import (
     one_of,
     switch,
 )
-from service.http.routes import Example
 from service.request_context import RequestContext
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
 COPIES, VALUE_BYTES = 4, 8  # of what was sent, in float64, until the answer has left
 EXAMPLES = {
-    "input_side": Example(make=lambda model: {"input_ids": [1, 2, 1], "gradient": _example(model, 3)}),
-    "output_side": Example(
-        make=lambda model: {"hidden": _example(model, 1, of_table=True), "targets": [1], "rows": [0, 1, 2]}
-    ),
+    "input_side": {"input_ids": [1, 2, 1], "gradient": example_tensor(3, 384)},
+    "output_side": {"hidden": example_tensor(1, 384), "targets": [1], "rows": [0, 1, 2]},
 }
+"""Of a table as wide as the demo model's."""
 
 
 def _read_rows(value: Any) -> str | Int64s:
@@ -98,17 +95,10 @@ async def gradient_call(
     """Return the call that makes the table of gradients, which are computed already."""
     sent = sum([each.size for each in (parameters.gradient, parameters.hidden) if each is not None])
     context.budget.reserve(COPIES * VALUE_BYTES * sent, call)
-    result = await context.computations.gradients.run(partial(gradients, table, _gradient_request(table, parameters)))
+    result = await context.computations.run("gradient", partial(gradients, table, _gradient_request(table, parameters)))
     names = GradientParameters.model_fields.keys() - TypedArrayOptions.model_fields.keys()
     decisive = {name: getattr(parameters, name) for name in names} | {"table": table.identity}
     return TableCall(lambda **_: result, decisive)
-
-
-def _example(model: Model | None, rows: int, *, of_table: bool = False) -> Any:
-    """Return rows as wide as the model's vectors, or as its word table; two values wide without a model."""
-    if model is None:
-        return [[0.5, 0.8]] * rows
-    return example_tensor(rows, word_table(model).rows.shape[1] if of_table else model.card.hidden_size)
 
 
 def _gradient_request(table: WordTable, parameters: GradientParameters) -> GradientRequest:

@@ -27,6 +27,8 @@ ITEMS = {
 }
 JUST_INT = {int}
 INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
+POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+POOLING_SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 INSTRUCTION_ABOUT = "a text: what the inputs are queries for, of models with prompts that hold an instruction"
 INPUT_TYPE_ABOUT = (
     "what the texts are for: query or document (or passage, search_query, search_document), classification or "

@@ -10,14 +10,13 @@ from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
 from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
-from service.http.routes import Example
 from service.http.worker_threads import inline_or_in_thread
 from service.request_context import RequestContext
 
 LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
 EXAMPLES = {
-    "tokens": Example(make=lambda model: {"hidden": _states(model), "top_k": 5, "temperature": 0.7}),
-    "whole": Example(make=lambda model: {"hidden": _states(model), "dtype": "float16", "format": "npy"}),
+    "tokens": {"hidden": example_tensor(1, 384), "top_k": 5, "temperature": 0.7},
+    "whole": {"hidden": example_tensor(1, 384), "dtype": "float16", "format": "npy"},
 }
 
 
@@ -30,12 +29,6 @@ class LogitsParameters(TypedArrayOptions):
     output: str | None = one_of(
         ("ids", *logits.OUTPUTS), "with top_k: one alone; left out: all. Without: which, left out: logits", None
     )
-
-
-def _states(model: Model | None) -> Any:
-    """Return a hidden state for an example, as wide as the model's head takes; three values wide without a model."""
-    head = model.card.head if model else None
-    return example_tensor(1, head.width) if head else [[0.1, -0.2, 0.3]]
 
 
 def with_head(model: Model) -> Model:
@@ -58,7 +51,7 @@ async def logits_call(
         output = _whole_output(parameters.output)
         return _call(states, logits.whole(states, output), output=output)
     context.budget.reserve(logits.TOP_BYTES * len(states.hidden) * parameters.top_k, call)
-    table = await context.computations.logits.run(partial(logits.top, states, parameters.top_k))
+    table = await context.computations.run("logits", partial(logits.top, states, parameters.top_k))
     return _call(states, table, top_k=parameters.top_k)
 
 

@@ -1,13 +1,10 @@
 """Answers what protocols ask about a model, and what operations need of a model, for the OpenAPI document."""
 
-from dataclasses import replace
-
 from models.artifacts.card import MULTI_VECTOR, Card
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.ranking import classifies, ranks_pairs
-from service.embedding.word_table import has_word_table
 from service.http.routes import Need
 
 
@@ -59,41 +56,15 @@ def has_row_per_token(output: str) -> bool:
     return output != MULTI_VECTOR
 
 
-def _reads_pictures(model: Model) -> bool:
-    image = model.card.image
-    return image is not None and image.feed != "features"
-
-
 def _labels(model: Model) -> bool:
     return classifies(model.card)
 
 
-def _ranks(model: Model) -> bool:
-    return model.card.classifier is not None and model.card.classifier.ranks
-
-
 LABELLING = (lambda model: kind_of(model) == "classifier", _labels)
 """Kinds of models that label texts, the best first: classifiers, then rerankers."""
-TABLE = Need(what="a model with a word table, exported with Inlay", status=404, is_met_by=has_word_table)
-HEAD = Need(
-    what="a model with an output head, such as a GPT-2 or a Llama",
-    status=404,
-    is_met_by=lambda model: model.card.head is not None,
-)
-IMAGES = Need(
-    what="a model that reads images, such as a ViT, a CLIP or a SigLIP", status=422, is_met_by=_reads_pictures
-)
-IMAGES_OF_OPENAI = replace(IMAGES, status=400)
-TWO_TOWERS = Need(
-    what="a model that compares texts with images, such as a CLIP or a SigLIP",
-    status=404,
-    is_met_by=lambda model: model.card.similarity is not None,
-)
-SPARSE_VECTORS = Need(
-    what="a model with sparse vectors, such as SPLADE",
-    status=424,
-    is_met_by=lambda model: model.card.sparse is not None,
-)
-RANKER = Need(what="a reranker (cross-encoder)", status=424, is_met_by=_ranks)
-CLASSIFIER = Need(what="a classifier", status=424, is_met_by=_labels)
-CLASSIFIER_OF_OPENAI = replace(CLASSIFIER, status=400)
+TABLE = Need("a model with a word table, exported with Inlay", 404)
+HEAD = Need("a model with an output head, such as a GPT-2 or a Llama", 404)
+IMAGES = Need("a model that reads images, such as a ViT, a CLIP or a SigLIP", 422)
+TWO_TOWERS = Need("a model that compares texts with images, such as a CLIP or a SigLIP", 404)
+SPARSE_VECTORS = Need("a model with sparse vectors, such as SPLADE", 424)
+CLASSIFIER = Need("a classifier", 424)

@@ -52,7 +52,6 @@ def service(context: ServiceContext) -> Service:
                 error_answer=_stream_error,
             ),
             admitted(name="Positions", request=pb.PositionsRequest, handler=tables.table, kind="server_stream"),
-            admitted(name="Rotate", request=pb.RotateRequest, handler=tables.rotate),
             Method(name="ListPresets", request=pb.ListPresetsRequest, handler=tables.presets),
             Method(name="ListModels", request=pb.ListModelsRequest, handler=models.list_models),
             Method(name="GetModel", request=pb.GetModelRequest, handler=models.get_model),

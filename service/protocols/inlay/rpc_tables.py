@@ -8,25 +8,22 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.position_tables import TableCall, TableFile, typed_outputs
+from service.embedding.position_tables import TableCall, TableFile
 from service.embedding.word_table import word_table
 from service.protocols.inlay.analysis import AnalysisQuery, analysed
 from service.protocols.inlay.logits import LogitsParameters, logits_call, with_head
-from service.protocols.inlay.positions.parameters import ModelRotateParameters, RotateParameters
 from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
-from service.protocols.inlay.positions.rotation import rotate, rotate_by_model
-from service.protocols.inlay.positions.schemes import call_maker, find_model, find_scheme
+from service.protocols.inlay.positions.schemes import call_maker, find_scheme
 from service.protocols.inlay.rpc_fields import read_message, tensor_of
 from service.protocols.inlay.similar import SimilarParameters, search
 from service.request_context import RequestContext
 
 CHUNK_BYTES = 896 * 1024  # of data in a message; clients take 4 MiB by default, proxies often 1
 FACTS_CHARACTERS = CHUNK_BYTES // 4  # UTF-8 takes four bytes for one at most
-ROTATE_COPIES = 4  # of the turned tensors: rows, their bytes, the message and grpc's own
 
 
 class TableMethods:
-    """Serves Positions, Rotate and ListPresets, and Logits, Similar and Analysis, which read a model's tables."""
+    """Serves Positions and ListPresets, and Logits, Similar and Analysis, which read a model's tables."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -71,21 +68,6 @@ class TableMethods:
                     data = bytes(block[start : start + CHUNK_BYTES])
                     yield pb.PositionsChunk(output=each.name, offset=offset + start, data=data)
                 offset += len(block)
-
-    async def rotate(self, request: pb.RotateRequest, call_context: RequestContext) -> pb.RotateResponse:
-        """Return the rotated tensors; raise InlayError if they cannot be rotated."""
-        if request.model:
-            by_model = await read_message(ModelRotateParameters, request)
-            call = rotate_by_model(find_model(self._context, request.model), by_model)
-        else:
-            call = rotate(await read_message(RotateParameters, request))
-        table = await self._context.tables.run(call.table)
-        outputs = typed_outputs(table, call.dtype)
-        self._context.budget.reserve(ROTATE_COPIES * sum(output.size for output in outputs), call_context)
-        facts = json_facts(table, outputs, TableForm("", call.dtype))
-        arrays = [each.rows(0, each.output.count).reshape(each.output.shape) for each in outputs]
-        tensors = {each.name: tensor_of(array, each.dtype) for each, array in zip(outputs, arrays, strict=True)}
-        return pb.RotateResponse(facts_json=orjson.dumps(facts).decode(), tensors=tensors)
 
     async def presets(self, request: pb.ListPresetsRequest, call: RequestContext) -> pb.ListPresetsResponse:
         """Return every preset."""

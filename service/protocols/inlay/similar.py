@@ -69,7 +69,7 @@ async def search(
         BadRequest: the parameters do not go together, or name what the table does not have.
     """
     _check(parameters)
-    return await context.computations.searches.run(partial(_search, table, parameters))
+    return await context.computations.run("search", partial(_search, table, parameters))
 
 
 def _search(table: WordTable, parameters: SimilarParameters, check: Check) -> dict[str, Any]:

@@ -5,20 +5,20 @@ Every input of a model is whole numbers or texts, so a tensor becomes an int64 a
 
 import math
 from collections.abc import Mapping, Sequence, Sized
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
-from service.embedding.requests import DTYPES, Direction, EmbedOptions, InputType, Int64s
+from service.embedding.requests import DIRECTIONS, DTYPES, EmbedOptions, Int64s
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
+from service.protocols.inlay.inputs import INPUT_TYPES, POOLING_NAMES, POOLING_SPELLINGS
 
 VERSION = "1"  # of every model
 TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
@@ -99,25 +99,9 @@ class OutputTensor(NamedTuple):
         return self.array.ravel().view(np.uint8).data
 
 
-def _one_of(names: Mapping[str, str]) -> BeforeValidator:
-    """Return a validator that turns one of these names into its value; null stays."""
-
-    def read(value: Any) -> str | None:
-        if value is None:
-            return None
-        if not isinstance(value, str) or value not in names:
-            raise PydanticCustomError("not_allowed", "not allowed")
-        return names[value]
-
-    return BeforeValidator(read)
-
-
-DIRECTIONS = {"right": "right", "left": "left", "Right": "right", "Left": "left"}
-POOLING_NAMES = {name: name for name in POOLINGS} | {"last-token": "lasttoken"}  # text-embeddings-inference's name
 DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)}
-DTYPE_NAMES |= {
-    name: np.dtype(kind).name for kind, name in OUTPUT_DATATYPES.items() if np.dtype(kind).name in DTYPE_NAMES
-}
+DTYPE_NAMES |= {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8": "int8", "UINT8": "uint8"}
+DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$")]
 
 
 class InferParameters(BaseModel):
@@ -126,14 +110,14 @@ class InferParameters(BaseModel):
     model_config = ConfigDict(strict=True)
 
     truncate: bool | None = Field(None, description="true or false")
-    truncation_direction: Annotated[Direction | None, _one_of(DIRECTIONS)] = Field(None, description="right or left")
+    truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(None, description="right or left")
     normalize: bool | None = Field(None, description="true or false")
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1")
-    pooling: Annotated[str | None, _one_of(POOLING_NAMES)] = Field(None, description=", ".join(POOLINGS))
-    dtype: Annotated[str, _one_of(DTYPE_NAMES)] = Field("float32", description=", ".join(DTYPE_NAMES))
+    pooling: POOLING_NAMES | None = Field(None, description=", ".join(POOLINGS))
+    dtype: DtypeName = Field("float32", description=", ".join(DTYPE_NAMES))
     prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
     task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
-    input_type: Annotated[InputType | None, _one_of(SPELLINGS)] = Field(None, description=", ".join(SPELLINGS))
+    input_type: INPUT_TYPES | None = Field(None, description=", ".join(SPELLINGS))
     max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
     instruction: str | None = Field(None, description="what the inputs are queries for")
     timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
@@ -144,7 +128,13 @@ class InferParameters(BaseModel):
 
     def options(self, outputs: tuple[str, ...]) -> EmbedOptions:
         """Return the options of the core's request."""
-        return EmbedOptions(**self.model_dump(include=set(EmbedOptions._fields)), outputs=outputs)
+        options = EmbedOptions(**self.model_dump(include=set(EmbedOptions._fields)), outputs=outputs)
+        return options._replace(
+            dtype=DTYPE_NAMES[self.dtype],
+            pooling=POOLING_SPELLINGS.get(self.pooling, self.pooling) if self.pooling else None,
+            truncation_direction=DIRECTIONS[self.truncation_direction],
+            input_type=SPELLINGS[self.input_type] if self.input_type else None,
+        )
 
 
 def parameters_of(sent: Any) -> InferParameters:

@@ -20,7 +20,7 @@ from service.protocols.oip.errors import OipError, render_error
 
 PREFIX, REPOSITORY = "/v2", "/v2/repository"
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
-CONTROL = Need(what="a server started with INLAY_MODEL_CONTROL=explicit", status=501)
+CONTROL = Need("a server started with INLAY_MODEL_CONTROL=explicit", 501)
 BINARY = binary("JSON, then raw tensors as they are listed; Inference-Header-Content-Length has the JSON's bytes.")
 DATA = openapi_data.read(__package__)
 STRICT = ConfigDict(strict=True)

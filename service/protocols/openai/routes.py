@@ -10,7 +10,7 @@ from service.http import ignored_fields, openapi_data
 from service.http.formats import JSON, OCTETS
 from service.http.openapi_data import reference
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Example, Handler, Request, RequestBody, Route, RouteGroup, binary
+from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup, binary
 from service.protocols.inlay import needs
 from service.protocols.inlay.openapi_parts import EMBED, MODELS, RERANK
 from service.protocols.openai import token_ids
@@ -22,8 +22,6 @@ from service.registry.store import created
 
 PREFIXES = ("/v1", "/embeddings", "/pooling", "/score", "/classify")
 DATA = openapi_data.read(__package__)
-IMAGE = Example(value=DATA.examples["embeddings"]["image"], need=needs.IMAGES_OF_OPENAI)
-EXAMPLES = DATA.examples["embeddings"] | {"image": IMAGE}
 SCORE_HEADERS = truncation.HEADERS | ignored_fields.HEADERS
 HEADERS = (
     {"metadata": "with encoding_format bytes: JSON that says where each vector lies, as vLLM has it"}
@@ -48,12 +46,13 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
     def post(path: str, handler: Handler, name: str, summary: str, about: str, schema: str, body: Any) -> Route:
         content = {JSON: reference(schema), OCTETS: binary("vectors in the order of the inputs")}
         answer = Answer(description="The vectors, in the order of the inputs.", content=content, headers=HEADERS)
-        others: dict[str, Any] = {"description": about, "body": RequestBody(model=body, examples=EXAMPLES)}
+        body = RequestBody(model=body, examples=DATA.examples["embeddings"])
+        others: dict[str, Any] = {"description": about, "body": body}
         return Route("POST", path, handler, name, summary, EMBED, answers={200: answer}, vectors=True, **others)
 
     embed = partial(post, handler=handler_of(context, EmbeddingsBody), body=EmbeddingsBody)
     embed = partial(embed, schema="EmbeddingList")
-    about = "OpenAI's route, with vLLM's and infinity's fields. One vector an input."
+    about = "OpenAI's route, with vLLM's and infinity's fields. One vector an input; images need a model of images."
     rows = "vLLM's route: as /v1/embeddings, and rows of tokens where the model or `task` gives them."
     pool, summary = handler_of(context, PoolingBody), "Embed as vLLM's pooling does"
     return [
@@ -81,7 +80,7 @@ def _score_routes(context: ServiceContext) -> list[Route]:
     return [
         score("/score", name="score"),
         score("/v1/score", name="openai_score"),
-        classify("/classify", name="classify", need=needs.CLASSIFIER_OF_OPENAI),
+        classify("/classify", name="classify", need=needs.CLASSIFIER._replace(status=400)),
     ]
 
 

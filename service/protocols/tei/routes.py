@@ -14,7 +14,7 @@ from service.http import ignored_fields, openapi_data
 from service.http.formats import JSON
 from service.http.openapi_data import reference
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
-from service.http.routes import Answer, Example, Handler, RequestBody, Route, RouteGroup, Schema
+from service.http.routes import Answer, Handler, RequestBody, Route, RouteGroup, Schema
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed import TIMING_HEADERS
 from service.protocols.inlay.embed_answers import UNAUTHORIZED, VECTORS_ANSWER
@@ -25,7 +25,6 @@ from service.protocols.tei.handlers import DocumentsHandler, Handlers
 DATA = openapi_data.read(__package__)
 HEADERS = TIMING_HEADERS | truncation.HEADERS | ignored_fields.HEADERS
 RANKING = schemas.RerankBody.model_json_schema()
-RANKED_BY_RERANKER = Example(value=DATA.examples["texts"], need=needs.RANKER)
 EITHER = {"anyOf": [*map(reference, ("EmbedBody", "SimilarityBody", "PredictBody")), RANKING]}
 EITHER_ANSWER = {"anyOf": [VECTORS_ANSWER.content[JSON], *map(reference, ("Vector", "Ranks", "Predictions"))]}
 WRONG_KIND = Answer(description="The model is of another kind.", content={MEDIA_TYPE: Problem})
@@ -43,7 +42,7 @@ def routes(context: ServiceContext, rerank_documents: DocumentsHandler) -> Route
 
 def _vector_routes(handlers: Handlers) -> list[Route]:
     about = "/embed, /similarity, /predict or /rerank, as the body and the model say"
-    either = RequestBody(schema=EITHER, examples=DATA.examples["by_kind"] | {"ranking": RANKED_BY_RERANKER})
+    either = RequestBody(schema=EITHER, examples=DATA.examples["by_kind"])
     every_token = "A vector a token, special ones included, not normalised unless `normalize_tokens` says so"
     values, need = "The sparse vector of each text: its values that are not 0", needs.SPARSE_VECTORS
     anything, tokens = _every_format(EITHER_ANSWER), _every_format(reference("VectorLists"))
@@ -59,8 +58,8 @@ def _vector_routes(handlers: Handlers) -> list[Route]:
 
 def _text_routes(handlers: Handlers) -> list[Route]:
     labels, ranks = "The scores of a text's labels, the best first", "The scores of texts with a query, the best first"
-    examples = DATA.examples["rerank"] | {"texts": RANKED_BY_RERANKER}
-    ranked = RequestBody(schema={"anyOf": [RANKING, reference("CohereRerankBody")]}, examples=examples)
+    schema = {"anyOf": [RANKING, reference("CohereRerankBody")]}
+    ranked = RequestBody(schema=schema, examples=DATA.examples["rerank"], description="`texts` need a reranker.")
     ranking, failed = _json("RankingOrDocuments"), {JSON: reference("CohereError")}
     tokens, texts, info = [Answer(content={JSON: reference(name)}) for name in ("TokenLists", "Texts", "Info")]
     about, row = "What is served, and its limits", partial(Route, "GET", "/info", handlers.info, "tei_info", tag=TEI)

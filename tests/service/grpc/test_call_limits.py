@@ -214,12 +214,10 @@ async def test_tables_are_admitted_once_and_released(tiny_store: Path) -> None:
             positions.parameters.update({"length": 4, "dim": 8})
             rope = pb.PositionsRequest(scheme="rope", model="llama")
             rope.parameters.update({"length": 4})
-            rotate = pb.RotateRequest(tensors={"q": pb.Tensor(dtype=pb.FLOAT32, shape=[1, 2], data=bytes(8))})
-            rotate.parameters.update({"head_dim": 2, "theta": 10000.0})
             requests = [
                 lambda: stub.Positions(positions).read(),
                 lambda: stub.Positions(rope).read(),
-                lambda: stub.Rotate(rotate),
+                lambda: stub.Similar(pb.SimilarRequest(token_id=5)),
             ]
 
             async def accepted() -> None:

@@ -1,8 +1,8 @@
 """What /metrics shows is what prometheus_client's own instruments would show, and it is small."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from weakref import ref
 
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.error_status import STATUSES
 from service.observability.metric_families import SECONDS, STAGES
-from service.observability.metric_store import MetricStore
+from service.observability.metric_store import Key, MetricStore
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 
@@ -24,11 +24,20 @@ def samples(text: str, name: str) -> dict[tuple[str, tuple[tuple[str, str], ...]
     }
 
 
+def show(metrics: Metrics, model: str, weight_bytes: int = 1, graphs: Sequence[str] = ()) -> dict[Key, float]:
+    """Show a loaded model, and return its gauges."""
+    metrics.loaded(model)
+    gauges: dict[Key, float] = {("inlay_model_workers", model): 1, ("inlay_model_bytes", model): weight_bytes}
+    gauges |= {("inlay_queue_tokens", model, graph): 0 for graph in graphs}
+    metrics.watch(lambda: gauges)
+    return gauges
+
+
 @pytest.mark.parametrize("values", [[], [0.0001], [0.00010001, 5, 11, 1e9], [0, 0.3, 0.3, 0.30000001]])
 def test_histogram_counts_as_prometheus_client_does(values):
     metrics, registry = Metrics(), CollectorRegistry()
     theirs = Histogram("run_seconds", "x", ["model", "graph"], buckets=SECONDS, registry=registry).labels("m", "g")
-    metrics.loaded("m", 1)
+    show(metrics, "m")
     run = metrics.runs("m", "g")
     for value in values:
         run(1, 1, 0, value)
@@ -43,7 +52,7 @@ def test_runs_items_and_requests_are_counted_by_label():
     metrics.runs("m", "encoder")(3, 50, 0.1, 0.2)
     metrics.request("http", "embed", "200", 0.01)
     metrics.request("http", "embed", "422", 0.01)
-    metrics.loaded("m", 1000)
+    show(metrics, "m", 1000)
     text = metrics.text().decode()
     labels = (("graph", "encoder"), ("model", "m"))
     assert samples(text, "inlay_engine_run_seconds")[("_count", labels)] == 1
@@ -64,7 +73,7 @@ def test_only_successful_requests_are_timed():
 
 def test_a_graph_that_never_ran_shows_zeros():
     metrics = Metrics()
-    metrics.loaded("m", 1)
+    show(metrics, "m")
     metrics.runs("m", "embedding")
     labels = (("graph", "embedding"), ("model", "m"))
     assert shown(metrics, "inlay_engine_run_seconds")[("_count", labels)] == 0
@@ -72,13 +81,13 @@ def test_a_graph_that_never_ran_shows_zeros():
 
 def test_a_fresh_scrape_of_one_model_is_under_60_kb():
     """With as many routes and calls as the service has, or more, before the first request."""
-    metrics, queues = Metrics(), {"encoder": Queue(0), "embedding": Queue(0)}
+    metrics, queues = Metrics(), ("encoder", "embedding")
     metrics.expect("http", [f"/v1/some/path/{number}" for number in range(120)])
     metrics.expect("grpc", [f"package.Service/Method{number}" for number in range(60)])
     for graph in queues:
         metrics.runs("all-MiniLM-L6-v2", graph)
         metrics.counter("inlay_run_failures", "all-MiniLM-L6-v2", graph)
-    metrics.loaded("all-MiniLM-L6-v2", 1000, queues)
+    show(metrics, "all-MiniLM-L6-v2", 1000, queues)
     assert 10_000 < len(metrics.text()) < 60_000
 
 
@@ -89,14 +98,14 @@ def shown(metrics: Metrics, name: str) -> dict[tuple[str, tuple[tuple[str, str],
 @pytest.mark.parametrize("value", ["", 'a "quoted" name', "back\\slash", "two\nlines", "\\n", "ü 字"])
 def test_labels_survive_the_parser_of_prometheus_client(value):
     metrics = Metrics()
-    metrics.loaded(value, 7)
+    show(metrics, value, 7)
     assert shown(metrics, "inlay_model_bytes") == {("", (("model", value),)): 7}
 
 
 @pytest.mark.parametrize("value", [0, 1e-9, 2**53, 0.1 + 0.2, float("inf"), -1.5])
 def test_numbers_are_shown_exactly(value):
     metrics = Metrics()
-    metrics.watch("inlay_requests_in_flight", {}, lambda: value)
+    metrics.watch(lambda: {("inlay_requests_in_flight",): value})
     assert shown(metrics, "inlay_requests_in_flight") == {("", ()): value}
 
 
@@ -119,50 +128,23 @@ def test_errors_and_success_are_shown_before_the_first_request():
     assert reasons == set(STATUSES)
 
 
-class Queue:
-    def __init__(self, waiting: int) -> None:
-        self.waiting_cost, self.waiting_items = waiting, 1
-
-
 def test_counters_of_a_model_continue_when_it_comes_back():
-    metrics, queue = Metrics(), Queue(30)
+    metrics = Metrics()
+    gauges = show(metrics, "m", graphs=("encoder",))
     metrics.runs("m", "encoder")(3, 50, 0.1, 0.2)
     failed = metrics.counter("inlay_run_failures", "m", "encoder")
-    metrics.loaded("m", 1000, {"encoder": queue})
     labels = (("graph", "encoder"), ("model", "m"))
-    assert shown(metrics, "inlay_queue_tokens") == {("", labels): 30}
     failed()
     assert shown(metrics, "inlay_run_failures") == {("_total", labels): 1}
     failed()  # and nobody looks before the model goes
-    metrics.unloaded("m")
+    before = dict(gauges)
+    gauges.clear()
     assert 'model="m"' not in metrics.text().decode()
     failed()  # of a request that was still under way
-    again = Queue(2)
-    metrics.loaded("m", 1000, {"encoder": again})
+    gauges.update(before)
     metrics.counter("inlay_run_failures", "m", "encoder")()
-    assert shown(metrics, "inlay_queue_tokens") == {("", labels): 2}
     assert shown(metrics, "inlay_run_failures") == {("_total", labels): 4}
     assert shown(metrics, "inlay_engine_run_seconds")[("_count", labels)] == 1
-
-
-def test_queue_of_an_exchanged_model_is_not_kept_alive():
-    metrics, old, new = Metrics(), Queue(30), Queue(2)
-    metrics.loaded("m", 1000, {"encoder": old})
-    metrics.loaded("m", 2000, {"encoder": new})
-    gone = ref(old)
-    del old
-    assert gone() is None
-    assert list(shown(metrics, "inlay_queue_tokens").values()) == [2]
-    assert list(shown(metrics, "inlay_model_bytes").values()) == [2000]
-
-
-def test_removed_graph_hides_its_queue_and_keeps_its_counts():
-    metrics, queues = Metrics(), [Queue(1), Queue(30), Queue(2)]
-    metrics.loaded("m", 1000, {"embedding": queues[0], "encoder": queues[1]})
-    metrics.counter("inlay_run_failures", "m", "encoder")()
-    metrics.loaded("m", 1000, {"embedding": queues[2]})
-    assert shown(metrics, "inlay_queue_tokens") == {("", (("graph", "embedding"), ("model", "m"))): 2}
-    assert shown(metrics, "inlay_run_failures") == {("_total", (("graph", "encoder"), ("model", "m"))): 1}
 
 
 def test_start_time_is_that_of_the_oldest_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -178,7 +160,7 @@ def test_start_time_is_that_of_the_oldest_worker(tmp_path: Path, monkeypatch: py
 
 def test_stages_of_a_request_are_counted_under_its_model():
     metrics = Metrics()
-    metrics.loaded("m", 1)
+    show(metrics, "m")
     context = RequestContext()
     metrics.passes([context], "m", 3, StageTimes(0.002, 0.02, 0.2))
     context.written()
@@ -190,7 +172,7 @@ def test_stages_of_a_request_are_counted_under_its_model():
 
 def test_token_ids_have_no_tokenize_stage():
     metrics = Metrics()
-    metrics.loaded("m", 1)
+    show(metrics, "m")
     metrics.passes([RequestContext()], "m", 3, StageTimes(0.0, 0.02, 0.2))
     assert shown(metrics, "inlay_stage_seconds")[("_count", (("model", "m"), ("stage", "tokenize")))] == 0
 

@@ -14,8 +14,7 @@ from models import VERSION
 from service.embedding import truncation
 from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
-from service.http.openapi import build_document
-from service.http.openapi_examples import PLACEHOLDER
+from service.http.openapi import PLACEHOLDER, build_document
 from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
@@ -256,7 +255,7 @@ def test_document_names_models_only_where_metrics_do(guarded: Served, served: Se
         each = [parameter for _, _, operation in operations(found) for parameter in operation["parameters"]]
         return {parameter["example"] for parameter in each if parameter["name"] == "name"}
 
-    assert names(guarded) == names(served) == {"bert", "llama"}
+    assert names(guarded) == names(served) == {"bert"}
     with serving(tiny_store, **settings) as hidden:
         assert names(hidden) == {PLACEHOLDER}
 

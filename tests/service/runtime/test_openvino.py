@@ -25,7 +25,7 @@ from tests.whole_models import write_whole
 
 pytest.importorskip("openvino")
 
-from openvino import CompiledModel, compile_model
+from openvino import compile_model
 
 from service.runtime import openvino, openvino_graph
 
@@ -166,20 +166,6 @@ def test_a_run_after_shrinking_gives_the_same_bits(folder: Path) -> None:
     before = encode(engine, ids)[0].tobytes()
     engine.shrink()
     assert [encode(engine, ids)[0].tobytes() for _ in range(3)] == [before] * 3
-
-
-@pytest.mark.parametrize(("threads", "expected"), [(1, 1), (2, 2)])
-def test_as_many_runs_as_may_go_on_together_shrink(
-    threads: int, expected: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Up to two: a run gives nothing back that another is using."""
-    engine, released = load(folder, "bfloat16", threads=threads), []
-    release = CompiledModel.release_memory
-    monkeypatch.setattr(CompiledModel, "release_memory", lambda own: (released.append(own), release(own)))
-    engine.shrink()
-    for _ in range(4):
-        encode(engine, [np.arange(20)])
-    assert len(released) == expected
 
 
 def test_other_graphs_run_in_onnx_runtime(folder: Path) -> None:

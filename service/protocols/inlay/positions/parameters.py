@@ -5,13 +5,12 @@ here.
 """
 
 from functools import partial
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator, WithJsonSchema, create_model
 from pydantic.json_schema import JsonSchemaValue
 
 from models.positions import alibi, learned, masks, sinusoidal
-from models.positions.arithmetic import Arithmetic
 from models.positions.rope import choice as rope_choice
 from models.positions.rope import multi_axis
 from models.positions.rope.axial import AXIAL
@@ -20,13 +19,11 @@ from models.positions.rope.rotation import LAYOUTS, WIDTHS
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
-from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH
+from models.positions.table import MAX_POSITION, MAX_WIDTH
 from service.errors import WrongType
 from service.http.parameter_types import (
-    ARITHMETIC,
     MAX_LISTED,
     MAX_ROWS,
-    ArrayOptions,
     Grid,
     IntegerRows,
     JsonObject,
@@ -35,7 +32,6 @@ from service.http.parameter_types import (
     PositionList,
     TableOptions,
     Tensor,
-    TensorAsSent,
     Triple,
     described,
     number,
@@ -331,37 +327,3 @@ ModelMaskParameters = _of_model("ModelMaskParameters", LayerType, MaskForm)
 ModelLearnedParameters = _of_model("ModelLearnedParameters", BeyondTable, PositionRange)
 ModelSinusoidalParameters = _of_model("ModelSinusoidalParameters", PositionRange)
 ModelAxialParameters = _of_model("ModelAxialParameters", TableWidth, Patches)
-
-
-# ---- tensors in, tensors out
-
-
-class TensorOptions(ArrayOptions):
-    """The form and the dtype of tensors that were sent in a request."""
-
-    dtype: str | None = one_of(
-        DTYPES, "of the response, and of tensors sent as lists; left out: as they came, lists float32", None
-    )
-
-
-class Rotation(TensorOptions, PositionRange):
-    """Tensors to rotate, the positions of their tokens, and the direction."""
-
-    q: TensorAsSent | None = described("queries [..., tokens, head_dim]", None)
-    k: TensorAsSent | None = described("keys [..., tokens, head_dim]", None)
-    inverse: bool = switch("undo a rotation", False)
-    skip: int = whole(0, MAX_POSITION, "leading tokens that do not rotate, such as DINOv3's CLS", 0)
-    widen: bool = switch("in parity: half precision rotates in float32, as in Llama 4 and Cohere", False)
-
-
-@with_scalings
-class RotateParameters(Rotation, RotaryLayout, RopeSource):
-    """Tensors, and the RoPE that rotates them."""
-
-    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "exact")
-
-
-class ModelRotateParameters(Rotation, LayerRange):
-    """Tensors for a model's RoPE to rotate."""
-
-    arithmetic: Arithmetic = one_of(get_args(Arithmetic), ARITHMETIC, "parity")

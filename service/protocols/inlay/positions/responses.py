@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -33,7 +33,6 @@ from service.http.response_writer import WHOLE_BYTES
 from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
 from service.http.tensors import SAFETENSORS
 from service.protocols.inlay.openapi_parts import DATA
-from service.protocols.inlay.positions.parameters import TensorOptions
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -49,7 +48,7 @@ class TableForm:
     """The form of a response.
 
     Args:
-        dtype: dtype of floats; empty: that of the call.
+        dtype: dtype of floats.
         output: one of the table's; None: all.
         base64: whether arrays in JSON are base64.
     """
@@ -60,11 +59,11 @@ class TableForm:
     base64: bool = False
 
 
-def table_form(request: Request, options: TypedArrayOptions | TensorOptions) -> TableForm:
+def table_form(request: Request, options: TypedArrayOptions) -> TableForm:
     """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
     accept = request.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
-    return TableForm(media_type, options.dtype or "", options.output, options.encoding_format == "base64")
+    return TableForm(media_type, options.dtype, options.output, options.encoding_format == "base64")
 
 
 async def table_response(
@@ -78,7 +77,6 @@ async def table_response(
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
-    form = replace(form, dtype=form.dtype or call.dtype)
     etag = await tables.run(call.etag, form.media_type, form.dtype, form.output or "", str(form.base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:

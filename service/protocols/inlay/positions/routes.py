@@ -2,25 +2,17 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
-from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.heavy.lane import run_beside
 from service.http.formats import JSON, OCTETS
-from service.http.parameter_types import TypedArrayOptions, example_tensor
 from service.http.response import Response
-from service.http.routes import Answer, Example, Request, Route, binary
-from service.protocols.inlay.openapi_parts import DATA, POSITIONS
+from service.http.routes import Answer, Request, Route, binary
+from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.parsing import from_body, from_query, query_values
-from service.protocols.inlay.positions import rotation
-from service.protocols.inlay.positions.parameters import (
-    ModelRotateParameters,
-    RotateParameters,
-    TensorOptions,
-)
 from service.protocols.inlay.positions.plots import (
     DOCUMENT,
     FIGURE_TYPES,
@@ -44,18 +36,14 @@ from service.protocols.inlay.positions.schemes import (
     SCHEMES,
     Scheme,
     call_maker,
-    example_of,
-    find_model,
-    need_of,
 )
 
-Tensors = TypeVar("Tensors", bound=TypedArrayOptions | TensorOptions)
 HELD = Answer(description="The client's copy is current.")
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return the routes that turn tensors, and those of every scheme."""
-    rows = _tensor_routes(context)
+    """Return the routes of every scheme."""
+    rows: list[Route] = []
     for row in (*SCHEMES.values(), *MODEL_SCHEMES.values()):
         rows += _table_routes(context, row)
         if "GET" in row.methods and is_drawable(row.name):
@@ -86,7 +74,7 @@ def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[
 
 
 def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
-    handler = partial(_answer, context, row.parameters, partial(_maker, context, row), _cache_control(row))
+    handler = partial(_answer, context, row)
     by_post = tensor_route(
         row.path,
         handler,
@@ -94,8 +82,8 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         row.summary,
         row.parameters,
         tag=_tag(row, "numbers"),
-        examples={"table": Example(make=lambda model: example_of(row, model and model.card))},
-        need=need_of(row),
+        examples={"table": row.example},
+        need=row.need,
     )
     if "GET" not in row.methods:
         return [by_post]
@@ -107,34 +95,24 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
         summary=row.summary,
         tag=by_post.tag,
         query=row.parameters,
-        examples=_query_examples(row),
-        need=by_post.need,
+        examples=row.example,
+        need=row.need,
         answers={200: table_answer(), 304: HELD},
     )
     return [by_get, by_post]
 
 
-async def _answer(
-    context: ServiceContext,
-    parameters: type[Tensors],
-    maker: Callable[[Request], Callable[[Tensors], TableCall]],
-    cache_control: str,
-    request: Request,
-) -> Response:
+async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Response:
     """Return the table that a request's parameters stand for; its model is found before they are read."""
-    make_call, posted = maker(request), request.verb == "POST"
-    sent = await from_body(parameters, request) if posted else from_query(parameters, request)
-    form = table_form(request, sent)
-    return await table_response(request, context.tables, make_call(sent), form, None if posted else cache_control)
+    make_call, posted = _maker(context, row, request), request.verb == "POST"
+    sent = await from_body(row.parameters, request) if posted else from_query(row.parameters, request)
+    form, cache_control = table_form(request, sent), None if posted else _cache_control(row)
+    return await table_response(request, context.tables, make_call(sent), form, cache_control)
 
 
-def _query_examples(row: Scheme, *without: str) -> dict[str, Example]:
-    """Return the examples of a row's query parameters by name, except those named."""
-
-    def example(name: str) -> Example:
-        return Example(make=lambda model: example_of(row, model and model.card).get(name))
-
-    return {name: example(name) for name in (*row.example, "layer_type") if name not in without}
+def _drawn_example(row: Scheme) -> dict[str, Any]:
+    """Return a row's example without the lengths that its figures and graphs need not be told."""
+    return {name: value for name, value in row.example.items() if name not in USUAL_LENGTHS}
 
 
 # ---- pictures and graphs
@@ -154,8 +132,8 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
         tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
         query=figure_parameters(row, extension),
-        examples=_query_examples(row, *USUAL_LENGTHS),
-        need=need_of(row),
+        examples=_drawn_example(row),
+        need=row.need,
         answers={200: Answer(description="The figure.", content=content), 304: HELD},
     )
 
@@ -186,42 +164,7 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         summary=f"{row.summary}, as an ONNX graph",
         tag=_tag(row, "ONNX graphs"),
         query=figure_parameters(row),
-        examples=_query_examples(row, *USUAL_LENGTHS),
-        need=need_of(row),
+        examples=_drawn_example(row),
+        need=row.need,
         answers={200: file, 304: HELD},
     )
-
-
-# ---- tensors in, tensors out
-
-
-def _tensor_routes(context: ServiceContext) -> list[Route]:
-    of_model = MODEL_SCHEMES["rope"]
-    queries = {"head_dim": 4, "q": [[1, 2, 3, 4], [1, 2, 3, 4]]}
-
-    def by_model(request: Request) -> Callable[[ModelRotateParameters], TableCall]:
-        return partial(rotation.rotate_by_model, find_model(context, request.parameters["name"]))
-
-    rotate = partial(_answer, context, RotateParameters, lambda _: rotation.rotate, "")
-    rotate_by_model = partial(_answer, context, ModelRotateParameters, by_model, "")
-    turned = "q and k turned by their positions"
-    return [
-        tensor_route(
-            "/positions/rope/rotate", rotate, "rotate_tensors", turned, RotateParameters,
-            tag=POSITIONS, examples={"queries": queries},
-        ),
-        tensor_route(
-            "/models/{name}/rope/rotate", rotate_by_model, "rotate_tensors_of_a_model", turned,
-            ModelRotateParameters, tag=_tag(of_model, "numbers"), examples={"queries": Example(make=_queries_of)},
-            need=need_of(of_model),
-        ),
-    ]  # fmt: skip
-
-
-def _queries_of(model: Model | None) -> dict[str, Any]:
-    """Return two queries that a model's first layer type rotates; without a model, without layers."""
-    if model is None:
-        return {"q": [[1, 2], [1, 2]]}
-    ropes = model.card.encodings.ropes
-    layer_type, table = next(iter(ropes.items()))
-    return {"q": example_tensor(2, table.rope.rotary_dim), **({"layer_type": layer_type} if len(ropes) > 1 else {})}

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from functools import cache, partial
 from inspect import signature
-from typing import Any, NamedTuple
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
 from models.positions.table import MAX_POSITION, Positions, Table
-from models.recipes.positional_encodings import Alibi, Buckets, Mask, RopeTable
+from models.recipes.positional_encodings import Alibi, Buckets, Mask
 from models.recipes.steps import AddPosition, AddSinusoid
 from models.vision.image_spec import AxialRope
 from service.context import ServiceContext
@@ -31,7 +31,7 @@ from service.http.parameter_types import MAX_ROWS, TableOptions
 from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions import parameters as schemas
-from service.protocols.inlay.positions.parameters import SIZES, Layer, LayerType, PositionRange, RopeSource
+from service.protocols.inlay.positions.parameters import SIZES, LayerType, PositionRange, RopeSource
 
 PRESET_LIST = "GET /positions/presets (gRPC: ListPresets)"
 Arguments = dict[str, Any]
@@ -66,6 +66,11 @@ class Scheme:
     def of_model(self) -> bool:
         """Whether this is the encoding of a loaded model."""
         return bool(self.has)
+
+    @property
+    def need(self) -> Need | None:
+        """What its routes need of a model, for the OpenAPI document."""
+        return Need(f"a model with {self.has}", 404) if self.has else None
 
     @property
     def path(self) -> str:
@@ -104,7 +109,8 @@ def positions_of(parameters: PositionRange, trained: int | None = None) -> Posit
         BadParameters: both were sent, or none, or they pass the highest position.
     """
     if parameters.positions is not None:
-        check_positions_alone(parameters)
+        if {"start", "length"} & parameters.model_fields_set:
+            raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
         return parameters.positions
     start, length = parameters.start, parameters.length
     if length is None:
@@ -123,24 +129,11 @@ def positions_of(parameters: PositionRange, trained: int | None = None) -> Posit
     return range(start, start + length)
 
 
-def check_positions_alone(parameters: PositionRange) -> None:
-    """Raise BadParameters if both a list of positions and start or length were sent."""
-    if parameters.positions is not None and {"start", "length"} & parameters.model_fields_set:
-        raise BadParameters("positions and start or length contradict each other", remedy="send one or the other")
-
-
 # ---- RoPE
 
 
-class ChosenRope(NamedTuple):
-    """The rope that a request names, and facts about its source."""
-
-    layer: LayerRope
-    facts: Mapping[str, Any]
-
-
-def choose_rope(source: RopeSource) -> ChosenRope:
-    """Return the rope that parameters, a preset or a config describe.
+def choose_rope(source: RopeSource) -> tuple[LayerRope, Arguments]:
+    """Return the rope that parameters, a preset or a config describe, and facts about its source.
 
     Raises:
         BadParameters: these contradict each other, or describe no rope.
@@ -159,9 +152,9 @@ def choose_rope(source: RopeSource) -> ChosenRope:
         elif source.config is not None:
             name, layer = rope_choice.by_config(source.config, source.model_type, source.layer_type, source.layer)
         else:
-            return ChosenRope(LayerRope(_explicit_rope(source), "half", None, None), {})
+            return LayerRope(_explicit_rope(source), "half", None, None), {}
     facts = {"preset": source.preset, "layer_type": name if name != ALL else None, "softmax_scale": layer.softmax_scale}
-    return ChosenRope(layer, {fact: value for fact, value in facts.items() if value is not None})
+    return layer, {fact: value for fact, value in facts.items() if value is not None}
 
 
 def _explicit_rope(source: RopeSource) -> Rope:
@@ -268,18 +261,14 @@ class CardAndWeights:
 
 
 def _model_rope(model: CardAndWeights, _: object, parameters: schemas.LayerRange) -> Arguments:
-    layer_type, table = model_rope(model, parameters)
+    encodings = model.card.encodings
+    with as_bad_parameters():
+        layer_type, table = rope_choice.chosen(
+            encodings.ropes, encodings.layers, parameters.layer_type, parameters.layer
+        )
     facts = {"softmax_scale": table.softmax_scale} | ({"layer_type": layer_type} if layer_type != ALL else {})
     positions = positions_of(parameters, table.rope.max_position_embeddings)
     return {"rope": table.rope, "layout": table.layout, "notes": table.notes, "positions": positions, "facts": facts}
-
-
-def model_rope(model: CardAndWeights, layer: Layer) -> tuple[str, RopeTable]:
-    """Return the requested layer type and its rotation; raise NotFound if the model has no rotary encoding."""
-    check_has(model, "rope")
-    encodings = model.card.encodings
-    with as_bad_parameters():
-        return rope_choice.chosen(encodings.ropes, encodings.layers, layer.layer_type, layer.layer)
 
 
 def _model_t5(model: CardAndWeights, row: Buckets, _: object) -> Arguments:
@@ -370,46 +359,22 @@ _MODEL_ROWS = (
 MODEL_SCHEMES = {row.name: row for row in _MODEL_ROWS}
 
 
-def need_of(row: Scheme) -> Need | None:
-    """Return what the routes of a row need of a model, for the OpenAPI document."""
-    if not row.of_model:
-        return None
-    return Need(what=f"a model with {row.has}", status=404, is_met_by=lambda model: row.name in available(model.card))
-
-
-def example_of(row: Scheme, card: Card | None) -> dict[str, Any]:
-    """Return a row's example; if the model's layers differ, with the first layer type.
-
-    Args:
-        card: card of the model that the example is for; None: any model.
-    """
-    part = row.part(card) if card is not None else None
-    return {**row.example, **({"layer_type": next(iter(part))} if isinstance(part, dict) and len(part) > 1 else {})}
-
-
 def available(card: Card) -> tuple[str, ...]:
     """Return the names of the rows of MODEL_SCHEMES that a model has."""
     return tuple(name for name, row in MODEL_SCHEMES.items() if row.part(card))
 
 
-def check_has(model: CardAndWeights, scheme: str) -> None:
-    """Raise NotFound unless the model has the encoding of that row of MODEL_SCHEMES."""
-    if scheme not in available(model.card):
-        if reason := model.card.encodings.refused.get(scheme):
-            raise NotFound(f"{model.card.name} has no {scheme} table, for its checkpoint allows none", allowed=reason)
-        names = ", ".join(available(model.card)) or "none"
-        raise NotFound(
-            f"{model.card.name} has no {scheme}: it is a {model.card.family}",
-            allowed=f"positional encodings it has: {names}",
-        )
-
-
-def find_model(context: ServiceContext, name: str | None, scheme: str = "rope") -> CardAndWeights:
-    """Return the loaded model of a name, or the default; raise NotFound if it has no such encoding."""
+def _find_model(context: ServiceContext, name: str, scheme: str) -> CardAndWeights:
+    """Return the loaded model of a name; raise NotFound if it has no encoding of that row of MODEL_SCHEMES."""
     loaded = context.registry.get(name)
-    model = CardAndWeights(loaded.card, loaded.weights)
-    check_has(model, scheme)
-    return model
+    card = loaded.card
+    if scheme not in available(card):
+        if reason := card.encodings.refused.get(scheme):
+            raise NotFound(f"{card.name} has no {scheme} table, for its checkpoint allows none", allowed=reason)
+        names = ", ".join(available(card)) or "none"
+        received = f"{card.name} has no {scheme}: it is a {card.family}"
+        raise NotFound(received, allowed=f"positional encodings it has: {names}")
+    return CardAndWeights(card, loaded.weights)
 
 
 def find_scheme(name: str, *, of_model: bool) -> Scheme:
@@ -431,4 +396,4 @@ def call_maker(context: ServiceContext, row: Scheme, model: str) -> Callable[[An
     Raises:
         NotFound: the model is not loaded or has no such encoding; it is checked before parameters are read.
     """
-    return partial(row.call, model=find_model(context, model, row.name)) if row.of_model else row.call
+    return partial(row.call, model=_find_model(context, model, row.name)) if row.of_model else row.call

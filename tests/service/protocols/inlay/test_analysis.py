@@ -9,8 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from models.tables.row_blocks import Check
-from service.errors import Overloaded
-from service.scheduling.serial_executor import MAX_WAITING, SerialExecutor
+from service.embedding.word_table import TableComputations
 from tests.served import Served
 
 
@@ -66,7 +65,7 @@ def test_rejects_impossible_requests(served: Served, path: str, status: int, say
 
 
 async def test_computations_take_turns_and_stop_when_cancelled() -> None:
-    turns, begun, stopped, go = SerialExecutor("t", "tests"), threading.Event(), threading.Event(), threading.Event()
+    turns, begun, stopped, go = TableComputations(), threading.Event(), threading.Event(), threading.Event()
 
     def first(check: Check) -> None:
         begun.set()
@@ -77,9 +76,9 @@ async def test_computations_take_turns_and_stop_when_cancelled() -> None:
             stopped.set()
             raise
 
-    running = asyncio.create_task(turns.run(first))
+    running = asyncio.create_task(turns.run("rows", first))
     await asyncio.to_thread(begun.wait, 30)
-    second = asyncio.create_task(turns.run(lambda check: "second"))
+    second = asyncio.create_task(turns.run("rows", lambda check: "second"))
     await asyncio.sleep(0)
     assert not second.done()
     running.cancel()
@@ -88,13 +87,3 @@ async def test_computations_take_turns_and_stop_when_cancelled() -> None:
     go.set()
     assert await second == "second"
     assert stopped.is_set()
-
-
-async def test_rejects_more_than_can_wait() -> None:
-    turns, go = SerialExecutor("t", "tests"), threading.Event()
-    tasks = [asyncio.create_task(turns.run(lambda check: go.wait(30))) for _ in range(MAX_WAITING + 1)]
-    await asyncio.sleep(0)
-    with pytest.raises(Overloaded, match="16 tests are waiting"):
-        await turns.run(lambda check: None)
-    go.set()
-    assert all(await asyncio.gather(*tasks))

@@ -164,11 +164,23 @@ def test_model_without_a_head_says_why(served: Served) -> None:
     assert "bert has no output head: the checkpoint holds no cls.predictions" in answer.json()["detail"]
 
 
+def sent(data: str, shape: list[int], dtype: str = "float32") -> dict[str, Any]:
+    return {"hidden": {"dtype": dtype, "shape": shape, "data": data}}
+
+
 REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "another width": ({"hidden": [[0.0] * 31]}, 422, r"the head of bert reads [..., 32]"),
     "a number": ({"hidden": 1.0}, 422, "nested lists of numbers"),
     "no row": ({"hidden": {"dtype": "float32", "shape": [0, 32], "data": ""}}, 422, "send at least one row"),
     "no lists of one length": ({"hidden": [[0.0], [0.0, 1.0]]}, 422, "of different lengths"),
+    "true in a list": ({"hidden": [[1, True, 3, 4]]}, 422, "only numbers can stand in the lists"),
+    "texts": ({"hidden": [["a"]]}, 422, "only numbers can stand in the lists"),
+    "no data": ({"hidden": {"dtype": "float32", "shape": [1, 4]}}, 422, "an object of dtype, shape and data"),
+    "an unknown dtype": (sent("", [1, 4], "int8"), 422, "dtype is int8; it is one of float64"),
+    "too few bytes": (sent("AAAA", [1, 4]), 422, "data has 3 bytes; float32 of shape [1, 4] takes 16"),
+    "a negative size": (sent("AAAA", [-1]), 422, "shape is a list of integers, 0 or more"),
+    "too many dimensions": (sent("AAAA", [2**31 - 1] * 8000), 422, "shape has 8000 dimensions; allowed: up to 32"),
+    "no base64": (sent("!", [1, 1]), 422, "data is not base64"),
     "a value beyond float32": ({"hidden": [1e39] * 32}, 422, "beyond float32"),
     "nothing": ({}, 422, "hidden is missing"),
     "null": ({"hidden": None}, 422, "hidden cannot be read: send nested lists"),

@@ -190,7 +190,6 @@ def test_health_and_reflection_are_the_standard_ones(served: Served) -> None:
             "Embed",
             "EmbedStream",
             "Positions",
-            "Rotate",
             "ListPresets",
             "ListModels",
             "GetModel",

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import grpc
-import ml_dtypes
 import numpy as np
 import pytest
 from google.protobuf.struct_pb2 import Struct
@@ -13,7 +12,6 @@ from proto import embed_pb2 as pb
 from tests.golden_cases import case
 from tests.served import Served
 
-GOLDEN = case("apply_half_llama_bf16")
 BIAS = case("t5_bias_encoder_bi")
 WEIGHTS = BIAS.weights["relative_attention_bias.weight"]
 MASK = [[1, 1, 1, 0], [1, 0, 0, 0]]
@@ -133,41 +131,6 @@ def test_errors_have_a_status_and_a_code(
     metadata = {each.key: each.value for each in refusal.value.trailing_metadata()}
     assert (refusal.value.code().name, metadata["inlay-code"]) == (status, code)
     assert said in refusal.value.details()
-
-
-def tensor(name: str) -> pb.Tensor:
-
-    values = GOLDEN.arrays[name].astype(ml_dtypes.bfloat16)
-    return pb.Tensor(dtype=pb.BFLOAT16, shape=values.shape, data=values.tobytes())
-
-
-def test_rotation_matches_transformers(served: Served) -> None:
-
-    parameters = struct(
-        {"head_dim": 16, "theta": 10000, "positions": GOLDEN.arrays["positions"].tolist(), "arithmetic": "parity"}
-    )
-    answer = served.stub.Rotate(pb.RotateRequest(parameters=parameters, tensors={name: tensor(name) for name in "qk"}))
-    assert json.loads(answer.facts_json)["layout"] == "half"
-    for name in "qk":
-        rotated = answer.tensors[name]
-        assert (rotated.dtype, tuple(rotated.shape)) == (pb.BFLOAT16, GOLDEN.arrays[name].shape)
-        turned = np.frombuffer(rotated.data, ml_dtypes.bfloat16).astype(np.float32)
-        np.testing.assert_array_equal(turned, GOLDEN.arrays[f"{name}_out"].ravel())
-
-
-def test_rotation_of_a_model_matches_http(served: Served) -> None:
-    q = np.random.default_rng(1).normal(size=(2, 5, 8)).astype(np.float32)
-    sent = pb.Tensor(dtype=pb.FLOAT32, shape=q.shape, data=q.tobytes())
-    answer = served.stub.Rotate(pb.RotateRequest(model="llama", parameters=struct({"start": 3}), tensors={"q": sent}))
-    rest = served.http.post("/models/llama/rope/rotate", json={"q": q.tolist(), "start": 3}).raise_for_status().json()
-    np.testing.assert_array_equal(
-        np.frombuffer(answer.tensors["q"].data, np.float32).reshape(q.shape), np.array(rest["q"], np.float32)
-    )
-
-
-def test_rejects_a_rotation_without_tensors(served: Served) -> None:
-    with pytest.raises(grpc.RpcError, match="nothing to rotate"):
-        served.stub.Rotate(pb.RotateRequest(parameters=struct({"head_dim": 8})))
 
 
 def test_presets_match_http(served: Served) -> None:

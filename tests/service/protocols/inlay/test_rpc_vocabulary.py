@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from models.artifacts.export import export
 from proto import embed_pb2 as pb
+from service.heavy import lane
 from service.protocols.inlay import rpc_tables, similar
-from service.scheduling import serial_executor
 from tests.golden_cases import case, write_checkpoint, write_tokenizer
 from tests.served import Served, serving
 
@@ -207,10 +207,10 @@ def test_a_deadline_ends_the_call(served: Served, held: threading.Event) -> None
 def test_http_and_grpc_wait_in_one_queue(
     served: Served, held: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serial_executor, "MAX_WAITING", 0)
     request = pb.SimilarRequest(token="hello")
     running = served.stub.Similar.future(request)
     assert held.wait(30)
+    monkeypatch.setattr(lane, "MAX_WAITING", 0)
     assert refused(lambda: served.stub.Similar(request))[:2] == ("RESOURCE_EXHAUSTED", "overloaded")
     assert served.http.post("/models/bert/similar", json={"token": "hello"}).status_code == 429
     running.cancel()
