@@ -5,13 +5,15 @@
     then      tensor infos: name, number of dimensions, dimensions innermost first, type, offset
     then      the tensors' bytes, each on a multiple of general.alignment, one after the other in the infos' order
 
-All numbers are little-endian; a text is its length in 8 bytes and UTF-8. Files that hold a part of a model are refused.
+All numbers are little-endian; a text is its length in 8 bytes and UTF-8. A model too big for one file is split into
+NAME-00001-of-00003.gguf and so on; opening the first opens all.
 
 Source: ggml's docs/gguf.md and llama.cpp's gguf.cpp, which rejects nested arrays and tensors out of order as well.
 """
 
 import math
 import mmap
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ LONGEST_NAME = 1 << 16
 LONGEST_ARRAY = 1 << 24  # elements; the largest vocabularies have fewer than a million tokens
 _STRING, _ARRAY = 8, 9
 _SCALARS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIifBQqd", strict=True))  # 7 is a bool in one byte
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,40 @@ class _Cursor:
 
 
 def read_gguf(path: Path) -> Gguf:
-    """Return the header of a file.
+    """Return the header of a file and, if it is the first of several parts, of the others.
 
     Raises:
-        BadCheckpoint: the file is not GGUF, is one of several parts, or its header describes what it does not hold.
+        BadCheckpoint: the file is not GGUF, or its header describes what the file does not hold.
     """
+    first = _read_one(path)
+    count = first.metadata.get("split.count", 1)
+    if not isinstance(count, int) or count <= 1:
+        return first
+    tensors = dict(first.tensors)
+    for part in _other_parts(path, count):
+        for name, tensor in _read_one(part).tensors.items():
+            if name in tensors:
+                raise BadCheckpoint(f"{part} holds {name!r}, and so does {tensors[name].path.name}")
+            tensors[name] = tensor
+    return Gguf(first.metadata, tensors)
+
+
+def _other_parts(path: Path, count: int) -> list[Path]:
+    match = _SPLIT.search(path.name)
+    if not match or int(match[1]) != 1 or int(match[2]) != count:
+        raise BadCheckpoint(
+            f"{path} says it is one of {count} parts; give the first of them, named NAME-00001-of-{count:05}.gguf, "
+            "with the others beside it"
+        )
+    stem = path.name[: match.start()]
+    parts = [path.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(2, count + 1)]
+    for part in parts:
+        if not part.is_file():
+            raise BadCheckpoint(f"{path} says it is one of {count} parts, but {part.name} is not beside it")
+    return parts
+
+
+def _read_one(path: Path) -> Gguf:
     if not path.is_file():
         raise BadCheckpoint(f"{path} is missing or no file; give a .gguf file")
     if (size := path.stat().st_size) < len(MAGIC):
@@ -97,8 +129,6 @@ def read_gguf(path: Path) -> Gguf:
         _check_kind(cursor)
         tensor_count = cursor.count("tensors", 24)
         metadata = _metadata(cursor, cursor.count("metadata entries", 13))
-        if metadata.get("split.count", 1) not in (0, 1):
-            raise BadCheckpoint(f"{path} is one of several parts: join them with llama.cpp, `llama-gguf-split --merge`")
         alignment = _alignment(cursor, metadata)
         infos = _infos(cursor, tensor_count)
         begin = -(-cursor.at // alignment) * alignment

@@ -508,8 +508,19 @@ def test_other_vocabularies_give_no_tokenizer(tmp_path: Path) -> None:
     assert export(path, tmp_path / "out").tokenizer is None
 
 
-def test_rejects_part_of_a_split_model(tmp_path: Path) -> None:
-    path = tmp_path / "x-00001-of-00002.gguf"
-    write_gguf(path, "llama", LLAMA | {"split.count": 2}, {TABLE: np.ones((8, 512), np.float32)})
-    with pytest.raises(BadCheckpoint, match="is one of several parts: join them with"):
-        read_gguf(path)
+# ---- parts
+
+
+def test_reads_split_model_from_first_part(tmp_path: Path) -> None:
+    table, norm = np.ones((8, 512), np.float32), np.full(512, 2, np.float32)
+    for number, tensors in enumerate(({TABLE: table}, {"output_norm.weight": norm})):
+        split = {"split.count": 2, "split.no": number}
+        write_gguf(tmp_path / f"x-{number + 1:05}-of-00002.gguf", "llama", LLAMA | split, tensors)
+    with opening.opened(tmp_path / "x-00001-of-00002.gguf") as opened:
+        read = read_tensors(opened, ["embed_tokens.weight", "norm.weight"])
+    np.testing.assert_array_equal(read["norm.weight"], norm)
+    with pytest.raises(BadCheckpoint, match="give the first of them"):
+        read_gguf(tmp_path / "x-00002-of-00002.gguf")
+    (tmp_path / "x-00002-of-00002.gguf").unlink()
+    with pytest.raises(BadCheckpoint, match=r"x-00002-of-00002\.gguf is not beside it"):
+        read_gguf(tmp_path / "x-00001-of-00002.gguf")

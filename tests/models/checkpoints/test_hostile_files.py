@@ -312,7 +312,11 @@ GGUFS: dict[str, tuple[Make, str]] = {
         llama({"token_embd.weight": TABLE, "rope_freqs.weight": np.ones(9999, np.float32)}),
         "must be a short list of F32",
     ),
-    "a part without the others": (llama({"token_embd.weight": TABLE}, split__count=3), "is one of several parts"),
+    "a part without the others": (llama({"token_embd.weight": TABLE}, split__count=3), "says it is one of 3 parts"),
+    "parts beyond number": (
+        llama({"token_embd.weight": TABLE}, split__count=4294967295),
+        "says it is one of 4294967295",
+    ),
 }
 CASES = FOLDERS | GGUFS
 
