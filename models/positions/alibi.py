@@ -71,7 +71,7 @@ def slopes(
     Source: Press et al. 2022, arXiv:2108.12409: 2^(-max_bias (h+1)/p) for h < p, then 2^(-max_bias/2 (2(h-p)+1)/p);
         parity: the paper's own code (symmetric), transformers 5.23 bloom, mpt, falcon.
     """
-    row = FORMS[checked_name("ALiBi form", form, FORMS)]
+    row = checked_form(form)
     checked_count("heads", heads)
     if not (isinstance(max_bias, int | float) and math.isfinite(max_bias) and max_bias > 0):
         raise BadEncoding(f"max_bias is {max_bias!r}; it must be a number above 0, usually 8")
@@ -145,13 +145,7 @@ def tabulate(
     Raises:
         BadEncoding: an unknown form, a size out of range, or a mask that does not fit.
     """
-    row = FORMS[checked_name("ALiBi form", form, FORMS)]
-    if attention_mask is not None and not row.reads_mask:
-        readers = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
-        raise BadEncoding(
-            f"attention_mask was sent, but {form} ALiBi reads none: leave padding to the mask of the scores, "
-            f"or use a form that reads one: {readers}"
-        )
+    row = checked_form(form, attention_mask is not None)
     keys = _keys(query_length, key_length, past)
     key_numbers = _key_numbers(form, keys, attention_mask)
     head_slopes = slopes(heads, max_bias, arithmetic, form)
@@ -196,3 +190,23 @@ def _key_numbers(form: str, keys: int, mask: NDArray[np.int64] | None) -> NDArra
     if not np.isin(mask, (0, 1)).all():
         raise BadEncoding("attention_mask holds other numbers than 0 and 1")
     return np.asarray((np.cumsum(mask, axis=1) - 1) * mask)
+
+
+def checked_form(form: str, masked: bool = False) -> Form:
+    """Return the row of FORMS with this name.
+
+    Args:
+        form: a name in FORMS.
+        masked: whether the caller sent an attention_mask.
+
+    Raises:
+        BadEncoding: an unknown form, or an attention_mask for a form that reads none.
+    """
+    row = FORMS[checked_name("ALiBi form", form, FORMS)]
+    if masked and not row.reads_mask:
+        readers = ", ".join(name for name, row in FORMS.items() if row.reads_mask)
+        raise BadEncoding(
+            f"attention_mask was sent, but {form} ALiBi reads none: leave padding to the mask of the scores, "
+            f"or use a form that reads one: {readers}"
+        )
+    return row

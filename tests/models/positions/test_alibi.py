@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from models.errors import BadEncoding
+from models.graphs.positions.alibi import alibi
 from models.positions.alibi import FORMS, slopes, tabulate
 from tests.golden_cases import Case, cases
+from tests.onnx_sessions import open_session
 
 ARITHMETICS = ("exact", "parity")
 HEADS = st.integers(1, 128)
@@ -32,14 +34,23 @@ def whole(heads: int, **arguments: Any) -> NDArray[Any]:
     return tabulate(heads, **arguments).outputs["bias"].whole()
 
 
+def run(model: Any, **inputs: NDArray[Any]) -> NDArray[Any]:
+    session = open_session(model.SerializeToString())
+    (bias,) = session.run(["bias"], inputs)
+    return np.asarray(bias)
+
+
 @pytest.mark.parametrize(("case", "arithmetic"), GOLDEN, ids=repr)
 def test_slopes_and_bias_match_transformers(case: Case, arithmetic: Any) -> None:
     heads, form, mask = case.params["num_heads"], case.params["variant"], case.arrays.get("attention_mask")
     arguments: Any = {"form": form, "arithmetic": arithmetic, "max_bias": case.params.get("alibi_bias_max", 8)}
     keys = case.arrays["bias"].shape[-1]
     table = tabulate(heads, query_length=keys, attention_mask=mask, **arguments)
-    rtol, bias = case.tolerance["bias"]["rtol"], table.outputs["bias"].whole()
-    np.testing.assert_allclose(bias.reshape(case.arrays["bias"].shape), case.arrays["bias"], rtol=rtol, atol=1e-9)
+    graph = alibi(heads, masked=mask is not None, **arguments)
+    inputs = {"key_positions": np.arange(keys)[None]} if mask is None else {"attention_mask": mask}
+    for bias in (table.outputs["bias"].whole(), run(graph, **inputs)):
+        rtol = case.tolerance["bias"]["rtol"]
+        np.testing.assert_allclose(bias.reshape(case.arrays["bias"].shape), case.arrays["bias"], rtol=rtol, atol=1e-9)
     if "slopes" in case.arrays:
         rtol = case.tolerance["slopes"]["rtol"]
         np.testing.assert_allclose(table.outputs["slopes"].whole(), case.arrays["slopes"], rtol=rtol, atol=1e-9)
@@ -126,6 +137,7 @@ def test_falcon_parity_multiplies_in_bfloat16(heads: int) -> None:
     expected = (steep[:, None] * keys.astype(ml_dtypes.bfloat16)).astype(np.float32)
     arguments: Any = {"form": "falcon", "arithmetic": "parity"}
     assert np.array_equal(whole(heads, query_length=700, **arguments)[0, :, 0], expected)
+    assert np.array_equal(run(alibi(heads, **arguments), key_positions=keys[None])[0, :, 0], expected)
 
 
 @settings(max_examples=60)
@@ -137,6 +149,24 @@ def test_block_of_rows_equals_the_whole_bias(form: str, arithmetic: Any, masked:
     assert bias.shape == (1 if mask is None else 3, 5, 4 if form == "symmetric" else 1, 7)
     start, stop = sorted(data.draw(st.tuples(*[st.integers(0, bias.count)] * 2)))
     assert np.array_equal(bias.rows(start, stop), bias.whole().reshape(-1, 7)[start:stop])
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 20), LENGTHS, st.integers(0, 600), st.sampled_from(list(FORMS)), st.sampled_from(ARITHMETICS))
+def test_graph_matches_the_function(heads: int, queries: int, past: int, form: str, arithmetic: Any) -> None:
+    arguments: Any = {"form": form, "arithmetic": arithmetic}
+    inputs = {"key_positions": np.arange(past + queries)[None]}
+    if FORMS[form].per_query:
+        inputs["query_positions"] = past + np.arange(queries)[None]
+    expected = whole(heads, query_length=queries, past=past, **arguments).astype(np.float32)
+    assert np.array_equal(run(alibi(heads, **arguments), **inputs), expected)
+
+
+def test_graph_reads_positions_of_each_sequence() -> None:
+    positions = np.array([[0, 1, 2, 3], [5, 5, 0, 9]])
+    bias = run(alibi(4), query_positions=positions[:, :2], key_positions=positions)
+    distance = np.abs(positions[:, None, :2, None] - positions[:, None, None, :])
+    np.testing.assert_allclose(bias, -slopes(4)[:, None, None] * distance, rtol=1e-7, atol=1e-13)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -172,6 +202,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: tabulate(8, form="bloom", query_length=4, attention_mask=2 * MASK),
         "attention_mask holds other numbers than 0 and 1",
     ),
+    "a graph's mask": (lambda: alibi(8, masked=True), "symmetric ALiBi reads none"),
 }
 
 

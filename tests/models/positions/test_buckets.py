@@ -1,4 +1,4 @@
-"""Relative buckets against transformers' golden numbers, integer arithmetic for ties and properties."""
+"""Relative buckets against transformers' golden numbers, integer arithmetic for ties, properties and ONNX graphs."""
 
 import tracemalloc
 from typing import Any
@@ -9,12 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.errors import BadEncoding
+from models.graphs.positions import buckets as graphs
 from models.positions.arithmetic import Arithmetic
 from models.positions.buckets import c2p_index, deberta_bucket, t5_bucket, tabulate_deberta, tabulate_t5
 from models.positions.table import Output
 from tests.golden_cases import Case, cases
+from tests.onnx_sessions import open_session
 
 ARITHMETICS: tuple[Arithmetic, ...] = ("exact", "parity")
+LAST = 600  # golden relative positions go from -LAST to LAST
 
 
 @st.composite
@@ -31,6 +34,12 @@ def deberta_parameters(draw: st.DrawFn) -> dict[str, int]:
     half = draw(st.integers(2, 130))
     reach = draw(st.one_of(st.integers(half + 2, 3000), st.integers(2, 20).map(lambda k: k * half + 1)))
     return {"position_buckets": 2 * half, "max_relative_positions": reach}
+
+
+def run(model: Any, queries: Any, keys: Any) -> dict[str, Any]:
+    session = open_session(model.SerializeToString())
+    feeds = {"query_positions": np.asarray(queries, np.int64), "key_positions": np.asarray(keys, np.int64)}
+    return dict(zip((each.name for each in session.get_outputs()), session.run(None, feeds), strict=True))
 
 
 def in_blocks(output: Output, size: int) -> Any:
@@ -54,6 +63,8 @@ def deberta_of(case: Case) -> dict[str, Any]:
 def test_t5_and_mpnet_buckets_match_transformers(case: Case, arithmetic: Arithmetic) -> None:
     relative, expected = case.arrays["relative_position"], case.arrays["bucket"]
     np.testing.assert_array_equal(t5_bucket(relative, **t5_of(case), arithmetic=arithmetic), expected)
+    graph = run(graphs.t5(**t5_of(case), arithmetic=arithmetic), [LAST], relative + LAST)
+    np.testing.assert_array_equal(graph["bucket"], expected[None])
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
@@ -63,6 +74,9 @@ def test_learned_bias_matches_transformers(case: Case, arithmetic: Arithmetic) -
     queries, keys = case.params["query_length"], case.params["key_length"]
     table = tabulate_t5(queries, keys, **t5_of(case), weights=weights, arithmetic=arithmetic)
     np.testing.assert_array_equal(table.outputs["bias"].whole(), case.arrays["bias"])
+    graph = run(graphs.t5(**t5_of(case), weights=weights, arithmetic=arithmetic), range(queries), range(keys))
+    np.testing.assert_array_equal(graph["bias"], case.arrays["bias"])
+    np.testing.assert_array_equal(graph["bucket"], table.outputs["bucket"].whole())
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
@@ -70,6 +84,10 @@ def test_learned_bias_matches_transformers(case: Case, arithmetic: Arithmetic) -
 def test_deberta_buckets_match_transformers(case: Case, arithmetic: Arithmetic) -> None:
     relative, expected = case.arrays["relative_position"], case.arrays["bucket"]
     np.testing.assert_array_equal(deberta_bucket(relative, **deberta_of(case), arithmetic=arithmetic), expected)
+    graph = run(graphs.deberta(**deberta_of(case), longest=LAST, arithmetic=arithmetic), relative + LAST, [LAST])
+    np.testing.assert_array_equal(graph["bucket"], expected[:, None])
+    shortest = run(graphs.deberta(**deberta_of(case), arithmetic=arithmetic), relative + LAST, [LAST])
+    np.testing.assert_array_equal(shortest["c2p"], c2p_index(expected, deberta_of(case)["position_buckets"])[:, None])
 
 
 @settings(max_examples=60)
@@ -146,6 +164,8 @@ def test_without_buckets_relative_positions_are_returned() -> None:
     relative = np.subtract.outer(np.arange(6), np.arange(6))
     np.testing.assert_array_equal(table.outputs["bucket"].whole(), relative)
     np.testing.assert_array_equal(table.outputs["c2p"].whole(), np.clip(relative + 4, 0, 7))
+    graph = run(graphs.deberta(position_buckets=-1, max_relative_positions=4), range(6), range(6))
+    np.testing.assert_array_equal(graph["c2p"], table.outputs["c2p"].whole())
 
 
 @settings(max_examples=40)

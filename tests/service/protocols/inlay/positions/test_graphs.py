@@ -1,4 +1,4 @@
-"""The ONNX graph of a scheme of positions over HTTP computes, in ONNX Runtime, the table the same parameters give."""
+"""The ONNX graph of a scheme over HTTP computes, in ONNX Runtime, the table the same parameters give."""
 
 from typing import Any
 
@@ -9,7 +9,11 @@ from numpy.typing import NDArray
 from tests.onnx_sessions import open_session
 from tests.served import Served
 
+QUERIES, KEYS = np.arange(5), np.arange(9)
 ROWS = np.array([0, 1, 7, 4095])
+SQUARE = {"query_length": 5, "key_length": 9}
+BATCH = {"query_positions": QUERIES[None], "key_positions": KEYS[None]}
+EDGES = {"query_positions": QUERIES, "key_positions": KEYS}
 CELLS = np.array([[row, column] for row in range(2) for column in range(3)])
 YARN = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 64}
 
@@ -33,6 +37,15 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], dict
     ),
     "sinusoidal": ("sinusoidal", {"dim": 9}, {"positions": "0,1,7,4095"}, {"positions": ROWS}, {"table": "table"}),
     "sinusoidal-2d": ("sinusoidal-2d", {"dim": 16, "grid": "2x3"}, {}, {"cells": CELLS}, {"table": "table"}),
+    "alibi": ("alibi", {"heads": 3}, SQUARE, BATCH, {"bias": "bias"}),
+    "t5": ("t5", {"bidirectional": "true"}, SQUARE, EDGES, {"bucket": "bucket"}),
+    "deberta": (
+        "deberta",
+        {"position_buckets": 4, "max_relative_positions": 16},
+        SQUARE,
+        EDGES,
+        {"bucket": "bucket", "c2p": "c2p"},
+    ),
 }
 
 
@@ -62,13 +75,13 @@ def test_graph_of_a_model_matches_its_card(served: Served) -> None:
     np.testing.assert_allclose(cos, table["cos"], atol=3e-7)
 
 
-def test_graph_has_an_etag_and_other_schemes_have_none(served: Served) -> None:
-    answer = served.http.get("/positions/rope.onnx", params={"head_dim": 4})
+def test_graph_has_an_etag_and_others_have_none(served: Served) -> None:
+    answer = served.http.get("/positions/alibi.onnx", params={"heads": 4})
     again = served.http.get(
-        "/positions/rope.onnx", params={"head_dim": 4}, headers={"if-none-match": answer.headers["etag"]}
+        "/positions/alibi.onnx", params={"heads": 4}, headers={"if-none-match": answer.headers["etag"]}
     )
     assert (answer.status_code, again.status_code) == (200, 304)
-    for scheme in ("learned", "alibi", "mask"):
+    for scheme in ("learned", "mask"):
         assert served.http.get(f"/positions/{scheme}.onnx").status_code == 404
     refused = served.http.get("/positions/rope.onnx", params={"head_dim": 7})
     assert (refused.status_code, refused.json()["code"]) == (422, "bad_parameters")
