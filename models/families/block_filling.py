@@ -32,7 +32,7 @@ from models.recipes.steps import (
 )
 
 _LAYOUTS = ("half", "interleaved", "half_negative")
-_NORMS = ("norm", "closing", "sum_norm", "query_norm", "key_norm", "value_norm")  # of an attention step
+_NORMS = ("norm", "closing", "sum_norm", "query_norm", "key_norm", "value_norm", "mixed_norm")  # of an attention step
 _LINEARS = ("query", "key", "value", "output")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
@@ -194,6 +194,7 @@ def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> Fe
         gate=step.gate and _linear(family, config, step.gate),
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
+        inner_norm=_norm(family, config, step.inner_norm),
         factor=config.number(family.factor) if family.factor else 1.0,
     )
 

@@ -51,6 +51,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
+        one_size: whether it takes images of image_size alone.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -64,6 +65,7 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
+    one_size: bool = False
     uncovered: str = UNWRITTEN
 
 
@@ -201,6 +203,62 @@ FAMILIES: dict[str, Family] = {
             },
         ),
         vector=_FIRST_ROW,
+    ),
+    "nomic_vision": Family(
+        (_patchify("embeddings.proj"), Insert("embeddings.cls_token"), _grid("embeddings.pos_embed", 1)),
+        "CLIP",
+        names={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "image_size": "img_size",
+        },
+        defaults={"num_channels": 3, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True},
+        axial="eva02",
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.NOMIC,
+            stored=blocks.NOMIC_STORED,
+            derived=blocks.nomic_sizes,
+            feed_forward=encoder_blocks.published_gate("activation_function"),
+            bias_if={"qkv_proj_bias": ".attn.", "mlp_fc1_bias": ".fc1", "mlp_fc2_bias": ".fc2"},
+            norm_if={"norm_mlp": ".mlp.norm"},
+        ),
+        vector=(
+            AttentionPool(
+                "selector.attn.latent",
+                "selector.attn.Wkv.weight",
+                "selector.attn.Wkv.bias",
+                linear("selector.attn.out_proj"),
+                query=linear("selector.attn.Wq"),
+            ),
+            AddToRow(0, blocks.NOMIC_SELECTOR),
+        ),
+        one_size=True,
+        unless=_NOMIC_ONLY,
+    ),
+    "jina_clip_vision": Family(
+        (_patchify("patch_embed.proj"), Insert("cls_token"), _grid("pos_embed", 1)),
+        "CLIP",
+        _TWO_SIDED,
+        names={"hidden_size": "width", "num_hidden_layers": "layers"},
+        defaults={"image_size": 224, "patch_size": 16, "num_channels": 3, "layers": 12, "width": 768, "head_width": 64}
+        | {"mlp_ratio": 4.0, "layer_norm_eps": 1e-6},
+        axial="eva02",
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.EVA02,
+            (norm("norm"),),
+            derived=blocks.eva02_sizes,
+            feed_forward=lambda step, config: replace(step, activation="silu"),
+            bias_if={"qkv_bias": "_proj."},
+        ),
+        vector=(TakeRow(0), linear("head"), linear("visual_projection", biased=False)),
+        one_size=True,
+        unless=_JINA_ONLY,
     ),
     "swin": Family(
         (
