@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, ModelError
-from models.families.block_filling import block_steps, filled_feed_forward
+from models.families.block_filling import block_steps, filled_feed_forward, of_another_form
 from models.families.config import ACTIVATIONS, Config
 from models.families.family import Family as BlockFamily
 from models.families.filling import fill_step, renamed
@@ -76,6 +76,8 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
     """
     if (blocks := family.blocks) is None:
         return FittedBlocks(no_blocks_reason=family.uncovered)
+    if reason := of_another_form(blocks, config):
+        return FittedBlocks(no_blocks_reason=reason)
     encodings = Encodings()
     try:
         axial = axial_of(family, config)

@@ -73,9 +73,7 @@ def dinov3_feed_forward(step: FeedForward, config: Config) -> FeedForward:
 
 _NOMIC_LAYER = "layers.{block}"
 NOMIC: Recipe = (
-    replace(
-        attention_of(f"{_NOMIC_LAYER}.attn", "q", "k", "v", "out_proj"), norm=norm(f"{_NOMIC_LAYER}.norm1")
-    ),
+    replace(attention_of(f"{_NOMIC_LAYER}.attn", "q", "k", "v", "out_proj"), norm=norm(f"{_NOMIC_LAYER}.norm1")),
     replace(
         feed_forward_of(f"{_NOMIC_LAYER}.mlp", "fc11", "fc2"),
         gate=linear(f"{_NOMIC_LAYER}.mlp.fc12"),
@@ -90,8 +88,11 @@ NOMIC_SELECTOR = replace(
 
 
 def nomic_sizes(config: Config) -> dict[str, int]:
-    """Return the inner width of Nomic's tower, a multiple of 256."""
-    return {"intermediate_size": -(-config.count("n_inner") // 256) * 256}
+    """Return the inner width of Nomic's tower, a multiple of 256, and one number for the grid it was trained with."""
+    trained = config.get("ref_feat_shape") or 0
+    sides = set(trained if isinstance(trained, list) else [trained])
+    inner = -(-config.count("n_inner") // 256) * 256
+    return {"intermediate_size": inner, "ref_feat_shape": sides.pop() if len(sides) == 1 else 0}
 
 
 _EVA_LAYER = "blocks.{block}"

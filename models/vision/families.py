@@ -6,7 +6,7 @@ A row names tensors as its base class does; the prefix that a file puts before t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.families import encoder_blocks
@@ -18,6 +18,7 @@ from models.vision import blocks
 from models.vision.steps import (
     AddGrid,
     AddRows,
+    AddToRow,
     AttentionPool,
     Convolve,
     Feed,
@@ -214,7 +215,8 @@ FAMILIES: dict[str, Family] = {
             "layer_norm_eps": "layer_norm_epsilon",
             "image_size": "img_size",
         },
-        defaults={"num_channels": 3, "qkv_proj_bias": True, "mlp_fc1_bias": True, "mlp_fc2_bias": True},
+        defaults={"num_channels": 3, "use_pos_embed": True, "use_rotary_pos_emb": False}
+        | dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
         axial="eva02",
         blocks=BlockFamily(
             "",
@@ -225,6 +227,9 @@ FAMILIES: dict[str, Family] = {
             feed_forward=encoder_blocks.published_gate("activation_function"),
             bias_if={"qkv_proj_bias": ".attn.", "mlp_fc1_bias": ".fc1", "mlp_fc2_bias": ".fc2"},
             norm_if={"norm_mlp": ".mlp.norm"},
+            block_if={"use_rotary_pos_emb": True, "ref_feat_shape": 16, "prenorm": True, "rotary_emb_fraction": 0}
+            | {"register_tokens": 0}
+            | dict.fromkeys(("no_cls_token", "sinusoidal_pos_embedding", "use_rms_norm", "parallel_block"), False),
         ),
         vector=(
             AttentionPool(
@@ -237,7 +242,7 @@ FAMILIES: dict[str, Family] = {
             AddToRow(0, blocks.NOMIC_SELECTOR),
         ),
         one_size=True,
-        unless=_NOMIC_ONLY,
+        only_if={AddGrid: "use_pos_embed"},
     ),
     "jina_clip_vision": Family(
         (_patchify("patch_embed.proj"), Insert("cls_token"), _grid("pos_embed", 1)),
@@ -245,7 +250,8 @@ FAMILIES: dict[str, Family] = {
         _TWO_SIDED,
         names={"hidden_size": "width", "num_hidden_layers": "layers"},
         defaults={"image_size": 224, "patch_size": 16, "num_channels": 3, "layers": 12, "width": 768, "head_width": 64}
-        | {"mlp_ratio": 4.0, "layer_norm_eps": 1e-6},
+        | {"mlp_ratio": 4.0, "layer_norm_eps": 1e-6, "qkv_bias": True}
+        | dict.fromkeys(("rope_embeddings", "intp_freq", "naive_swiglu", "subln"), False),
         axial="eva02",
         blocks=BlockFamily(
             "",
@@ -255,10 +261,11 @@ FAMILIES: dict[str, Family] = {
             derived=blocks.eva02_sizes,
             feed_forward=lambda step, config: replace(step, activation="silu"),
             bias_if={"qkv_bias": "_proj."},
+            block_if=dict.fromkeys(("rope_embeddings", "intp_freq", "naive_swiglu", "subln"), True)
+            | {"pt_hw_seq_len": 16, "post_norm": False, "ls_init_value": None, "proj_type": None},
         ),
-        vector=(TakeRow(0), linear("head"), linear("visual_projection", biased=False)),
+        vector=(TakeRow(0), linear("visual_projection", biased=False)),
         one_size=True,
-        unless=_JINA_ONLY,
     ),
     "swin": Family(
         (
@@ -353,11 +360,15 @@ class Tower:
     required: bool = False
 
 
+# model_type of a text model -> the key of a config that describes an image tower instead, and that tower's row
+VARIANTS = {"nomic_bert": ("img_size", "nomic_vision")}
+
 TOWERS: dict[str, Tower] = {
     "clip": Tower("vision_config", "clip_vision_model", required=True),
     "siglip": Tower("vision_config", "siglip_vision_model", required=True),
     "siglip2": Tower("vision_config", "siglip2_vision_model", required=True),
     "blip": Tower("vision_config", "blip_vision_model", required=True),
+    "jina_clip": Tower("vision_config", "jina_clip_vision", required=True),
     "llava": Tower("vision_config", "clip_vision_model"),
     "mistral3": Tower("vision_config", "pixtral"),
     "qwen2_vl": Tower("vision_config", "qwen2_vl"),

@@ -240,6 +240,7 @@ def grid_cos_sin(row: Axial, parts: Sequence[AxisColumns], patches: Int64s, grid
 
 def _angles(row: Axial, index: Int64s, count: int, freqs: Frequencies) -> Array:
     """Return 2 pi times the centre of each patch (-1 to 1), or its stretched position, times a frequency."""
+    places: Array
     if freqs.arithmetic == "exact":
         places = index / count * row.stretched if row.stretched else (2 * index + 1 - count) / count * (2.0 * math.pi)
         return np.asarray(places[:, None] * freqs.inverse_frequency)
