@@ -124,7 +124,8 @@ def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> 
 
 
 def _filled(step: Step, family: Family, config: Config, encodings: Encodings, mask: Mask, block: int) -> Step:
-    step = renamed(step, lambda name: name.replace("{block}", str(block)))
+    number = family.shared_block(config, block) if family.shared_block else block
+    step = renamed(step, lambda name: name.replace("{block}", str(number)))
     match step:
         case Attention():
             return _attention(step, family, config, encodings, mask, block)

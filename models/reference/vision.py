@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from models.positions.rope.axial import AXIAL, tabulate_axial
+from models.positions.rope.axial import tabulate_axial
 from models.recipes.positional_encodings import EVERY_LAYER
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm
@@ -81,7 +81,7 @@ def _turns(image: Image, feeds: Mapping[str, NDArray[Any]], count: int, rows: in
         np.tile(np.pad(table[name].whole().astype(np.float64), before, constant_values=fill), (count, 1))
         for name, fill in (("cos", 1.0), ("sin", 0.0))
     )
-    return {EVERY_LAYER: (AXIAL[axial.kind].layout, cos, sin)}
+    return {EVERY_LAYER: (axial.layout, cos, sin)}
 
 
 def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:

@@ -57,7 +57,7 @@ def axial_of(family: Family, config: Config) -> AxialRope | None:
     theta = parameters.get("rope_theta") if isinstance(parameters, Mapping) else config.get("rope_theta")
     base = AXIAL[kind].theta if theta is None else positive("rope_theta", theta)
     merge = 1 if config.get("spatial_merge_size") is None else config.count("spatial_merge_size")
-    rope = AxialRope(kind, config.head_dim(), base, merge)
+    rope = AxialRope(kind, config.head_dim(), base, merge, AXIAL[kind].layout)
     axial_parts(AXIAL[kind], rope.head_dim, rope.theta, "exact")
     return rope
 

@@ -5,12 +5,11 @@ Where a row has no blocks, what comes before the first is exported.
 A row names tensors as its base class does; the prefix that a file puts before them is found by the patch weight.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from models.families import encoder_blocks
-from models.families.config import Config
 from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
 from models.recipes.sentence_modules import Dense
@@ -52,7 +51,6 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
-        sizes: values of config.json that the class derives from others; None: none.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -66,7 +64,6 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
-    sizes: Callable[[Config], Mapping[str, Any]] | None = None
     uncovered: str = UNWRITTEN
 
 
@@ -108,12 +105,12 @@ _DINOV2: dict[str, Any] = {
         (norm("layernorm"),),
         stored=blocks.DINOV2_STORED,
         feed_forward=blocks.dinov2_feed_forward,
+        derived=blocks.dinov2_sizes,
         bias_if={"qkv_bias": ".attention.attention."},
     ),
     "vector": _FIRST_ROW,
     "defaults": _TOWER_SIZES
     | {"qkv_bias": True, "patch_size": 14, "layer_norm_eps": 1e-6, "mlp_ratio": 4, "use_swiglu_ffn": False},
-    "sizes": blocks.dinov2_sizes,
 }
 _DINOV3_SIZES = _TOWER_SIZES | {
     "hidden_size": 384,

@@ -119,7 +119,8 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
 def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
     family = FAMILIES[name]
     config = Config(tower_config, family.defaults, family.names)
-    return replace(config, data={**tower_config, **family.sizes(config)}) if family.sizes else config
+    derived = family.blocks.derived if family.blocks else None
+    return replace(config, data={**tower_config, **derived(config)}) if derived else config
 
 
 def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:

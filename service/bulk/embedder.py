@@ -12,6 +12,7 @@ from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.outputs.classes import CLASS_OUTPUTS
 from service.embedding.outputs.plan import width_in_graph
+from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.ranking import ACTIVATIONS, classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
 from service.embedding.tokenize.pair_templates import texts_of
@@ -24,6 +25,7 @@ ROWWISE_CHARACTERS = 1 << 15  # characters of the texts in one run of a row-wise
 TOKEN_CHARACTERS = 4  # approximate characters of a token
 SCORES = "scores"  # an output that is the activation of a classifier's logits
 RUNS_AHEAD = 4  # of one task, so that few batches are left half full
+FLOATS = {"float32": np.float32, "float16": np.float16}
 
 Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their output to come
 
@@ -38,6 +40,8 @@ class Embedder:
     Attributes:
         output: name of the output.
         width: values of a row.
+        dtype: of the values; binary and ubinary vectors have eight in one.
+        columns: values of a row in that dtype.
         classifies: whether the output holds logits or scores of labels.
 
     Raises:
@@ -47,11 +51,12 @@ class Embedder:
     def __init__(self, options: EmbedOptions, folder: Path, settings: Settings) -> None:
         threads = settings.threads or machine.available_cpus()
         self.model = model = loading.load_model(folder, settings, threads, Metrics())
-        classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
+        classifier, scored, dtype = classifier_of(model.card), options.outputs == (SCORES,), options.dtype
         if scored and classifier is None:
             raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
         if scored:
-            options = options._replace(outputs=(model.card.classifier_output,))
+            wide = "float32" if dtype in FLOATS else dtype  # others are refused
+            options = options._replace(outputs=(model.card.classifier_output,), dtype=wide)
         batch = settings.max_batch_tokens or loading.encoder_tokens(model.engine, model.choice)
         rewrite: Rewrite | None = None
         names = options.outputs or (model.card.default_output,)
@@ -68,6 +73,7 @@ class Embedder:
         self.output = SCORES if scored else self.kind.name
         self._activation = ACTIVATIONS[classifier.activation] if classifier and scored else None
         self.width = (width_in_graph(model.card, self.kind.name) if self.classifies else None) or self.kind.width
+        self.dtype, self.columns = np.dtype((FLOATS | NUMPY_DTYPES)[dtype]), columns(dtype, self.width)
         self._task_characters = ROWWISE_CHARACTERS if whole else RUNS_AHEAD * batch * TOKEN_CHARACTERS
         self._threads = ThreadPoolExecutor(threads if whole else model.engine.runs, thread_name_prefix="embed")
 
@@ -93,7 +99,7 @@ class Embedder:
         ends, places = np.cumsum(lengths), order
         if not self.kind.pooled:
             places = np.concatenate([order[:0], *(np.arange(ends[n] - lengths[n], ends[n]) for n in order)])
-        rows = np.concatenate([np.empty((0, self.width), np.float32), *(output.rows for output in outputs)])[places]
+        rows = np.concatenate([np.empty((0, self.columns), self.dtype), *(output.rows for output in outputs)])[places]
         columns = [output.indices for output in outputs if output.indices is not None]
         indices = np.concatenate([np.empty(0, np.int32), *columns])[places] if self.kind.sparse else None
         return Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
@@ -107,7 +113,7 @@ class Embedder:
         output = self._computation.output(texts)
         if self._activation is None:
             return output
-        return output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(np.float32))
+        return output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(self.dtype))
 
 
 def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:

@@ -17,7 +17,6 @@ from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
 from service.bulk.inputs import Rows
 from service.bulk.plan import BulkRun, Part
-from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.requests import Output
 from service.errors import StartError
 
@@ -26,10 +25,8 @@ if TYPE_CHECKING:
 
 EMBEDDING = "embedding"  # column of a table
 TENSOR = "embeddings"  # in a safetensors file
-RANGES = "ranges"
 ARRAYS = (".npy", ".safetensors")
 PLAN_FILE = "_plan.json"  # readers of parquet folders skip names that begin with _
-FLOATS = {"float32": np.float32, "float16": np.float16}
 
 
 def is_file(output: Path) -> bool:
@@ -54,8 +51,7 @@ class Parts(ABC):
 
     def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
         self._output, self._folder = output, folder(output)
-        self._dtype = np.dtype((FLOATS | NUMPY_DTYPES)[run.options.dtype])
-        self._shape = (run.rows, columns(run.options.dtype, embedder.width))
+        self._dtype, self._shape = embedder.dtype, (run.rows, embedder.columns)
 
     def finished(self, part: Part) -> bool:
         """Return whether a part is complete."""
@@ -104,10 +100,7 @@ class ArrayParts(Parts):
 
     suffix = ".npy"
 
-    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
-        super().__init__(run, output, embedder)
-        self._limits = np.array(run.ranges, np.float32) if run.ranges else None
-        self._file: IO[bytes] | None = None
+    _file: IO[bytes] | None = None
 
     def write(self, part: Part, first: int, rows: Sequence[Rows], present: NDArray[np.bool_], vectors: Output) -> None:
         """Add rows to a part; each needs a vector."""
@@ -135,12 +128,9 @@ class ArrayParts(Parts):
             for rows in arrays:
                 whole[at : (at := at + len(rows))] = rows
             whole.flush()
-            if self._limits is not None:
-                np.save(self._output.with_name(f"{self._output.stem}.{RANGES}.npy"), self._limits)
         else:
             vectors = TensorSource(TENSOR, safetensors.NAMES[self._dtype], self._shape, arrays)
-            limits = [] if self._limits is None else [TensorSource(RANGES, "F32", self._limits.shape, [self._limits])]
-            safetensors.write(aside, [*limits, vectors])
+            safetensors.write(aside, [vectors])
 
 
 def publish(aside: Path, path: Path) -> None:

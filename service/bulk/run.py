@@ -10,12 +10,10 @@ from models.checkpoints.hub import Progress, counter
 from service.bulk import inputs, job, outputs, plan, ray_data
 from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Options
-from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
 from service.settings import Settings
 
 LOCK = "_lock"
-SPARSE_DTYPES = ("float32", "float16")
 
 
 def run(
@@ -69,11 +67,11 @@ def _run(
     ray: "tuple[str, int] | None",
 ) -> tuple[int, int]:
     embedder = Embedder(options.embed, folder, settings)
-    _check_kind(embedder, output, options)
+    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
+        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
+        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
     if whole is None:
         whole = plan.planned(options, files)
-        if options.dtype in RANGED:
-            whole = replace(whole, ranges=job.ranges_of(options, files, embedder))
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
@@ -99,20 +97,6 @@ def _check(output: Path, options: Options) -> None:
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
     if output.suffix not in outputs.ARRAYS:
         inputs.need_pyarrow(f"{output}: writing parquet")
-
-
-def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:
-    """Raise StartError for an output that the file or the dtype cannot hold."""
-    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
-        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
-        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
-    if embedder.kind.sparse and options.dtype not in SPARSE_DTYPES:
-        raise StartError(
-            f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
-            f"use {' or '.join(SPARSE_DTYPES)}"
-        )
-    if embedder.classifies and options.dtype in PRECISIONS:
-        raise StartError(f"{embedder.output} are written as float32 or float16, not {options.dtype}")
 
 
 @contextmanager

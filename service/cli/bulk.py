@@ -56,6 +56,7 @@ class EmbedOptions:
             embed=requests.EmbedOptions(
                 (self.output_name,) if self.output_name else (),
                 self.truncate,
+                dtype=self.dtype,
                 prompt_name=self.prompt_name,
                 task=self.task,
                 instruction=self.instruction,
@@ -64,7 +65,6 @@ class EmbedOptions:
                 normalize=self.normalize,
                 dimensions=self.dimensions,
             ),
-            dtype=self.dtype,
             part_rows=self.part_rows,
         )
 

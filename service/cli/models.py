@@ -25,6 +25,7 @@ class ExportOptions:
     pooling: str | None = None
     dtype: Literal["keep", "float32", "float16", "bfloat16", "int8"] = "keep"
     side: Literal["text", "vision", "encoder", "decoder"] | None = None
+    route: str | None = None
     assume: bool = False
     encoder: Literal["none", "float32", "int8"] | None = None
     attention: Literal["causal", "bidirectional"] | None = None
@@ -61,6 +62,7 @@ def export(options: ExportOptions) -> None:
             pooling=options.pooling,
             dtype=options.dtype,
             side=options.side,
+            route=options.route,
             assume=options.assume,
             encoder={"none": False, "float32": True}.get(options.encoder or ""),
             attention=options.attention,

@@ -140,14 +140,13 @@ class Pipeline:
         """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
         waiting, self._gathered = self._gathered, []
         self._single_caller = False  # requests gathered meanwhile take a turn
-        route, size, count = waiting[0][0].route, 0, 0
+        route, size, count = waiting[0][0].head.route, 0, 0
         for request, _ in waiting:
-            if size > TURN_BYTES or request.route is not route:
+            if size > TURN_BYTES or request.head.route is not route:
+                self._gathered = waiting[count:]
+                asyncio.get_running_loop().call_soon(self._answer_gathered)
                 break
             size, count = size + len(request.body), count + 1
-        self._gathered = waiting[count:]
-        if self._gathered:
-            asyncio.get_running_loop().call_soon(self._answer_gathered)
         self._answer_batch(route, waiting[:count])
         self._single_caller = count == 1
         self._answered_at = perf_counter()
@@ -272,11 +271,11 @@ class Pipeline:
 
     def error_response(self, request: Request, error: InlayError) -> Response:
         """Return an error as the protocol of the request's route or path renders it."""
-        route = request.route
+        route = request.head.route
         if route is None or not route.probe:
             self._metrics.refused(error.code)
         call = CURRENT_CALL.set(request.context)  # outside a request's task too: errors may show the request's id
-        response = (request.render_error or self.router.renderer(route, request.path))(error)
+        response = (request.render_error or self.router.renderer(route, request.head.path))(error)
         CURRENT_CALL.reset(call)
         headers = response.headers
         if isinstance(error, UnsupportedCoding):
