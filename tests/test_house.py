@@ -456,6 +456,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "docs": ("docs",),
     "ray": ("ray",),
     "openvino": ("openvino",),
+    "charts": ("charts",),
     "tools": ("tools",),
 }
 # Locks that answer for no extra, with the reason.

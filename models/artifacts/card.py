@@ -18,8 +18,7 @@ from models.recipes.static import StaticTable
 from models.recipes.steps import Recipe
 from models.recipes.typed_json import from_json, to_json
 from models.tables.quantization import StoredTable
-from models.vision.image_spec import AxialRope, Image
-from models.vision.image_tokens import ImageTokens
+from models.vision.image_spec import AxialRope, Image, ImageTokens
 from models.vision.similarity import Similarity
 
 FORMAT = 2

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from models.artifacts.vision_export import image_of
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import SentenceFiles
@@ -20,8 +19,10 @@ from models.graphs.image_rows import image_rows as image_rows_graph
 from models.recipes.extra_inputs import IMAGE_ROWS, PLACES, Extra
 from models.recipes.steps import Attention, PlaceImages, Step
 from models.tables.quantization import RowSource
-from models.vision.image_tokens import ImageTokens
-from models.vision.tower_fitting import TokenTower, fit_token_tower
+from models.vision.image_spec import ImageTokens
+
+if TYPE_CHECKING:
+    from models.vision.tower_fitting import TokenTower
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ PAGE_PROMPT = f"<|im_start|>user\n{IMAGE}Describe the image.<|im_end|><|endoftex
 class ImageTower:
     """The tower of a checkpoint, and how the card describes it."""
 
-    tower: TokenTower
+    tower: "TokenTower"
     spec: ImageTokens
 
     def read(self, source: Checkpoint) -> dict[str, RowSource]:
@@ -76,7 +77,7 @@ class ImageTower:
 
     def graph(self, placed: Mapping[str, Tensor]) -> Any:
         """Return the tower's graph."""
-        return image_rows_graph(GraphBuilder(placed), self.spec, self.tower.fitted.hidden_size)
+        return image_rows_graph(GraphBuilder(placed), self.spec, self.tower.width)
 
 
 def frame_of(source: Checkpoint, sentence: SentenceFiles) -> Frame | None:
@@ -104,39 +105,24 @@ def ids_of(folder: Path, text: str) -> tuple[int, ...]:
     return tuple(read.library.encode(text, add_special_tokens=False).ids)
 
 
-def find(source: Checkpoint, fitted: FittedModel, prompt: str, numbering: str) -> ImageTower | None:
-    """Return the tower of a checkpoint whose blocks are exported; None if it has none, or its files do not say how a
-    picture becomes pixels.
+def described(tower: "TokenTower", folder: Path, prompt: str, width: int) -> ImageTower | None:
+    """Return a tower as the card describes it; None if the files do not say how a picture becomes pixels.
 
     Args:
-        source: the checkpoint.
-        fitted: its decoder.
+        tower: the tower.
+        folder: folder of the checkpoint.
         prompt: the text of an input that is one image, whose tokens stand at the token of images in it.
-        numbering: as in ImageTokens.
+        width: width of the decoder's rows.
 
     Raises:
-        BadCheckpoint: the tower, or the prompt, does not fit.
+        BadCheckpoint: the prompt does not hold one token of images.
     """
-    width = fitted.config.count("hidden_size")
-    tower = fit_token_tower(source, width, fitted.config.count("vocab_size")) if fitted.encoder else None
-    if tower is None:
+    if tower.image.preprocessor is None:
         return None
-    image = replace(image_of(tower.fitted, source.folder), axial=tower.fitted.axial)
-    if image.preprocessor is None:
-        return None
-    before, after = _around(source.folder, prompt, tower.token_id)
-    spec = ImageTokens(
-        image,
-        tower.blocks,
-        tower.parts,
-        width,
-        tower.window,
-        tower.token_id,
-        before,
-        after,
-        numbering,  # type: ignore[arg-type]
+    around = _around(folder, prompt, tower.token_id)
+    return ImageTower(
+        tower, ImageTokens(tower.image, tower.blocks, tower.parts, width, tower.window, tower.token_id, *around)
     )
-    return ImageTower(tower, spec)
 
 
 def _around(folder: Path, prompt: str, token_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

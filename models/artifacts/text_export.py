@@ -42,6 +42,7 @@ from models.recipes.extra_inputs import IMAGE_ROWS
 from models.recipes.steps import Scale, tables
 from models.tables import int8_matrices
 from models.vision import similarity
+from models.vision.tower_fitting import fit_token_tower
 
 MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
 
@@ -164,7 +165,9 @@ def _chosen(
     images = None
     if options.side != "text":
         prompt = image_towers.image_prompt(sentence, frame, late_interaction.page_projection(source) is not None)
-        images = image_towers.find(source, fitted, prompt, "grid")
+        width = fitted.config.count("hidden_size")
+        tower = fit_token_tower(source, width, fitted.config.count("vocab_size")) if fitted.encoder else None
+        images = image_towers.described(tower, source.folder, prompt, width) if tower else None
     if images:
         fitted = image_towers.with_images(fitted, images.spec)
     ending = image_towers.ids_of(source.folder, frame.after) if frame else ()

@@ -13,8 +13,8 @@ from models.checkpoints import safetensors
 from models.recipes.extra_inputs import IMAGE_ROWS
 from models.reference import vision as reference
 from models.reference.image_rows import image_rows
-from models.vision.image_spec import Image
-from models.vision.image_tokens import ImageTokens, tower_feeds
+from models.vision.image_spec import Image, ImageTokens
+from models.vision.image_tokens import tower_feeds
 from models.vision.preprocess import Prepared
 from models.vision.steps import AddGrid
 

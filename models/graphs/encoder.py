@@ -24,7 +24,7 @@ from models.positions.rope.frequencies import BY_LENGTH, frequencies
 from models.positions.rope.rotation import LAYOUTS
 from models.recipes.extra_inputs import IMAGE_ROWS, PLACES, TASKS
 from models.recipes.graph_names import ONE_ROW
-from models.recipes.positional_encodings import RopeTable, axes_of
+from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
     Attention,
     Collect,
@@ -222,6 +222,7 @@ class Blocks:
         else:
             one_row = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
             mixed = self.builder.op("Concat", one_row, one_row, axis=0)
+        mixed = self._normed(step.mixed_norm, mixed)
         added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
@@ -269,7 +270,7 @@ class Blocks:
         inner = activate(self.builder, values[-1], step.activation)  # of the gate where there is one
         if step.gate:
             inner = self.builder.op("Mul", inner, values[0])
-        return self.projections.emit(self.builder, last, inner)[0]
+        return self.projections.emit(self.builder, last, self._normed(step.inner_norm, inner))[0]
 
     def _normed(self, norm: Norm | Multiply | None, x: str) -> str:
         return emit_row_step(self.builder, norm, x) if norm else x
@@ -338,8 +339,9 @@ class Blocks:
             width = rope.rotary_dim // 2
             column = "" if self.by_places else builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
             if self.by_places:
-                owners = builder.constant(np.pad(axes_of(self.ropes[table]), (0, -width % LANES)))
-                places = builder.op("Gather", PLACES, owners, axis=1)  # (N, r/2)
+                axes = np.array(self.ropes[table].turns_with or [0] * width)
+                columns = builder.constant(np.pad(axes, (0, -width % LANES)))
+                places = builder.op("Gather", PLACES, columns, axis=1)  # (N, r/2)
                 values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), places)
             elif rope.rope_type in BY_LENGTH:
                 values = cos_sin_by_length(builder, rope, column, LANES)

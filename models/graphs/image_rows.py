@@ -18,7 +18,7 @@ from models.graphs.vision import input_rows, inputs_of
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.recipes.extra_inputs import IMAGE_ROWS
 from models.recipes.positional_encodings import EVERY_LAYER
-from models.vision.image_tokens import ImageTokens
+from models.vision.image_spec import ImageTokens
 from models.vision.steps import Activate, Join, RowStep
 
 

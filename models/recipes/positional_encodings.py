@@ -5,11 +5,7 @@ It holds numbers and names; models/positions/ computes the tables.
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
 from models.positions.rope.frequencies import Rope
-from models.positions.rope.multi_axis import axes_named
 
 EVERY_LAYER = "all"  # the table of a model whose layers all rotate alike
 
@@ -25,6 +21,7 @@ class RopeTable:
         inverse_frequency: (rotary_dim/2), radians per position: the float32 values that the graph holds (parity).
         notes: remarks for readers of the table.
         graph: name of the ONNX graph that computes it.
+        turns_with: the axis of each frequency, 0 time, 1 row, 2 column; empty: all are of time.
     """
 
     rope: Rope
@@ -36,14 +33,7 @@ class RopeTable:
     inverse_frequency: tuple[float, ...]
     notes: tuple[str, ...]
     graph: str
-
-
-def axes_of(table: RopeTable) -> NDArray[np.int64]:
-    """Return the axis by which each frequency of a table turns, int64 (rotary_dim/2,): time, height or width."""
-    if table.axes is None:
-        return np.zeros(len(table.inverse_frequency), np.int64)
-    row = axes_named(table.axes)
-    return row.owners(row.sections if table.sections is None else table.sections)
+    turns_with: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

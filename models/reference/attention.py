@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.positions.rope.angles import cos_sin
 from models.positions.rope.frequencies import frequencies
 from models.positions.rope.rotation import rotate
-from models.recipes.positional_encodings import RopeTable, axes_of
+from models.recipes.positional_encodings import RopeTable
 from models.recipes.score_terms import MASKED, relative_rows, score_bias_buckets
 from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
 
@@ -68,7 +68,8 @@ def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
     Positions int64 [N, 3] are those by time, row and column.
     """
     if positions.ndim == 2:
-        angles = positions[:, axes_of(table)].astype(np.float32) * np.array(table.inverse_frequency, np.float32)
+        axes = np.array(table.turns_with or [0] * len(table.inverse_frequency))
+        angles = positions[:, axes].astype(np.float32) * np.array(table.inverse_frequency, np.float32)
         wide = angles.astype(np.float64)  # of the float32 angles that the graph computes
         return table.layout, table.attention_factor * np.cos(wide), table.attention_factor * np.sin(wide)
     parts = np.split(positions, np.cumsum(lengths)[:-1])

@@ -11,7 +11,7 @@ from models.positions.rope.multi_axis import multi_axis_cos_sin
 from models.recipes.positional_encodings import EVERY_LAYER
 from models.reference import vision
 from models.reference.interpreter import ACTIVATIONS, Rows, Weights, encode, rowwise
-from models.vision.image_tokens import ImageTokens
+from models.vision.image_spec import ImageTokens
 from models.vision.steps import Activate, Join, RowStep
 
 

@@ -3,16 +3,13 @@
 Source: transformers 5.23 (the modeling module of each family).
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from models.families.config import ACTIVATIONS, Config
 from models.families.encoder_blocks import attention_of, feed_forward_of
-from models.families.family import Family, fused, linear, norm, rms_norm
+from models.families.family import fused, linear, norm
 from models.families.filling import renamed
-from models.recipes.steps import FeedForward, LayerNorm, Multiply, Norm, Recipe
-from models.vision.steps import Activate, Join, RowStep
+from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe
 
 _LAYER = "encoder.layer.{block}"
 _VIT_ATTENTION = attention_of(
@@ -74,45 +71,54 @@ def dinov3_feed_forward(step: FeedForward, config: Config) -> FeedForward:
     return replace(step, gate=gate, activation=config.choice("hidden_act", ACTIVATIONS))
 
 
-_QWEN_LAYER = "blocks.{block}"
-_QWEN_STORED = fused(f"{_QWEN_LAYER}.attn", "qkv", f"{_QWEN_LAYER}.attn.qkv")
-_QWEN_ATTENTION = attention_of(f"{_QWEN_LAYER}.attn", "q", "k", "v", "proj")
-_NORM, _RMS = ([of(f"{_QWEN_LAYER}.norm{number}") for number in (1, 2)] for of in (norm, rms_norm))
-QWEN2_VL: Recipe = (
-    replace(_QWEN_ATTENTION, norm=_NORM[0]),
-    replace(feed_forward_of(f"{_QWEN_LAYER}.mlp", "fc1", "fc2"), norm=_NORM[1]),
-)
-QWEN2_5_VL: Recipe = (
-    replace(_QWEN_ATTENTION, norm=_RMS[0]),
+_NOMIC_LAYER = "layers.{block}"
+NOMIC: Recipe = (
+    replace(attention_of(f"{_NOMIC_LAYER}.attn", "q", "k", "v", "out_proj"), norm=norm(f"{_NOMIC_LAYER}.norm1")),
     replace(
-        feed_forward_of(f"{_QWEN_LAYER}.mlp", "up_proj", "down_proj"),
-        norm=_RMS[1],
-        gate=linear(f"{_QWEN_LAYER}.mlp.gate_proj"),
+        feed_forward_of(f"{_NOMIC_LAYER}.mlp", "fc11", "fc2"),
+        gate=linear(f"{_NOMIC_LAYER}.mlp.fc12"),
+        norm=norm(f"{_NOMIC_LAYER}.norm2"),
+        inner_norm=replace(norm(f"{_NOMIC_LAYER}.mlp.norm"), eps=1e-5),
     ),
 )
-QWEN3_VL: Recipe = (
-    replace(_QWEN_ATTENTION, norm=_NORM[0]),
-    replace(feed_forward_of(f"{_QWEN_LAYER}.mlp", "linear_fc1", "linear_fc2"), norm=_NORM[1]),
+NOMIC_STORED = fused(f"{_NOMIC_LAYER}.attn", ("q", "k", "v"), f"{_NOMIC_LAYER}.attn.Wqkv")
+NOMIC_SELECTOR = replace(
+    feed_forward_of("selector.mlp", "fc11", "fc2"), gate=linear("selector.mlp.fc12"), norm=norm("selector.norm1")
 )
 
 
-def qwen(block: Recipe, derived: Callable[[Config], Mapping[str, Any]] | None = None) -> Family:
-    """Return the blocks of one of Qwen's towers, whose files hold query, key and value as one."""
-    return Family("", (), block, stored=_QWEN_STORED, eps=1e-6, derived=derived)
+def nomic_sizes(config: Config) -> dict[str, int]:
+    """Return the inner width of Nomic's tower, a multiple of 256, and one number for the grid it was trained with."""
+    trained = config.get("ref_feat_shape") or 0
+    sides = set(trained if isinstance(trained, list) else [trained])
+    inner = -(-config.count("n_inner") // 256) * 256
+    return {"intermediate_size": inner, "ref_feat_shape": sides.pop() if len(sides) == 1 else 0}
 
 
-def by_ratio(config: Config) -> dict[str, int]:
-    """Return the inner width of Qwen2-VL's tower, a multiple of its width."""
-    return {"intermediate_size": config.count("hidden_size") * config.count("mlp_ratio")}
+_EVA_LAYER = "blocks.{block}"
+EVA02: Recipe = (
+    Attention(
+        0,
+        Linear(f"{_EVA_LAYER}.attn.q_proj.weight", f"{_EVA_LAYER}.attn.q_bias"),
+        linear(f"{_EVA_LAYER}.attn.k_proj", biased=False),
+        Linear(f"{_EVA_LAYER}.attn.v_proj.weight", f"{_EVA_LAYER}.attn.v_bias"),
+        linear(f"{_EVA_LAYER}.attn.proj"),
+        norm(f"{_EVA_LAYER}.norm1"),
+        mixed_norm=norm(f"{_EVA_LAYER}.attn.inner_attn_ln"),
+    ),
+    replace(
+        feed_forward_of(f"{_EVA_LAYER}.mlp", "w2", "w3"),
+        gate=linear(f"{_EVA_LAYER}.mlp.w1"),
+        norm=norm(f"{_EVA_LAYER}.norm2"),
+        inner_norm=norm(f"{_EVA_LAYER}.mlp.ffn_ln"),
+    ),
+)
 
 
-def merger(first: Norm) -> tuple[RowStep, ...]:
-    """Return the patch merger of Qwen2-VL and Qwen2.5-VL; fitting fills in how many rows are joined."""
-    return (first, Join(0), linear("merger.mlp.0"), Activate("gelu"), linear("merger.mlp.2"))
-
-
-def qwen3_merger(stem: str, joined: bool) -> tuple[RowStep, ...]:
-    """Return a patch merger of Qwen3-VL, whose norm is of single patches or of those joined."""
-    normed = LayerNorm(f"{stem}.norm.weight", f"{stem}.norm.bias", 1e-6)
-    first: tuple[RowStep, ...] = (Join(0), normed) if joined else (normed, Join(0))
-    return (*first, linear(f"{stem}.linear_fc1"), Activate("gelu"), linear(f"{stem}.linear_fc2"))
+def eva02_sizes(config: Config) -> dict[str, int]:
+    """Return the heads and the inner width, which EVA-02's config gives as a head's width and a ratio."""
+    width = config.count("hidden_size")
+    return {
+        "num_attention_heads": width // config.count("head_width"),
+        "intermediate_size": int(width * config.number("mlp_ratio")),
+    }

@@ -16,8 +16,8 @@ from models.families.tensor_shapes import expected_shapes
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
 from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, tensors
 from models.vision.families import TOWERS, TokenRows
-from models.vision.fitting import FittedTower, fit, tower
-from models.vision.image_tokens import ImagePart
+from models.vision.fitting import FittedTower, fit, image_of, tower
+from models.vision.image_spec import Image, ImagePart
 from models.vision.steps import Join, RowStep
 
 Shape = tuple[int, ...]
@@ -29,7 +29,8 @@ class TokenTower:
     """A tower whose rows a decoder reads.
 
     Attributes:
-        fitted: its input layer.
+        image: its input layer, with the preprocessor.
+        width: width of its rows.
         blocks: steps of its blocks.
         parts: parts of the rows of an image's tokens.
         window: side of a window in blocks of patches; 0: there is none.
@@ -38,7 +39,8 @@ class TokenTower:
         stored: tensors that the file holds as parts of others, by name.
     """
 
-    fitted: FittedTower
+    image: Image
+    width: int
     blocks: Recipe
     parts: tuple[ImagePart, ...]
     window: int
@@ -87,7 +89,8 @@ def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: 
     _check(source, shapes, stored)
     side = config.count("spatial_merge_size") * config.count("patch_size")
     return TokenTower(
-        fitted,
+        replace(image_of(fitted, source.folder), axial=axial),
+        fitted.hidden_size,
         tuple(renamed(step, naming) for step in (_windowed(blocks, config) if rows.windowed else blocks)),
         tuple(replace(part, steps=_named(part.steps, naming)) for part in parts),
         config.count("window_size") // side if rows.windowed else 0,

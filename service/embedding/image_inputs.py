@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from models.recipes.extra_inputs import IMAGE_ROWS, PLACES
-from models.vision.image_tokens import ImageTokens, tower_feeds
+from models.vision.image_spec import ImageTokens
+from models.vision.image_tokens import tower_feeds
 from models.vision.preprocess import Prepared
 from service.embedding import limits
 from service.embedding.model import Model

@@ -83,7 +83,7 @@ def routes(context: ServiceContext) -> list[Route]:
             summary="Embed images or pixel tensors",
             tag=EMBED,
             need=needs.IMAGES,
-            description="Images as data URLs, base64 or one file; fetched from an address only where INLAY_IMAGE_HOSTS allows its host.",
+            description="Images as data URLs, base64 or one file; or by address from INLAY_IMAGE_HOSTS alone.",
             body=RequestBody(
                 model=ImagesBody,
                 examples=EXAMPLES,
