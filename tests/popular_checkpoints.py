@@ -63,6 +63,8 @@ KINDS = {
     "clip folder": "vectors of texts, of a folder 0_CLIPModel",
     "static": "vectors looked up",
     "jina": "mean; ALiBi",
+    "instructor": "mean without the instruction, Dense Identity, Normalize",
+    "words": "mean of the vectors of words",
 }
 _NO_HEAD = "is published as BartForSequenceClassification, whose scores cannot be exported"
 _SCALED = ("Normalize",)
@@ -122,12 +124,14 @@ ROWS: Sequence[Row] = (
     ),
     _sentence("roberta", "roberta", "sentence-transformers/all-distilroberta-v1", weights="both"),
     _sentence("t5", "t5", "sentence-transformers/gtr-t5-base", weights="both", behind=("Dense Identity", "Normalize")),
-    _sentence(
-        "distilbert",
-        "distilbert",
-        "sentence-transformers/clip-ViT-B-32-multilingual-v1",
-        weights="both",
-        behind=("Dense Identity",),
+    _of(
+        "instructor",
+        "t5",
+        "t5",
+        "hkunlp/instructor-large",
+        "bin",
+        behind=("Dense Identity", "Normalize"),
+        prompts={"title": "Represent the market title: "},
     ),
     _bert("BAAI/bge-small-en-v1.5", "cls"),
     _bert("BAAI/bge-base-en-v1.5", "cls"),
@@ -151,7 +155,7 @@ ROWS: Sequence[Row] = (
         prompts=_INSTRUCT,
     ),
     _bert("thenlper/gte-small"),
-    _bert("thenlper/gte-large"),
+    _of("words", "word_embeddings", "words", "sentence-transformers/average_word_embeddings_glove.6B.300d", "bin"),
     _sentence("gte", "bert", "Alibaba-NLP/gte-base-en-v1.5", "cls", behind=()),
     _sentence("gte", "xlm-roberta", "Alibaba-NLP/gte-multilingual-base", "cls"),
     _sentence("modernbert", "bytes", "Alibaba-NLP/gte-modernbert-base", "cls", behind=()),

@@ -29,6 +29,11 @@ def roads(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roads]:
         write_tiny_bert(folder / name, pooling="mean")
         write_json(folder / name / "config_sentence_transformers.json", {"prompts": prompts})
         export(folder / name, folder / "store" / name)
+    write_tiny_bert(folder / "instructor", pooling="mean")
+    settings = {"prompts": {"stored": INSTRUCTION}}
+    write_json(folder / "instructor/config_sentence_transformers.json", settings)
+    write_json(folder / "instructor/1_Pooling/config.json", {"pooling_mode": "mean", "include_prompt": False})
+    export(folder / "instructor", folder / "store/instructor")
     with serving(folder / "store", default_model="qwen3") as running, roads_to(running, "qwen3") as clients:
         yield clients
 
@@ -42,6 +47,12 @@ def test_an_instruction_has_the_form_of_the_model_s_prompts(model: str, roads: R
     got = vector(roads, TEXT, model=model, instruction=INSTRUCTION)
     np.testing.assert_array_equal(got, vector(roads, MODELS[model][1] + TEXT, model=model))
     assert np.abs(got - vector(roads, TEXT, model=model)).max() > 1e-3
+
+
+def test_an_instruction_that_is_not_pooled_stands_as_it_is(roads: Roads) -> None:
+    got = vector(roads, TEXT, model="instructor", instruction=INSTRUCTION)
+    np.testing.assert_array_equal(got, vector(roads, TEXT, model="instructor", prompt_name="stored"))
+    assert np.abs(got - vector(roads, INSTRUCTION + TEXT, model="instructor")).max() > 1e-3
 
 
 def _oip(roads: Roads) -> NDArray[np.float32]:

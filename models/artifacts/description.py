@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from typing import get_args
 
 from models.artifacts import card as cards
 from models.artifacts import task_heads
@@ -11,7 +12,7 @@ from models.artifacts.card import Card
 from models.checkpoints import peft, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.sentence_transformers import Pooling
-from models.checkpoints.static import find_static_folder, open_static
+from models.checkpoints.static import Kind, find_static_folder, open_static
 from models.errors import BadCard, ModelError
 from models.families import FAMILIES, LIST_HINT, family_of
 from models.families.family import Family
@@ -41,7 +42,7 @@ def family_rows() -> list[tuple[str, ...]]:
         rows.append((model_type, steps, _attention(family), _exported(model_type, family)))
     return [
         *rows,
-        *((kind, "Embed", "none", "whole: the mean of the rows") for kind in ("model2vec", "static_embedding")),
+        *((kind, "Embed", "none", "whole: the mean of the rows") for kind in get_args(Kind)),
     ]
 
 

@@ -34,6 +34,7 @@ def export(
     pooling: str | None = None,
     dtype: str = weights.KEEP,
     side: str | None = None,
+    route: str | None = None,
     assume: bool = False,
     encoder: bool | None = None,
     attention: Attention | None = None,
@@ -54,6 +55,7 @@ def export(
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
         dtype: storage type of the tables, one of weights.TABLE_DTYPES.
         side: half of a checkpoint that holds two: text, vision, encoder or decoder.
+        route: of a Router or Asym of sentence-transformers, the route that is exported, such as query or document.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools; of an image tower where its blocks are covered.
@@ -85,7 +87,7 @@ def export(
         int8=int8,
         reranker=reranker,
     )
-    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters)) as place:
+    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters), route=route) as place:
         return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 

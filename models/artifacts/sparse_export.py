@@ -6,6 +6,7 @@ from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.sparse_vectors import TABLE
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sentence_transformers, sparse_modules
+from models.checkpoints.checkpoint import read_object
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.recipes.heads import Sparse
@@ -33,7 +34,7 @@ def export(place: LocatedCheckpoint, table_place: str, target: Target) -> Card:
     prompts, default_prompt = sentence_transformers.prompts(place.folder)
     with atomic_folder(target.out) as folder:
         stored = weights.write(folder, {TABLE: table}, (), progress=target.progress)
-        tokenizer.copy_bare(module / TOKENIZER, folder)
+        tokenizer.write_bare(read_object(module / TOKENIZER), folder)
         card = Card(
             family=FAMILY,
             hidden_size=1,

@@ -40,7 +40,7 @@ def export(source: StaticCheckpoint, target: Target, dtype: str = weights.KEEP) 
     with atomic_folder(target.out) as folder:
         stored = write_weights(source, folder, dtype, target.progress)
         graphs = save_graphs(folder, _graphs(source, stored.placed))
-        tokenizer.copy_bare(source.folder / TOKENIZER, folder)
+        tokenizer.write_bare(source.tokenizer, folder)
         card = compare_graphs(folder, _card(source, stored, graphs), target.progress)
         return finish_folder(folder, card, target)
 
@@ -93,4 +93,5 @@ def _card(source: StaticCheckpoint, stored: WrittenWeights, graphs: dict[str, Gr
         tables=stored.tables,
         static=static,
         similarity_function=sentence.similarity_function,
+        provenance=source.read_from,
     )

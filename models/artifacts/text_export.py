@@ -126,6 +126,8 @@ def _chosen(
     """Return the parts of the checkpoint that are exported."""
     fitted = fit(source, options.side, options.assume, options.attention)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
+    if sentence_transformers.is_instructor(place.name, source.model_type):
+        sentence = files = sentence_transformers.without_prompt(files)
     if options.pooling is None and options.encoder is not False:
         sentence = text_vectors.with_own_vector(files, fitted, source)
     if options.encoder is None and sentence_transformers.is_late_interaction(place.folder):

@@ -1,11 +1,12 @@
 """Writes a checkpoint's tokenizer into the exported folder, and says where it was read."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import read_object, read_optional
+from models.checkpoints.checkpoint import read_optional
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
@@ -38,9 +39,9 @@ def copy(checkpoint: Path, folder: Path, lowercase: bool) -> bool:
     return True
 
 
-def copy_bare(path: Path, folder: Path) -> None:
-    """Copy a tokenizer without its post-processor: static embeddings are looked up without special tokens."""
-    content = json.dumps(read_object(path) | {"post_processor": None}, ensure_ascii=False)
+def write_bare(tokenizer: Mapping[str, Any], folder: Path) -> None:
+    """Write a tokenizer.json without its post-processor: static embeddings are looked up without special tokens."""
+    content = json.dumps({**tokenizer, "post_processor": None}, ensure_ascii=False)
     (folder / FILE_NAME).write_text(content, encoding="utf-8")
     (folder / FILE_NAME).chmod(0o644)
 

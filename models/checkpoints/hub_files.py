@@ -8,7 +8,7 @@ their checksums are checked. Nothing is cached or resumed.
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from models.checkpoints import checkpoint, peft, safetensors, sentence_transformers
+from models.checkpoints import checkpoint, peft, routes, safetensors, sentence_transformers, word_embeddings
 from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, TORCH_INDEX, WEIGHTS, no_weights, read_index, read_object
 from models.checkpoints.hub import Repository
 from models.checkpoints.safetensors import Tensor
@@ -19,13 +19,19 @@ from models.errors import BadCheckpoint
 PARTIAL = "partial"  # kept apart from the whole files, so that no other reader reads the holes
 _BESIDE = (
     *(TOKENIZER, CONFIG, MAP, ADDED, "chat_template.jinja", "preprocessor_config.json"),
+    *(word_embeddings.CONFIG, word_embeddings.TOKENIZER),
     peft.CONFIG,
 )
 FetchTensors = Callable[[list[Tensor]], None]
 
 
-def fetch_small_files(repository: Repository, folder: Path) -> Path:
+def fetch_small_files(repository: Repository, folder: Path, route: str | None = None) -> Path:
     """Fetch config.json, the tokenizer and the sentence-transformers files into `folder`.
+
+    Args:
+        repository: repository to fetch from.
+        folder: folder to write to.
+        route: the route of a Router whose modules are taken; None: it has none, or is sparse.
 
     Returns:
         The folder in which the weights belong.
@@ -35,8 +41,11 @@ def fetch_small_files(repository: Repository, folder: Path) -> Path:
     """
     for name in ("config.json", "modules.json"):
         _fetch_if_present(repository, name, folder)
-    if any(kind == sentence_transformers.ROUTER for kind, _ in sentence_transformers.entry_modules(folder)):
-        _fetch_if_present(repository, sentence_transformers.ROUTER_CONFIG, folder)
+    for kind, inner in sentence_transformers.entry_modules(folder):
+        if file := sentence_transformers.ROUTERS.get(kind):
+            _fetch_if_present(repository, f"{inner}/{file}" if inner else file, folder)
+    if route:
+        routes.choose(folder, route)
     chain = sentence_transformers.modules(folder)
     inner = chain[0][1] if chain else ""
     names = [f"{path}/config.json" for _, path in chain if path]

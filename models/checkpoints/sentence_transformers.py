@@ -8,7 +8,7 @@ Source: sentence-transformers 6.2: modules.json, 1_Pooling/config.json, sentence
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,8 @@ GRAPH = "graph"
 PYLATE = "ColBERT"  # the model_type that PyLate writes
 LATE_INTERACTION = ("MultiVectorEncoder", PYLATE)
 MODEL_CONFIG = "config_sentence_transformers.json"
-ROUTER, ROUTER_CONFIG = "Router", "router_config.json"
+ROUTER = "Router"
+ROUTERS = {ROUTER: "router_config.json", "Asym": "config.json"}  # of versions before 5; the file of the routes
 Chain = list[tuple[str, str]]  # class name and folder in the checkpoint of each module
 EOS = "eos"  # the row of the token that ends a text
 JOIN = "+"  # between the modes of a Pooling that has several
@@ -138,6 +139,19 @@ def read_pooling(folder: Path, mode: str | None, layer_mean: bool = False) -> Po
     return described_pooling(folder)
 
 
+def is_instructor(name: str, model_type: str) -> bool:
+    """Return whether a checkpoint is one of INSTRUCTOR, whose files do not say that prompts are not pooled.
+
+    Source: sentence-transformers 6.2 knows hkunlp's three by their ids, and warns of others with such a name.
+    """
+    return model_type == "t5" and "instructor" in name.partition("@")[0].rpartition("/")[2].lower()
+
+
+def without_prompt(sentence: SentenceFiles) -> SentenceFiles:
+    """Return the settings of a model that does not pool the tokens of its prompts."""
+    return replace(sentence, pooling=sentence.pooling and replace(sentence.pooling, include_prompt=False))
+
+
 def provenance(folder: Path, option: str | None, sentence: SentenceFiles) -> list[Setting]:
     """Return where the pooling and the usual prompt of a checkpoint were read.
 
@@ -146,18 +160,28 @@ def provenance(folder: Path, option: str | None, sentence: SentenceFiles) -> lis
         option: what the operator chose by --pooling; None: nothing.
         sentence: the settings that are exported.
     """
-    path, pooling, prompt = _pooling_path(folder), sentence.pooling, sentence.default_prompt
-    value = f"{pooling.mode}{', normalised' * pooling.normalize}" if pooling else "none"
+    path, pooling = _pooling_path(folder), sentence.pooling
+    value = "none"
+    if pooling:
+        value = (
+            f"{pooling.mode}{', normalised' * pooling.normalize}{', without prompts' * (not pooling.include_prompt)}"
+        )
     origin = path.relative_to(folder).as_posix() if path else "the model's family" if pooling else "no file that pools"
     settings = [Setting("pooling", value, origin)]
     if option:
         with suppress(BadCheckpoint):  # what the files describe may not be computed, which is why there is an option
             stated = described_pooling(folder)
             settings = [Setting("pooling", option, "--pooling").against(origin, stated.mode if stated else None)]
-    if sentence.prompts:
-        text = f"{prompt} ({sentence.prompts[prompt]!r})" if prompt else "none, unless a request names one"
-        settings.append(Setting("prompt", text, MODEL_CONFIG))
-    return settings
+    return [*settings, *prompt_provenance(sentence)]
+
+
+def prompt_provenance(sentence: SentenceFiles) -> list[Setting]:
+    """Return where the usual prompt was read; empty for a model without prompts."""
+    if not sentence.prompts:
+        return []
+    prompt = sentence.default_prompt
+    text = f"{prompt} ({sentence.prompts[prompt]!r})" if prompt else "none, unless a request names one"
+    return [Setting("prompt", text, MODEL_CONFIG)]
 
 
 def _check_chain(folder: Path, layer_mean: bool) -> None:
@@ -190,19 +214,20 @@ def described_pooling(folder: Path) -> Pooling | None:
 
 
 def check_first_modules(folder: Path) -> None:
-    """Raise BadCheckpoint for models of words, or of several routes, which lack a transformer's files."""
-    kinds = [kind for kind, _ in modules(folder)]
-    if (weights_folder(folder) / "config.json").is_file():
-        return
-    if kinds and kinds[0] in (ROUTER, "Asym"):
+    """Raise BadCheckpoint for models of several routes, and for those of words that are not means of their vectors."""
+    chain = modules(folder)
+    kinds = [kind for kind, _ in chain]
+    for kind, place in chain:
+        if kind in ROUTERS:
+            routes = read_routes(folder, place)
+            raise BadCheckpoint(
+                f"{routes.path} has the routes {', '.join(routes.chains)}, a model each here: add --route "
+                f"{' or '.join(routes.chains)}, and --name"
+            )
+    if not (weights_folder(folder) / "config.json").is_file() and any(kind in WORDS for kind in kinds):
         raise BadCheckpoint(
-            f"{folder / 'modules.json'} begins with {kinds[0]}: its routes for queries and documents are a model each "
-            "here; export the folders of both routes' Transformers, with --pooling MODE and --name NAME"
-        )
-    if named := [kind for kind in kinds if kind in WORDS]:
-        raise BadCheckpoint(
-            f"{folder / 'modules.json'} chains {', '.join(kinds)}: models of word vectors ({named[0]}) are not "
-            "computed; a StaticEmbedding of sentence-transformers, which averages rows of a table, is"
+            f"{folder / 'modules.json'} chains {', '.join(kinds)}, which is not computed; of word vectors, "
+            "WordEmbeddings and a Pooling by mean are; train on top of those, or choose a transformer"
         )
 
 
@@ -290,19 +315,22 @@ class Routes:
     """The modules of each route of a Router.
 
     Attributes:
+        path: the file that describes them.
         chains: chains of modules by the route's name.
         default: the route of texts of which nothing is said; None: there is none.
         mapped: whether routes are chosen by anything but their names.
     """
 
+    path: Path
     chains: Mapping[str, Chain]
     default: str | None
     mapped: bool
 
 
 def read_routes(folder: Path, place: str) -> Routes:
-    """Return the routes of the Router in `place` of a checkpoint; BadCheckpoint if its file has none."""
-    path = folder / place / ROUTER_CONFIG
+    """Return the routes of the Router or Asym in `place` of a checkpoint; BadCheckpoint if its file has none."""
+    inner = path_inside(folder, place)
+    path = next((inner / name for name in ROUTERS.values() if (inner / name).is_file()), inner / ROUTERS[ROUTER])
     config = read_object(path)
     try:
         classes = {str(name): str(kind).rpartition(".")[2] for name, kind in config["types"].items()}
@@ -314,7 +342,7 @@ def read_routes(folder: Path, place: str) -> Routes:
         default = parameters.get("default_route")
         if default is None and parameters.get("allow_empty_key", True):
             default = next(iter(chains), None)
-        return Routes(chains, default, bool(parameters.get("route_mappings")))
+        return Routes(path, chains, default, bool(parameters.get("route_mappings")))
     except (KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(f"{path} does not describe routes: types, structure and parameters") from error
 

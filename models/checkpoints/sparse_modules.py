@@ -84,9 +84,8 @@ def _routed(folder: Path, entry: Chain) -> SparseFiles | None:
     if not any({_POOLING, _TABLE} & set(chain) for chain in kinds.values()):
         return None
     if set(kinds) != {"query", "document"} or kinds["query"] != [_TABLE] or routes.mapped or len(entry) > 1:
-        path = folder / entry[0][1] / sentence_transformers.ROUTER_CONFIG
         raise BadCheckpoint(
-            f"{path} has the routes {kinds}; what is computed: query through "
+            f"{routes.path} has the routes {kinds}; what is computed: query through "
             f"{_TABLE}, document through Transformer and {_POOLING}, without route_mappings or modules behind"
         )
     default: InputType = "query" if routes.default == "query" else "document"

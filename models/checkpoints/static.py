@@ -1,11 +1,12 @@
-"""Opens static embedding checkpoints: Model2Vec's and sentence-transformers'.
+"""Opens static embedding checkpoints: Model2Vec's, and the StaticEmbedding and WordEmbeddings of sentence-transformers.
 
 A folder that both libraries read (Model2Vec writes modules.json too) is opened as Model2Vec's: its config.json says
 more. Model2Vec drops unknown tokens and cuts texts; sentence-transformers counts every token.
 
-Source: model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding).
+Source: model2vec 0.10 (StaticModel, persistence), sentence-transformers 6.2 (StaticEmbedding, WordEmbeddings).
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,18 +14,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.checkpoints import safetensors, sentence_transformers
+from models.checkpoints import safetensors, sentence_transformers, word_embeddings
 from models.checkpoints.checkpoint import READABLE, headers, read_json, read_object
+from models.checkpoints.provenance import Setting
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.errors import BadCheckpoint
-from models.recipes.static import StaticTable
+from models.recipes.static import StaticTable, WordRules
 
 TOKENIZER = "tokenizer.json"
 MAX_TOKENS = 512  # what Model2Vec reads where config.json names no max_length
 TABLES = (*READABLE, "F64", "I8")
 _INTEGERS = ("I64", "I32", "I16", "I8", "U32", "U16", "U8")
-Kind = Literal["model2vec", "static_embedding"]
+Kind = Literal["model2vec", "static_embedding", "word_embeddings"]
+KINDS: dict[str, Kind] = {"StaticEmbedding": "static_embedding", word_embeddings.MODULE: "word_embeddings"}
+_BEHIND = {"static_embedding": ((), ("Normalize",)), "word_embeddings": (("Pooling",), ("Pooling", "Normalize"))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,12 @@ class StaticCheckpoint:
 
     Attributes:
         kind: kind of model whose rules it follows.
-        folder: holds the weights and tokenizer.json.
+        folder: holds the weights and the tokenizer.
         static: table and rules of the model.
         tensors: tensors by name.
         sentence: pooling, prompts and the longest input.
+        tokenizer: its tokenizer.json, with special tokens as the checkpoint has them.
+        read_from: where the settings of texts and vectors were read.
     """
 
     kind: Kind
@@ -44,6 +50,8 @@ class StaticCheckpoint:
     static: StaticTable
     tensors: dict[str, Tensor]
     sentence: SentenceFiles
+    tokenizer: Mapping[str, Any]
+    read_from: tuple[Setting, ...]
 
     @property
     def hidden_size(self) -> int:
@@ -79,7 +87,7 @@ def find_static_folder(folder: Path) -> Path | None:
         BadCheckpoint: modules.json is not one, or names a folder outside.
     """
     modules = sentence_transformers.modules(folder)
-    if modules and modules[0][0] == "StaticEmbedding":
+    if modules and modules[0][0] in KINDS:
         return sentence_transformers.path_inside(folder, modules[0][1])
     path = folder / "config.json"
     config = read_json(path) if not modules and path.is_file() else None
@@ -99,55 +107,99 @@ def open_static(folder: Path, place: Path, pooling: str | None = None) -> Static
     """
     if pooling not in (None, "mean", "none"):
         raise BadCheckpoint(f"{folder} holds static embeddings, whose pooling is mean: leave out --pooling {pooling}")
-    tensors = _headers(place)
-    kind: Kind = "model2vec" if "embeddings" in tensors and (place / "config.json").is_file() else "static_embedding"
-    table = "embeddings" if "embeddings" in tensors else "embedding.weight"
+    tensors, table = _headers(place)
     held = {name: tensors[name] for name in (table, "mapping", "weights") if name in tensors}
-    from tokenizers import Tokenizer
-
-    data = read_object(place / TOKENIZER)
-    try:
-        tokenizer = Tokenizer.from_file(str(place / TOKENIZER))
-    except Exception as error:  # the library raises bare Exception
-        raise BadCheckpoint(f"{place / TOKENIZER} is not a tokenizer the tokenizers library reads: {error}") from error
-    rules = _model2vec if kind == "model2vec" else _sentence_transformers
-    dropped, characters, sentence = rules(folder, place, tokenizer, data)
-    sentence = replace(sentence, similarity_function=sentence_transformers.similarity_function(folder))
+    chain = sentence_transformers.modules(folder)
+    kind = KINDS.get(chain[0][0] if chain else "", "static_embedding")
+    if table == "embeddings" and (place / "config.json").is_file():
+        kind = "model2vec"
+    rules = _model2vec(place) if kind == "model2vec" else _sentence_transformers(folder, place, kind)
+    sentence = replace(rules.sentence, similarity_function=sentence_transformers.similarity_function(folder))
     if pooling is None and sentence.pooling:
         dimensions = sentence_transformers.default_dimensions(folder)
         sentence = replace(sentence, pooling=replace(sentence.pooling, dimensions=dimensions))
     if pooling == "none":
         sentence = replace(sentence, pooling=None)
     mapping, weights = (name if name in held else None for name in ("mapping", "weights"))
-    static = StaticTable(table, mapping, weights, dropped, characters)
-    model = StaticCheckpoint(kind, place, static, held, sentence)
-    _check(model, max(tokenizer.get_vocab().values(), default=-1))
+    static = StaticTable(table, mapping, weights, rules.dropped, rules.characters, rules.words)
+    model = StaticCheckpoint(kind, place, static, held, sentence, rules.tokenizer, _provenance(folder, pooling, rules))
+    _check(model, rules.last_id)
     return model
 
 
-def _headers(place: Path) -> dict[str, Tensor]:
-    tensors = headers(place)
-    if not {"embeddings", "embedding.weight"} & set(tensors):
+def _headers(place: Path) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors in `place`, and the name of the table among them."""
+    tensors, names = headers(place), ("embeddings", "embedding.weight", word_embeddings.TABLE)
+    if (table := next((name for name in names if name in tensors), None)) is None:
         raise BadCheckpoint(
-            f"{place} should hold the table as 'embeddings' (Model2Vec) or 'embedding.weight' (sentence-transformers), "
-            f"but holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}"
+            f"{place} should hold the table as 'embeddings' (Model2Vec), 'embedding.weight' or '{names[-1]}' "
+            f"(sentence-transformers), but holds {', '.join(map(repr, sorted(tensors))) or 'nothing'}; save the model "
+            "anew with its library"
         )
-    return tensors
+    return tensors, table
 
 
-Rules = tuple[int | None, int | None, SentenceFiles]  # dropped id, most characters, and what the files say
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rules:
+    """How a kind of model reads texts, and what its files say of vectors.
+
+    Attributes:
+        tokenizer: its tokenizer.json.
+        last_id: the largest id of a text.
+        sentence: pooling, prompts and the longest input.
+        dropped, characters, words: see StaticTable.
+        origins: the files that say how vectors are pooled, how texts are tokenized, and how long they may be.
+    """
+
+    tokenizer: Mapping[str, Any]
+    last_id: int
+    sentence: SentenceFiles
+    dropped: int | None = None
+    characters: int | None = None
+    words: WordRules | None = None
+    origins: tuple[str, str, str]
 
 
-def _model2vec(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any]) -> Rules:
-    config = read_object(place / "config.json")
+def _provenance(folder: Path, option: str | None, rules: _Rules) -> tuple[Setting, ...]:
+    """Return where the settings of texts and vectors were read."""
+    pooling, of_texts, of_length = rules.origins
+    sentence, longest = rules.sentence, rules.sentence.max_tokens
+    value = f"mean{', normalised' * bool(sentence.pooling and sentence.pooling.normalize)}"
+    by_option = Setting("pooling", option or "", "--pooling").against(pooling, value)
+    return (
+        by_option if option == "none" else Setting("pooling", value, pooling),
+        *sentence_transformers.prompt_provenance(sentence),
+        Setting("tokenizer", of_texts if rules.words is None else "words", of_texts),
+        Setting("longest input", f"{longest} tokens" if longest else "any", of_length if longest else "no file"),
+    )
+
+
+def _library(tokenizer: Mapping[str, Any], path: Path) -> Any:
+    """Return the tokenizer of the tokenizers library that a tokenizer.json describes."""
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(json.dumps(tokenizer))
+    except Exception as error:  # the library raises bare Exception
+        raise BadCheckpoint(f"{path} is not a tokenizer the tokenizers library reads: {error}") from error
+
+
+def _model2vec(place: Path) -> _Rules:
+    data, path = read_object(place / TOKENIZER), place / "config.json"
+    tokenizer, config = _library(data, place / TOKENIZER), read_object(path)
     limit = config.get("max_length", MAX_TOKENS)
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise BadCheckpoint(f"{place / 'config.json'}: max_length is {limit!r}; it is a number from 1 on, or null")
+        raise BadCheckpoint(f"{path}: max_length is {limit!r}; it is a number from 1 on, or null")
     sizes = [len(token) for token in tokenizer.get_vocab()]
     median = int(np.median(sizes)) if sizes else 0
-    characters = None if limit is None else limit * median
-    files = SentenceFiles(Pooling("mean", bool(config.get("normalize", False))), max_tokens=limit)
-    return _unknown_id(tokenizer, data), characters, files
+    return _Rules(
+        tokenizer=data,
+        last_id=max(tokenizer.get_vocab().values(), default=-1),
+        sentence=SentenceFiles(Pooling("mean", bool(config.get("normalize", False))), max_tokens=limit),
+        dropped=_unknown_id(tokenizer, data),
+        characters=None if limit is None else limit * median,
+        origins=(path.name, TOKENIZER, path.name if "max_length" in config else "Model2Vec's default"),
+    )
 
 
 def _unknown_id(tokenizer: Any, data: Mapping[str, Any]) -> int | None:
@@ -161,16 +213,33 @@ def _unknown_id(tokenizer: Any, data: Mapping[str, Any]) -> int | None:
     return unknown_id
 
 
-def _sentence_transformers(folder: Path, place: Path, tokenizer: Any, data: Mapping[str, Any]) -> Rules:
-    kinds = [kind for kind, _ in sentence_transformers.modules(folder)]
-    if kinds[1:] not in ([], ["Normalize"]):
-        raise BadCheckpoint(
-            f"{folder / 'modules.json'} chains {', '.join(kinds)}; what is computed after StaticEmbedding: Normalize"
+def _sentence_transformers(folder: Path, place: Path, kind: Kind) -> _Rules:
+    first, *behind = [name for name, _ in sentence_transformers.modules(folder)] or ["StaticEmbedding"]
+    pooling = sentence_transformers.described_pooling(folder)
+    if tuple(behind) not in _BEHIND[kind] or (pooling and pooling.mode != "mean"):
+        modes = f", which pools by {pooling.mode}" if pooling else ""
+        computed = (
+            "Normalize or nothing" if kind == "static_embedding" else "a Pooling by mean, then Normalize or nothing"
         )
-    normalize = sentence_transformers.normalizes(folder)
+        raise BadCheckpoint(
+            f"{folder / 'modules.json'} chains {', '.join((first, *behind))}{modes}; what is computed after {first}: "
+            f"{computed}"
+        )
     prompts, default = sentence_transformers.prompts(folder)
-    truncation = tokenizer.truncation or {}
-    return None, None, SentenceFiles(Pooling("mean", normalize), prompts, default, truncation.get("max_length"))
+    words, pooled_by = None, f"the module {first}"
+    if kind == "word_embeddings":
+        words, pooled_by = word_embeddings.read_words(place), "the module Pooling"
+    data = words.tokenizer if words else read_object(place / TOKENIZER)
+    tokenizer = _library(data, place / TOKENIZER)
+    longest = words.max_tokens if words else (tokenizer.truncation or {}).get("max_length")
+    of_texts, of_length = (word_embeddings.TOKENIZER, word_embeddings.CONFIG) if words else (TOKENIZER, TOKENIZER)
+    return _Rules(
+        tokenizer=data,
+        last_id=max(tokenizer.get_vocab().values(), default=-1),
+        sentence=SentenceFiles(Pooling("mean", sentence_transformers.normalizes(folder)), prompts, default, longest),
+        words=words.rules if words else None,
+        origins=(pooled_by, of_texts, of_length),
+    )
 
 
 def _check(model: StaticCheckpoint, last_id: int) -> None:
@@ -192,7 +261,8 @@ def _check(model: StaticCheckpoint, last_id: int) -> None:
             )
     if last_id >= model.vocab_size:
         raise BadCheckpoint(
-            f"{model.folder / TOKENIZER} gives ids up to {last_id}, but {path} has rows for 0 to {model.vocab_size - 1}"
+            f"{model.folder}: the tokenizer gives ids up to {last_id}, but {path} has rows for 0 to "
+            f"{model.vocab_size - 1}; save both from the same model"
         )
     _check_mapping(model, table.shape[0])
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from models.checkpoints import gguf_files, hub, hub_files, peft, sentence_transformers
+from models.checkpoints import gguf_files, hub, hub_files, peft, routes, sentence_transformers
 from models.checkpoints.checkpoint import WEIGHT_FILES, Checkpoint, open_checkpoint, read_config
 from models.checkpoints.gguf import read_gguf
 from models.checkpoints.hub import Progress, Repository, no_progress
@@ -56,6 +56,7 @@ def located(
     progress: Progress = no_progress,
     endpoint: str | None = None,
     adapters: AdapterOptions = NO_ADAPTERS,
+    route: str | None = None,
 ) -> Iterator[LocatedCheckpoint]:
     """Find a checkpoint; files made or fetched for it are deleted when the block ends.
 
@@ -65,6 +66,7 @@ def located(
         progress: called with what is being fetched, bytes or files done and in all.
         endpoint: the hub's address; None: what huggingface_hub is set to (HF_ENDPOINT).
         adapters: the base of an adapter, and adapters to keep beside the checkpoint.
+        route: the route of a Router of sentence-transformers that is opened; None: it has none.
 
     Yields:
         The located checkpoint.
@@ -74,10 +76,10 @@ def located(
     """
     with ExitStack() as stack:
 
-        def find(each: str | Path) -> LocatedCheckpoint:
-            return stack.enter_context(located_files(each, progress, endpoint))
+        def find(each: str | Path, route: str | None = None) -> LocatedCheckpoint:
+            return stack.enter_context(located_files(each, progress, endpoint, route=route))
 
-        place = find(what)
+        place = find(what, route)
         merges = peft.is_adapter(place.folder)
         if adapters.base and not merges:
             raise BadCheckpoint(f"{what} is no adapter (it has no {peft.CONFIG}), so leave out --base")
@@ -148,7 +150,11 @@ def _side_by_side(place: LocatedCheckpoint, beside: Mapping[str, LocatedCheckpoi
 
 @contextmanager
 def located_files(
-    what: str | Path, progress: Progress = no_progress, endpoint: str | None = None, weights: bool = True
+    what: str | Path,
+    progress: Progress = no_progress,
+    endpoint: str | None = None,
+    weights: bool = True,
+    route: str | None = None,
 ) -> Iterator[LocatedCheckpoint]:
     """Find the files of a checkpoint or of an adapter alone; adapters are not applied.
 
@@ -157,6 +163,7 @@ def located_files(
         progress: as of `located`.
         endpoint: as of `located`.
         weights: fetch the table of a static embedding, which is opened without `checkpoint`.
+        route: as of `located`.
 
     Yields:
         The located checkpoint.
@@ -168,12 +175,20 @@ def located_files(
     path = Path(what)
     hub_id = None if path.exists() else hub.parse_hub_id(str(what))
     if path.suffix == GGUF and not path.is_dir():
+        if route:
+            raise BadCheckpoint(f"{what} is a GGUF file, which has no routes: leave out --route")
         with _temporary(str(path)) as folder:
             yield _gguf(path, folder)
     elif hub_id:
         repository = Repository(*hub_id, endpoint, progress)
         with _temporary("/".join(hub_id), repository) as folder:
-            yield _hub(repository, folder, weights)
+            yield _hub(repository, folder, weights, route)
+    elif route:
+        check_links(path)
+        with _temporary(str(path)) as folder:
+            routes.link(path, folder)
+            routes.choose(folder, route)
+            yield LocatedCheckpoint(folder, path.resolve().name, True, partial(_folder, folder))
     else:
         check_links(path)
         yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
@@ -200,8 +215,8 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
 
 
-def _hub(repository: Repository, folder: Path, weights: bool) -> LocatedCheckpoint:
-    place = hub_files.fetch_small_files(repository, folder)
+def _hub(repository: Repository, folder: Path, weights: bool, route: str | None) -> LocatedCheckpoint:
+    place = hub_files.fetch_small_files(repository, folder, route)
     if peft.is_adapter(folder):
         next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"

@@ -1,4 +1,4 @@
-"""`StaticTable`: a static embedding model (Model2Vec, sentence-transformers' StaticEmbedding) as data.
+"""`StaticTable`: a static embedding (Model2Vec, sentence-transformers' StaticEmbedding or WordEmbeddings) as data.
 
     row(id)         table[mapping[id]] * weights[id], or table[id]
     sentence(ids)   the mean of row(id) over the counted ids; zeros where no id is counted
@@ -11,6 +11,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class WordRules:
+    """How the texts of word vectors are read, in place of the rules of a tokenizer.json.
+
+    Attributes:
+        stop_words: words that are left out.
+        lowercase: whether texts are lowercased first.
+    """
+
+    stop_words: tuple[str, ...] = ()
+    lowercase: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class StaticTable:
     """One static embedding model, as its card says; the names are those of tensors of its weights file.
 
@@ -20,6 +33,7 @@ class StaticTable:
         weights: float32 [V], a factor for each id; None: all 1.
         dropped: the id that is not counted (Model2Vec: the unknown token); None: every token counts.
         max_characters: characters that a text is cut to before it is tokenized (Model2Vec); None: no limit.
+        words: how texts are split into words; None: as tokenizer.json says.
     """
 
     table: str
@@ -27,3 +41,4 @@ class StaticTable:
     weights: str | None = None
     dropped: int | None = None
     max_characters: int | None = None
+    words: WordRules | None = None

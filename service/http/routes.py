@@ -80,11 +80,11 @@ class Request:
     """A request whose body is complete and decoded. Most attributes keep their class's default.
 
     Args:
-        head: the request line and the headers that the client repeats, resolved; the request has its route, parameters,
-            verb, path, query and headers.
+        head: the request line and the headers that the client repeats, resolved.
 
     Attributes:
         varying: the headers of VARYING, by name.
+        body_bytes: the declared length of the body, 0 without one; None: it comes in chunks.
         body: without its content coding.
         context: the id, the deadline and the caller, for the core.
         arrived: when the head was complete, on `time.perf_counter`.
@@ -109,19 +109,14 @@ class Request:
         self, head: Head, client: tuple[str, int] | None = None, varying: Mapping[bytes, bytes] = _NOTHING
     ) -> None:
         self.head, self.client, self.varying = head, client, varying
-        self.route, self.parameters = head.route, head.parameters
-        self.verb, self.path, self.query, self.headers = head.verb, head.path, head.query, head.headers
+        self.parameters = head.parameters
         self.arrived = perf_counter()
         self.context = RequestContext()
         self.context.request_id = request_id(varying.get(b"x-request-id"))
         if client is not None:
             self.context.caller = client[0]  # unless it shows a key
-
-    @property
-    def body_bytes(self) -> int | None:
-        """The declared length of the body, 0 without one; None: it comes in chunks."""
-        declared = self.varying.get(b"content-length", b"0")
-        return None if self.head.chunked or not declared.isdigit() else int(declared)
+        declared = varying.get(b"content-length", b"0")
+        self.body_bytes = None if head.chunked or not declared.isdigit() else int(declared)
 
     def header(self, name: bytes) -> str:
         """Return a header as text, empty if it was not sent."""

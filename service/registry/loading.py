@@ -150,6 +150,7 @@ def _tokenizer(path: Path, card: Card) -> Tokenizer:
         may_be_empty=card.empty_texts,
         segments=card.types == "zeros" and card.reads_segments,
         filling=filling,
+        words=card.static.words if card.static else None,
     )
 
 

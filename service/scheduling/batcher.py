@@ -249,8 +249,9 @@ class Batcher(Generic[Item, Result]):
 
     def _next_cost(self) -> int:
         """Return what the next batch may cost: what waits is divided among the runs that may begin."""
-        free = self._free
-        return min(self._run_cost, -(-self.queue.cost // free)) if free else self._light_cost
+        if not (free := self._free):
+            return self._light_cost
+        return min(self._run_cost, max(1, -(-self.queue.cost // free)))  # texts without a token cost nothing
 
     def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
         """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""

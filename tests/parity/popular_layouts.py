@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
-from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, StaticEmbedding, WordEmbeddings
+from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
 from sentence_transformers.sparse_encoder.modules import Router, SparseStaticEmbedding, SpladePooling, Transformer
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
@@ -52,10 +54,12 @@ def write(row: Row, folder: Path) -> tuple[Path, Path]:
     native, published = folder / "native", folder / row.name.rpartition("/")[2]
     if row.kind == "static":
         return native, write_static(row, native, published)
+    if row.kind == "words":
+        return native, write_words(native, published)
     vocabulary = write_tokenizer(row, native)
     model = made(row, vocabulary)
     model.save_pretrained(native)
-    if row.kind in ("sentence", "jina"):
+    if row.kind in ("sentence", "jina", "instructor"):
         write_modules(row, native, model.config.hidden_size)
     if row.kind.startswith("sparse "):
         write_sparse(row, native)
@@ -102,6 +106,22 @@ def write_static(row: Row, native: Path, published: Path) -> Path:
     write_json(published / "config.json", config | {"seq_length": 1_000_000, "apply_zipf": True, "apply_pca": 16})
     kinds = {".": f"{MODULES}StaticEmbedding", "1_Normalize": f"{MODULES}Normalize"}
     write_chain(published, kinds)
+    return published
+
+
+def write_words(native: Path, published: Path) -> Path:
+    """Write vectors of words as sentence-transformers does; as it is published, in files of torch.save."""
+    words = ["PADDING_TOKEN", ",", "hello", "world", "stones", "harbour", "market", "tree", "said", "12", "30"]
+    table = np.random.default_rng(1).normal(size=(len(words), 16)).astype(np.float32)
+    modules = [WordEmbeddings(WhitespaceTokenizer(words), table), Pooling(16)]
+    SentenceTransformer(modules=modules).save(str(native))
+    shutil.copytree(native, published)
+    first = published / "0_WordEmbeddings"
+    first.mkdir()
+    for name in ("wordembedding_config.json", "whitespacetokenizer_config.json", "model.safetensors"):
+        (published / name).rename(first / name)
+    write_weights("bin", first)
+    write_chain(published, {first.name: f"{MODULES}WordEmbeddings", "1_Pooling": f"{MODULES}Pooling"})
     return published
 
 

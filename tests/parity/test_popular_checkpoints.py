@@ -49,6 +49,8 @@ def as_sentences(row: Row, native: Path, service: Service) -> float:
     theirs = SentenceTransformer(str(native), device="cpu")
     if row.kind == "bare":
         theirs[1].pooling_mode = row.pooling
+    if row.kind == "instructor":
+        theirs.set_pooling_include_prompt(False)  # as sentence-transformers does for its hub id
     worst = 0.0
     for prompt in (None, *row.prompts):
         got = np.concatenate(ours(service, "sentence_embedding", TEXTS, prompt_name=prompt))
@@ -167,6 +169,8 @@ JUDGES: dict[str, Callable[[Row, Path, Service], float]] = {
     "causal": as_causal,
     "static": as_sentences,
     "jina": as_jina,
+    "instructor": as_sentences,
+    "words": as_sentences,
 }
 
 

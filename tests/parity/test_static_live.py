@@ -67,3 +67,38 @@ def test_random_texts_give_the_vectors_of_sentence_transformers(name: str, tmp_p
     expected = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(texts).astype(np.float64)
     got = served(tmp_path / "x", tmp_path / "store", texts)
     ledger.check("static_embedding", name, difference(got, expected), 1e-5)
+
+
+WORD_TEXTS = (
+    [
+        "Hello, WORLD! the harbour's 'market' U.S. u.s. New-York.",
+        "",
+        "the of",
+        "xyzzy",
+        "ΟΔΟΣ οδος İstanbul",
+        "...",
+        "a\x1cb",
+    ],
+    "Stones,  Of the (Harbour) -- 12\u3000MARKET!? PADDING_TOKEN market market",
+)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+def test_texts_of_word_vectors_are_read_as_words(lower: bool, tmp_path: Path, ledger: Ledger) -> None:
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, WordEmbeddings
+    from sentence_transformers.sentence_transformer.modules.tokenizer import WhitespaceTokenizer
+
+    words = ["PADDING_TOKEN", "hello", "world", "Harbour", "harbour's", "market", "U.S.", "u.s", "οδος", "stones", "12"]
+    words += ["New-York", ",", "'market'", "i̇stanbul", "a", "b", "(Harbour"]
+    table = np.random.default_rng(3).normal(size=(len(words), 12)).astype(np.float32)
+    first = WordEmbeddings(WhitespaceTokenizer(words, ["the", "of", "a", "!"], lower), table, max_seq_length=40)
+    SentenceTransformer(modules=[first, Pooling(12), *[Normalize()] * lower], device="cpu").save(
+        str(tmp_path / "x"), create_model_card=False
+    )
+    draw = random.Random(5)
+    pool = [*words, *(word.upper() for word in words), "the", "Of", "xyzzy", "(market)", "«market»", "…", "stones."]
+    made = [draw.choice((" ", "\n", "  ")).join(draw.choices(pool, k=draw.choice((1, 3, 30, 200)))) for _ in range(200)]
+    texts = [*WORD_TEXTS[0], WORD_TEXTS[1], *made]
+    expected = SentenceTransformer(str(tmp_path / "x"), device="cpu").encode(texts).astype(np.float64)
+    got = served(tmp_path / "x", tmp_path / "store", texts)
+    ledger.check("word_embeddings", "lowercased" if lower else "as written", difference(got, expected), 1e-5)

@@ -78,6 +78,8 @@ def instructed(card: Card, instruction: str, prompt_name: str | None) -> str:
     if len(instruction) > LONGEST_INSTRUCTION:
         allowed = f"send {LONGEST_INSTRUCTION} at most"
         raise OutOfRange(f"has {len(instruction)} characters", field=("instruction",), allowed=allowed)
+    if card.pooling and not card.pooling.include_prompt:
+        return instruction  # INSTRUCTOR's stands before the text as it is
     fitting = next(filter(None, map(INSTRUCTED.fullmatch, card.prompts.values())), None)
     if fitting is None and "instruct" not in f"{card.name} {card.source}".lower():
         received = f"is sent, and no prompt of {card.name} holds an instruction"

@@ -151,7 +151,9 @@ def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> 
     for result in results if shown else ():
         document = documents[result["index"]]
         # infinity-client always sends raw_scores
-        bare = isinstance(document, dict) or body.raw_scores is not None or ranking.voyage or request.path == INFINITY
+        bare = (
+            isinstance(document, dict) or body.raw_scores is not None or ranking.voyage or request.head.path == INFINITY
+        )
         result["document"] = document if bare else {"text": document}
     tokens = ranks.result.tokens
     return {
@@ -163,7 +165,7 @@ def _document(ranking: Ranking, ranks: Ranks, request: Request, shown: bool) -> 
         **({"data": results} if ranking.voyage else {}),
         "usage": vllm_fields.usage(tokens),
         "meta": {
-            "api_version": {"version": "1" if request.path.startswith("/v1/") else "2"},
+            "api_version": {"version": "1" if request.head.path.startswith("/v1/") else "2"},
             "billed_units": {"search_units": math.ceil(len(documents) / SEARCH_UNIT)},
             "tokens": {"input_tokens": tokens},
         },

@@ -79,7 +79,7 @@ def routes(context: ServiceContext) -> list[Route]:
 async def _answer(context: ServiceContext, request: Request) -> Response:
     name = request.parameters["name"]
     context.registry.get(name)
-    encode = encoder(request.headers.get(b"accept"))
+    encode = encoder(request.head.headers.get(b"accept"))
     _check_type(request.media_type)
     inputs, body = await in_thread(_read, request)
     result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)

@@ -67,7 +67,7 @@ def _inference(plane: DataPlane) -> list[Route]:
     async def answer(request: Request) -> Response:
         name, version = _named(request)
         plane.model(name, version)
-        inference = await bodies.read(request.body, request.headers)
+        inference = await bodies.read(request.body, request.head.headers)
         reserve = partial(plane.context.budget.reserve, context=request.context)
         return await bodies.respond(await plane.infer(name, version, inference, request.context), reserve)
 

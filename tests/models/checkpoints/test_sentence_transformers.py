@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from models.artifacts.export import export
 from models.checkpoints.sentence_transformers import Pooling, read
@@ -117,7 +119,6 @@ UNSUPPORTED = [
     ["Transformer", "Dense", "Pooling"],
     ["Transformer", "Pooling", "LSTM"],
     ["Transformer", "Pooling", "Normalize", "Pooling"],
-    ["WordEmbeddings", "Pooling"],
     ["Pooling"],
     [],
 ]
@@ -229,19 +230,21 @@ def test_reads_similarity_function(name: str | None, expected: str | None, folde
     assert read(folder).similarity_function == expected
 
 
-@pytest.mark.parametrize("kind", ["WordEmbeddings", "BoW", "CNN", "LSTM"])
-def test_modules_of_word_vectors_are_refused_by_name(kind: str, tmp_path: Path) -> None:
-    kinds = dict.fromkeys(("WordEmbeddings", kind, "Pooling"))
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("BoW",),
+        ("WordEmbeddings", "CNN", "Pooling"),
+        ("WordEmbeddings", "LSTM", "Pooling"),
+        ("WordEmbeddings", "WordWeights", "Pooling"),
+    ],
+)
+def test_other_modules_of_words_are_refused_by_name(kinds: tuple[str, ...], tmp_path: Path) -> None:
     entries = [{"idx": number, "path": f"{number}_{name}", "type": f"x.{name}"} for number, name in enumerate(kinds)]
     write_json(tmp_path / "x/modules.json", entries)
-    with pytest.raises(BadCheckpoint, match=r"chains WordEmbeddings.*models of word vectors .* are not computed"):
-        export(tmp_path / "x", tmp_path / "out")
-
-
-def test_routes_of_dense_models_are_refused_by_name(tmp_path: Path) -> None:
-    write_json(tmp_path / "x/modules.json", [{"idx": 0, "path": "", "type": "sentence_transformers.models.Router"}])
-    routes = {"query": ["query_0_Transformer"], "document": ["document_0_Transformer"]}
-    types = {name: "sentence_transformers.models.Transformer" for names in routes.values() for name in names}
-    write_json(tmp_path / "x/router_config.json", {"types": types, "structure": routes, "parameters": {}})
-    with pytest.raises(BadCheckpoint, match="begins with Router: its routes for queries and documents are"):
+    if len(kinds) > 1:
+        (tmp_path / "x/0_WordEmbeddings").mkdir()
+        save_file({"emb_layer.weight": np.zeros((2, 4), np.float32)}, tmp_path / "x/0_WordEmbeddings/model.safetensors")
+        write_json(tmp_path / f"x/{len(kinds) - 1}_Pooling/config.json", {"pooling_mode": "mean"})
+    with pytest.raises(BadCheckpoint, match=rf"modules.json chains {', '.join(kinds)}.*(Normalize or nothing|by mean)"):
         export(tmp_path / "x", tmp_path / "out")

@@ -173,7 +173,7 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a length of nothing": (lambda folder: change(folder / "config.json", max_length=0), "max_length is 0; it is a"),
     "a module after it": (
         lambda folder: ((folder / "config.json").unlink(), modules("StaticEmbedding", "Dense")(folder)),
-        "chains StaticEmbedding, Dense; what is computed after StaticEmbedding: Normalize",
+        "chains StaticEmbedding, Dense; what is computed after StaticEmbedding: Normalize or nothing",
     ),
     "a folder outside": (outside, "lies outside the checkpoint"),
 }

@@ -83,6 +83,11 @@ async def test_concurrent_requests_share_one_run(make, recorder):
     assert recorder.batches == [list(range(200))]
 
 
+async def test_items_that_cost_nothing_are_run(make, recorder):
+    futures = make().submit([1, 2], [0, 0])
+    assert await asyncio.wait_for(asyncio.gather(*futures), 10) == [2, 4]
+
+
 async def test_only_large_batches_run_in_a_thread(make, recorder):
     batcher = make(inline=10)
     await batcher.submit([1], [10])[0]

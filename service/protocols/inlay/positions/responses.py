@@ -59,7 +59,7 @@ class TableForm:
 
 def table_form(request: Request, options: TypedArrayOptions) -> TableForm:
     """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
-    accept = request.headers.get(b"accept")
+    accept = request.head.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
     return TableForm(media_type, options.dtype, options.output, options.encoding_format == "base64")
 
@@ -146,7 +146,7 @@ def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableFo
 
 def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
     headers = (*headers, (b"content-length", b"%d" % file.size))
-    if request.verb == "HEAD":
+    if request.head.verb == "HEAD":
         return Response((), headers)
     if (body := tables.cached(etag)) is not None and file.size <= WHOLE_BYTES:
         return Response((body,), headers)
@@ -173,7 +173,7 @@ async def _json_response(
     request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
 ) -> Response:
     """Return a small document whole; send a large one while it is computed."""
-    if request.verb == "HEAD":
+    if request.head.verb == "HEAD":
         return Response((), headers)
     parts = _json_parts(tables, table, outputs, form)
     if sum(prod(typed.output.shape) for typed in outputs) > BLOCK_VALUES:

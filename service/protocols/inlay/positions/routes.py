@@ -82,7 +82,7 @@ def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
 
 async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Response:
     """Return the table that a request's parameters stand for; its model is found before they are read."""
-    make_call, posted = _maker(context, row, request), request.verb == "POST"
+    make_call, posted = _maker(context, row, request), request.head.verb == "POST"
     sent = await from_body(row.parameters, request) if posted else from_query(row.parameters, request)
     form, cache_control = table_form(request, sent), None if posted else _cache_control(row)
     return await table_response(request, context.tables, make_call(sent), form, cache_control)
