@@ -5,7 +5,6 @@ page of settings of the documentation.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from itertools import combinations
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 ROOT = Path(__file__).parents[1]
@@ -24,8 +22,6 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
-"""What Kubernetes sets INLAY_PORT to for a Service named inlay, and INLAY_GRPC_PORT for one named inlay-grpc."""
 
 
 def _split(value: object) -> object:
@@ -100,17 +96,6 @@ def _memory_share(part: int, most: int | None = None) -> Any:
         return part_bytes if most is None else min(part_bytes, most)
 
     return Field(default_factory=share)
-
-
-class Variables(EnvSettingsSource):
-    """The environment, without the addresses that Kubernetes sets for a Service named inlay."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Return a field's variable, or None where it holds a Service's address instead of a port."""
-        value, key, is_complex = super().get_field_value(field, field_name)
-        if field_name.endswith("port") and isinstance(value, str) and LINK_ADDRESS.fullmatch(value):
-            value = None
-        return value, key, is_complex
 
 
 class Settings(BaseSettings):
@@ -372,7 +357,7 @@ class Settings(BaseSettings):
         cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Return the sources of values by precedence: options, then variables."""
-        return init_settings, Variables(settings_cls)
+        return init_settings, EnvSettingsSource(settings_cls)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -17,7 +17,8 @@ from models.families.config import Config
 from models.families.decoders import DECODERS
 from models.families.encoder_decoders import ENCODER_DECODERS
 from models.families.encoders import ENCODERS
-from models.families.family import Family
+from models.families.family import Family, read_config
+from models.families.published_encoders import PUBLISHED
 from models.positions.rope.config_keys import TEXT_CONFIG_KEYS
 from models.positions.rope.conventions import TEXT_TYPES
 
@@ -47,7 +48,7 @@ _CLASS_DEFAULTS: dict[str, dict[str, Any]] = json.loads(
 )
 FAMILIES: dict[str, Family] = {
     name: _with_defaults(name, family, _CLASS_DEFAULTS[name])
-    for name, family in (ENCODERS | DECODERS | ENCODER_DECODERS).items()
+    for name, family in (PUBLISHED | ENCODERS | DECODERS | ENCODER_DECODERS).items()
 }
 _SIMILAR = 0.5  # share of letters in common, from which a name is taken for a misspelt one
 LIST_HINT = "`inlay list` names all that are known"
@@ -128,5 +129,4 @@ def config_of(model_type: str, data: Mapping[str, Any]) -> Config:
     Raises:
         UnknownFamily: FAMILIES does not list the model_type.
     """
-    family = family_of(model_type)
-    return Config(data, family.defaults, family.names)
+    return read_config(family_of(model_type), data)

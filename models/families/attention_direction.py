@@ -54,9 +54,19 @@ def causality_and_window(family: Family, config: Config) -> tuple[bool, int | No
     in_use = config.get("use_sliding_window") is not False  # Qwen 2's mixtures then write a window of 0
     if family.window is not None and config.get(family.window) is not None and in_use:
         least = 1 if (causal and not halved and family.window_of != "half") or family.window_of == "each" else 2
-        window = config.count(family.window, least)
+        window = _of_every_layer(config, family.window).count(family.window, least)
         if halved and family.bidirectional_if:
             window = window // 2 + max(family.bidirectional_if[1], not is_causal)
         elif family.window_of == "half" or (not causal and family.window_of == "both"):
             window //= 2
     return causal and is_causal and not halved, window
+
+
+def _of_every_layer(config: Config, key: str) -> Config:
+    """Return the config with one width in place of a list of one width for each layer (Longformer)."""
+    widths = config.get(key)
+    if not isinstance(widths, list):
+        return config
+    if len(set(map(str, widths))) != 1:
+        raise BadCheckpoint(f"config.json says {key} {widths!r}; layers of different widths are not computed")
+    return replace(config, data={**config.data, key: widths[0]})

@@ -294,6 +294,12 @@ def wider_if_full(config: Config, layer: int, kind: str | None) -> Mapping[str, 
     return keys
 
 
+def trained_positions(config: Config) -> int | None:
+    """Return the length a model was trained with before its RoPE was scaled; None where the config gives none."""
+    trained = config.inside("rope_parameters.original_max_position_embeddings")
+    return trained if isinstance(trained, int) else None
+
+
 def every_layer(config: Config, count: int) -> list[str]:
     """Return the layer types of Qwen 3's mixtures: all layers slide where use_sliding_window is true, or none."""
     return ["sliding_attention" if config.get("use_sliding_window") else "full_attention"] * count

@@ -314,7 +314,11 @@ DECODERS: dict[str, Family] = {
     ),
     "llama": _decoder(decoder_blocks.LLAMA, **_BIASES),
     "arcee": _decoder(decoder_blocks.ARCEE, **_BIASES),
+    "llama_bidirec": _decoder(decoder_blocks.LLAMA, causal=False, **_BIASES),  # Llama-Nemotron-Embed
     "mistral": _decoder(decoder_blocks.MISTRAL, **_WINDOW),
+    "ministral": _decoder(decoder_blocks.MISTRAL, **_WINDOW, **_NO_MASKS),
+    # beyond `longest`, queries are scaled by their position
+    "ministral3": _decoder(decoder_blocks.MISTRAL, longest=decoder_blocks.trained_positions, **_WINDOW),
     "mixtral": _decoder(decoder_blocks.MIXTRAL, stored=decoder_blocks.MIXTRAL_STORED, **_WINDOW, **_EXPERTS),
     "qwen2": _decoder(decoder_blocks.QWEN2, **_QWEN_WINDOW, **_NO_MASKS),
     "qwen2_moe": _decoder(

@@ -47,7 +47,7 @@ def _post_norm(attention: Attention, behind_it: str, feed_forward: FeedForward, 
 
 _BERT_ATTENTION = attention_of(f"{_LAYER}.attention", "self.query", "self.key", "self.value", "output.dense")
 _BERT_FEED_FORWARD = feed_forward_of(_LAYER, "intermediate.dense", "output.dense")
-_SHARED = "encoder.albert_layer_groups.0.albert_layers.0"
+_SHARED = "encoder.albert_layer_groups.{block}.albert_layers.0"
 _DISTILBERT_LAYER = "transformer.layer.{block}"
 
 BERT = _post_norm(
@@ -59,12 +59,26 @@ DISTILBERT = _post_norm(
     feed_forward_of(f"{_DISTILBERT_LAYER}.ffn", "lin1", "lin2"),
     f"{_DISTILBERT_LAYER}.output_layer_norm",
 )
-ALBERT = _post_norm(  # one for all layers
+ALBERT = _post_norm(  # one for all layers of a group
     attention_of(f"{_SHARED}.attention", "query", "key", "value", "dense"),
     f"{_SHARED}.attention.LayerNorm",
     feed_forward_of(_SHARED, "ffn", "ffn_output"),
     f"{_SHARED}.full_layer_layer_norm",
 )
+
+
+def albert_group(config: Config, layer: int) -> int:
+    """Return the group of a layer of ALBERT."""
+    return layer * config.count("num_hidden_groups") // config.count("num_hidden_layers")
+
+
+def longest_of_big_bird(config: Config) -> int | None:
+    """Return up to how many tokens BigBird attends to all; beyond, to blocks, some of them drawn at random."""
+    if config.get("attention_type") == "original_full":
+        return None
+    return (5 + 2 * config.count("num_random_blocks", least=0)) * config.count("block_size")
+
+
 MPNET_BIAS = ScoreBias("encoder.relative_attention_bias.weight", buckets=0, reach=128)  # as written into the class
 MPNET = _post_norm(
     replace(attention_of(f"{_LAYER}.attention.attn", "q", "k", "v", "o"), bias=MPNET_BIAS),
@@ -199,6 +213,29 @@ NOMIC_MOE_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}
 def has_no_experts(config: Config, layer: int) -> bool:
     """Return whether a layer of Nomic has a feed-forward step: only every n-th has experts, from the second."""
     return layer % config.count("moe_every_n_layers") != 1
+
+
+_NEOBERT_LAYER = "transformer_encoder.{block}"
+NEOBERT: Recipe = (
+    replace(
+        _unbiased(attention_of(_NEOBERT_LAYER, "q", "k", "v", "wo")), norm=rms_norm(f"{_NEOBERT_LAYER}.attention_norm")
+    ),
+    FeedForward(
+        linear(f"{_NEOBERT_LAYER}.ffn.up", biased=False),
+        linear(f"{_NEOBERT_LAYER}.ffn.w3", biased=False),
+        "silu",
+        rms_norm(f"{_NEOBERT_LAYER}.ffn_norm"),
+        linear(f"{_NEOBERT_LAYER}.ffn.gate", biased=False),
+    ),
+)
+NEOBERT_STORED = fused(_NEOBERT_LAYER, ("q", "k", "v"), f"{_NEOBERT_LAYER}.qkv", groups=head_count) | fused(
+    f"{_NEOBERT_LAYER}.ffn", ("gate", "up"), f"{_NEOBERT_LAYER}.ffn.w12"
+)
+
+
+def neobert_sizes(config: Config) -> dict[str, int]:
+    """Return NeoBERT's inner width: two thirds of what its config says, rounded up to a multiple of 8."""
+    return {"intermediate_size": (2 * config.count("intermediate_size") // 3 + 7) // 8 * 8}
 
 
 GTE = _native(_SELF, _gated(down_biased=True))

@@ -5,7 +5,7 @@ factors, widths, heads and activation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from models.families.config import Config
@@ -176,13 +176,13 @@ class TextVector:
     """How a family makes the vector of a text without files that describe it.
 
     Attributes:
-        mode: eos: the row of the token that ends the text; lasttoken: the last row.
+        mode: cls: the first row; eos: the row of the token that ends the text; lasttoken: the last row.
         projection: behind it, in the tower or beside it; a file may hold none.
         filled: texts are filled with pad tokens up to the longest input, and these are attended to.
         lowercase: texts are lowercased, whatever the tokenizer's file says.
     """
 
-    mode: Literal["eos", "lasttoken"]
+    mode: Literal["cls", "eos", "lasttoken"]
     projection: Linear
     filled: bool = False
     lowercase: bool = False
@@ -200,6 +200,10 @@ class Family:
         block: the steps of one block, `{block}` its number; empty: they are not computed, as uncovered.py says.
         after_blocks: the steps behind the last block.
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
+        derived: config values that the class derives from others; None: none.
+        shared_block: the number that {block} stands for in a layer's names, where layers share tensors (ALBERT's
+            groups); None: its own.
+        longest: up to how many tokens the blocks compute what the class does; None: any.
         absent: stems of norms of single blocks that are not there.
         experts: what completes the Experts of `block`, which name one expert for all, {expert} its number.
         feed_forward: changes that the config makes to the feed-forward step; None: none.
@@ -266,6 +270,9 @@ class Family:
     block: Recipe = ()
     after_blocks: Recipe = ()
     stored: Mapping[str, tuple["str | TensorPart", ...]] = field(default_factory=dict)
+    derived: Callable[[Config], Mapping[str, Any]] | None = None
+    shared_block: Callable[[Config, int], int] | None = None
+    longest: Callable[[Config], int | None] | None = None
     absent: tuple[str, ...] = ()
     experts: ExpertSpec | None = None
     feed_forward: Callable[[FeedForward, Config], FeedForward] | None = None
@@ -311,6 +318,12 @@ class Family:
     alibi: AlibiSpec | None = None
     buckets: BucketSpec | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_config(family: Family, data: Mapping[str, Any]) -> Config:
+    """Return a config.json seen through the names and defaults of a family, with the values that its class derives."""
+    config = Config(data, family.defaults, family.names)
+    return replace(config, data={**data, **family.derived(config)}) if family.derived else config
 
 
 def norm(stem: str) -> LayerNorm:

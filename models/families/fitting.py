@@ -15,7 +15,7 @@ from models.families.attention_direction import Attention, with_attention
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings, unless_refused
-from models.families.family import ConfigKey, Family, Types
+from models.families.family import ConfigKey, Family, Types, read_config
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
@@ -137,7 +137,7 @@ def fit(
     else:
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
     model_type, family, data = variant_of(model_type, family, data, checkpoint.tensors)
-    config = Config(data, family.defaults, family.names)
+    config = read_config(family, data)
     _check_required_values(family, config)
     config.pad_id()  # raises for one outside the vocabulary
     note = None
@@ -190,7 +190,7 @@ def _fitted(
         config=config,
         recipe=recipe,
         encoder=encoder,
-        position=fitting.position_rule(recipe, shapes),
+        position=fitting.position_rule(recipe, shapes, bool(encoder)),
         encodings=encodings,
         shapes=shapes,
         prefix=prefix,
@@ -306,11 +306,16 @@ class _Fitting:
         self._check_shapes(shapes)
         return shapes
 
-    def position_rule(self, recipe: Recipe, shapes: Mapping[str, Shape]) -> PositionRule:
-        """Return the position rule, with the rows of the file's position table if there is one."""
+    def position_rule(self, recipe: Recipe, shapes: Mapping[str, Shape], whole: bool) -> PositionRule:
+        """Return the position rule, with the rows of the file's position table if there is one.
+
+        Where the blocks compute only shorter texts (`whole`: there are blocks), with as many rows as these have.
+        """
         rule = position_rule(self.family, self.config)
         table = next((step.table for step in recipe if isinstance(step, AddPosition)), None)
-        return rule if table is None else replace(rule, rows=shapes[table][0])
+        rule = rule if table is None else replace(rule, rows=shapes[table][0])
+        longest = self.family.longest(self.config) if whole and self.family.longest else None
+        return rule if longest is None else replace(rule, rows=min(longest, rule.rows or longest))
 
     def _sinusoids(self) -> str | None:
         """Return the name of the file's own sinusoids; None if it holds none."""

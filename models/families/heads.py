@@ -171,7 +171,8 @@ _CAPPED = HeadSpec(cap="final_logit_softcapping", defaults=_TIED)
 _GEMMA2 = replace(_CAPPED, defaults=_TIED | {"final_logit_softcapping": 30.0})
 
 _PLAIN_TYPES = (
-    "llama mistral ministral mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_vl_text qwen2_5_vl "
+    "llama llama_bidirec mistral ministral ministral3 mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen2_vl qwen2_vl_text "
+    "qwen2_5_vl "
     "qwen2_5_vl_text qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text olmo olmo2 olmo3 olmoe hunyuan_v1_moe "
     "exaone4 apertus arcee seed_oss dots1 bitnet minimax jamba phi3 phimoe stablelm persimmon nemotron deepseek_v2 "
     "deepseek_v3 glm glm4 glm4_moe gpt_oss llama4 llama4_text helium afmoe hunyuan_v1_dense mamba2 eurobert dbrx "
@@ -203,12 +204,13 @@ HEADS: dict[str, HeadSpec] = {
         norm="predictions.LayerNorm",
         defaults=_TIED | {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12},
     ),
-    **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "longformer", "mpnet", "esm", "xmod"), _ROBERTA),
+    **dict.fromkeys(("roberta", "camembert", "xlm-roberta", "longformer", "luke", "mpnet", "esm", "xmod"), _ROBERTA),
     **dict.fromkeys(("data2vec-text", "roberta-prelayernorm"), _ROBERTA),
     "gte": replace(_ROBERTA, norm="lm_head.norm"),
     **dict.fromkeys(("xlm-roberta-xl", "jina_embeddings_v3"), _XLM_R),
     "electra": _ELECTRA,
     "convbert": _ELECTRA,
+    "neobert": HeadSpec(("decoder.weight",), ("decoder.bias",), defaults=_UNTIED),
     "distilbert": HeadSpec(
         ("vocab_projector.weight",),
         ("vocab_projector.bias",),

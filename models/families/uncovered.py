@@ -13,8 +13,6 @@ _STATE_SPACE = "state-space layers"
 _THREE_AXES = "rotation by three axes"
 
 UNCOVERED: dict[str, str] = {
-    "longformer": _SPARSE,
-    "big_bird": _SPARSE,
     "led": _SPARSE,
     "longt5": _SPARSE,
     "xmod": "adapters chosen by language",

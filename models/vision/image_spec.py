@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from models.positions.rope.axial import AXIAL
 from models.positions.rope.frequencies import Rope
 from models.recipes.positional_encodings import RopeTable
 from models.vision.preprocessor_config import Preprocessor
@@ -18,17 +17,19 @@ class AxialRope:
         head_dim: channels of a head.
         theta: base of the frequencies.
         merge: patches come in blocks of merge x merge.
+        layout: how channels are paired, a row of rotation.LAYOUTS.
     """
 
     kind: str
     head_dim: int
     theta: float
     merge: int
+    layout: str = "half"
 
     @property
     def table(self) -> RopeTable:
         """How blocks rotate by it; the graph computes cos and sin from the image's grid."""
-        return RopeTable(Rope(self.theta, self.head_dim), AXIAL[self.kind].layout, None, None, 1.0, 1.0, (), (), "")
+        return RopeTable(Rope(self.theta, self.head_dim), self.layout, None, None, 1.0, 1.0, (), (), "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from service import machine
 from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.outputs.classes import CLASS_OUTPUTS
 from service.embedding.outputs.plan import width_in_graph
+from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.ranking import ACTIVATIONS, classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
 from service.embedding.tokenize.pair_templates import texts_of
@@ -24,8 +26,24 @@ ROWWISE_CHARACTERS = 1 << 15  # characters of the texts in one run of a row-wise
 TOKEN_CHARACTERS = 4  # approximate characters of a token
 SCORES = "scores"  # an output that is the activation of a classifier's logits
 RUNS_AHEAD = 4  # of one task, so that few batches are left half full
+FLOATS = {"float32": np.float32, "float16": np.float16}
 
-Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their output to come
+
+class Computed(NamedTuple):
+    """Vectors of texts.
+
+    Args:
+        output: of the texts that were not refused, in their order.
+        cut: numbers of the texts that were cut.
+        failed: why texts were refused, by number.
+    """
+
+    output: Output
+    cut: list[int]
+    failed: dict[int, str]
+
+
+Tasks = list[tuple[list[int], "Future[Computed]"]]  # numbers of texts, and their vectors to come
 
 
 class Embedder:
@@ -34,24 +52,29 @@ class Embedder:
     Args:
         options: options with at most one output, by default the model's; SCORES are those of its classifier.
         folder: folder of the exported model.
+        skip_failed: leave texts out that are refused, instead of stopping.
 
     Attributes:
         output: name of the output.
         width: values of a row.
+        dtype: of the values; binary and ubinary vectors have eight in one.
+        columns: values of a row in that dtype.
         classifies: whether the output holds logits or scores of labels.
 
     Raises:
         StartError, ModelError: the model cannot be loaded, or has no such output.
     """
 
-    def __init__(self, options: EmbedOptions, folder: Path, settings: Settings) -> None:
+    def __init__(self, options: EmbedOptions, folder: Path, settings: Settings, skip_failed: bool = False) -> None:
+        self._skip_failed = skip_failed
         threads = settings.threads or machine.available_cpus()
         self.model = model = loading.load_model(folder, settings, threads, Metrics())
-        classifier, scored = classifier_of(model.card), options.outputs == (SCORES,)
+        classifier, scored, dtype = classifier_of(model.card), options.outputs == (SCORES,), options.dtype
         if scored and classifier is None:
             raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
         if scored:
-            options = options._replace(outputs=(model.card.classifier_output,))
+            wide = "float32" if dtype in FLOATS else dtype  # others are refused
+            options = options._replace(outputs=(model.card.classifier_output,), dtype=wide)
         batch = settings.max_batch_tokens or loading.encoder_tokens(model.engine, model.choice)
         rewrite: Rewrite | None = None
         names = options.outputs or (model.card.default_output,)
@@ -68,6 +91,7 @@ class Embedder:
         self.output = SCORES if scored else self.kind.name
         self._activation = ACTIVATIONS[classifier.activation] if classifier and scored else None
         self.width = (width_in_graph(model.card, self.kind.name) if self.classifies else None) or self.kind.width
+        self.dtype, self.columns = np.dtype((FLOATS | NUMPY_DTYPES)[dtype]), columns(dtype, self.width)
         self._task_characters = ROWWISE_CHARACTERS if whole else RUNS_AHEAD * batch * TOKEN_CHARACTERS
         self._threads = ThreadPoolExecutor(threads if whole else model.engine.runs, thread_name_prefix="embed")
 
@@ -81,36 +105,55 @@ class Embedder:
             for numbers in cut_by_size(order, sizes, self._task_characters)
         ]
 
-    def collect(self, tasks: Tasks) -> Output:
+    def collect(self, tasks: Tasks) -> Computed:
         """Return the results of `submit`, in the order of the texts.
 
         Raises:
             InlayError: a text has no vector; `index` is its number.
         """
-        outputs = [_result(numbers, future) for numbers, future in tasks]
-        order = np.argsort([number for numbers, _ in tasks for number in numbers])
+        results = [_result(numbers, future) for numbers, future in tasks]
+        outputs = [result.output for result in results]
+        named = [
+            (
+                [number for place, number in enumerate(numbers) if place not in result.failed],
+                [numbers[place] for place in result.cut],
+                {numbers[place]: why for place, why in result.failed.items()},
+            )
+            for (numbers, _), result in zip(tasks, results, strict=True)
+        ]
+        order = np.argsort([number for numbers, _, _ in named for number in numbers])
         lengths = np.array([length for output in outputs for length in output.lengths], np.int64)
         ends, places = np.cumsum(lengths), order
         if not self.kind.pooled:
             places = np.concatenate([order[:0], *(np.arange(ends[n] - lengths[n], ends[n]) for n in order)])
-        rows = np.concatenate([np.empty((0, self.width), np.float32), *(output.rows for output in outputs)])[places]
+        rows = np.concatenate([np.empty((0, self.columns), self.dtype), *(output.rows for output in outputs)])[places]
         columns = [output.indices for output in outputs if output.indices is not None]
         indices = np.concatenate([np.empty(0, np.int32), *columns])[places] if self.kind.sparse else None
-        return Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
+        output = Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
+        failed = {number: why for _, _, each in named for number, why in each.items()}
+        return Computed(output, sorted(number for _, cut, _ in named for number in cut), failed)
 
     def cancel(self, tasks: Tasks) -> None:
         """Cancel the tasks that have not begun."""
         for _, future in tasks:
             future.cancel()
 
-    def _output(self, texts: list[Text]) -> Output:
-        output = self._computation.output(texts)
-        if self._activation is None:
-            return output
-        return output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(np.float32))
+    def _output(self, texts: list[Text]) -> Computed:
+        left, failed = list(range(len(texts))), dict[int, str]()
+        while True:
+            try:
+                output, cut = self._computation.output([texts[place] for place in left])
+                break
+            except InlayError as error:
+                if error.index is None or not self._skip_failed:
+                    raise
+                failed[left.pop(error.index)] = error.received
+        if self._activation is not None:
+            output = output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(self.dtype))
+        return Computed(output, [left[place] for place in cut], failed)
 
 
-def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:
+def _result(numbers: Sequence[int], future: "Future[Computed]") -> Computed:
     """Return the result of a task; an error's index becomes the number of the text."""
     try:
         return future.result()

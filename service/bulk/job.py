@@ -2,10 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +11,13 @@ from numpy.typing import NDArray
 from service.bulk import inputs
 from service.bulk.embedder import Embedder, Tasks
 from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS, Rows
-from service.bulk.outputs import ARRAYS, FLOATS, ArrayParts, Parts
-from service.bulk.plan import BulkRun, Dtype, Options, Part
-from service.embedding import quantization
-from service.embedding.outputs.dense import SentenceVector
+from service.bulk.outputs import ARRAYS, ArrayParts, Parts
+from service.bulk.plan import BulkRun, Part
+from service.bulk.report import PartReport, Row
 from service.errors import InlayError, StartError
 
 TOKEN_BYTES = 1 << 27  # bytes of one window's vectors, if each token has one
 WINDOWS_AHEAD = 2  # windows being computed while one is written
-CALIBRATION_ROWS = 4096  # rows that int8 and uint8 are calibrated on, if the model's card has no ranges
 Progress = Callable[[int], None]
 
 
@@ -50,8 +46,6 @@ class PartComputer:
     """
 
     def __init__(self, plan: BulkRun, output: Path, embedder: Embedder) -> None:
-        self._options = plan.options
-        self._limits = np.array(plan.ranges, np.float32) if plan.ranges else None
         self._embedder = embedder
         most = WINDOW_CHARACTERS
         if not embedder.kind.pooled:  # each character may be a token
@@ -61,6 +55,7 @@ class PartComputer:
             rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
         self.target = _parts(plan, output, embedder)
+        self._report = PartReport()  # of the part that is being written
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
         """Compute parts one after the other.
@@ -74,12 +69,16 @@ class PartComputer:
         ahead: deque[Window] = deque()
         last: Part | None = None
 
+        def close(part: Part) -> None:
+            self.target.close(part, self._report)
+            self._report = PartReport()
+
         def finish(keep: int) -> None:
             nonlocal last
             while len(ahead) > keep:
                 window = ahead.popleft()
                 if last is not None and last != window.part:
-                    self.target.close(last)
+                    close(last)
                 self._finish(window)
                 last = window.part
                 progress(len(window.present))
@@ -96,7 +95,7 @@ class PartComputer:
             for window in ahead:
                 self._embedder.cancel(window.tasks)
         if last is not None:
-            self.target.close(last)
+            close(last)
 
     def _begin(self, part: Part, first: int, rows: list[Rows]) -> Window:
         texts = [text for piece in rows for text in zip(*piece.texts, strict=True)]
@@ -105,13 +104,16 @@ class PartComputer:
         return Window(part, first, rows, present, self._embedder.submit(*columns))
 
     def _finish(self, window: Window) -> None:
+        read = np.flatnonzero(window.present) + window.first  # the row of each text
         try:
-            vectors = self._embedder.collect(window.tasks)
-            stored = _stored(vectors.rows, self._options.dtype, self._limits)
+            output, cut, failed = self._embedder.collect(window.tasks)
         except InlayError as error:
-            row = window.first + int(np.flatnonzero(window.present)[error.index])
-            raise StartError(f"{window.part.path}: the text of row {row} {error.received}") from error
-        self.target.write(window.part, window.first, window.rows, window.present, vectors._replace(rows=stored))
+            raise StartError(f"{window.part.path}: the text of row {read[error.index]} {error.received}") from error
+        self._report.add(Row("empty", int(row) + window.first) for row in np.flatnonzero(~window.present))
+        self._report.add(Row("cut", int(read[number])) for number in cut)
+        self._report.add(Row("failed", int(read[number]), why) for number, why in failed.items())
+        window.present[read[list(failed)] - window.first] = False
+        self.target.write(window.part, window.first, window.rows, window.present, output)
 
 
 def _parts(plan: BulkRun, output: Path, embedder: Embedder) -> Parts:
@@ -121,29 +123,3 @@ def _parts(plan: BulkRun, output: Path, embedder: Embedder) -> Parts:
     from service.bulk.parquet_parts import ParquetParts
 
     return ParquetParts(plan, output, embedder)
-
-
-def ranges_of(options: Options, files: Sequence[Path], embedder: Embedder) -> tuple[tuple[float, ...], ...]:
-    """Return the ranges of int8 and uint8 vectors: the model's if they are of such vectors, else those of some texts.
-
-    The texts are the first CALIBRATION_ROWS.
-    """
-    with suppress(InlayError):
-        (kind,) = embedder.model.plan(options.embed._replace(dtype=options.dtype), "").kinds
-        if isinstance(kind, SentenceVector) and (known := kind.ranges[options.dtype]) is not None:
-            return tuple(map(tuple, known.tolist()))
-    texts = list(islice(chain.from_iterable(inputs.texts(files, options.columns)), CALIBRATION_ROWS))
-    if not texts:
-        raise StartError(f"no row has a text, so that there is nothing to find the ranges of {options.dtype} in")
-    return tuple(map(tuple, quantization.ranges(embedder.collect(embedder.submit(texts)).rows).tolist()))
-
-
-def _stored(vectors: NDArray[np.float32], dtype: Dtype, limits: NDArray[np.float32] | None) -> NDArray[Any]:
-    """Return vectors in the dtype that is written; raise StartError for a value that is too large for float16."""
-    if dtype in quantization.PRECISIONS:
-        return quantization.quantized(vectors, dtype, limits)
-    with np.errstate(over="ignore"):
-        narrow = vectors.astype(FLOATS[dtype], copy=False)
-    if not np.isfinite(narrow).all():
-        raise StartError("a value is too large for float16: use --dtype float32")
-    return narrow

@@ -17,7 +17,7 @@ from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
 from service.bulk.inputs import Rows
 from service.bulk.plan import BulkRun, Part
-from service.embedding.quantization import NUMPY_DTYPES, columns
+from service.bulk.report import PartReport, written
 from service.embedding.requests import Output
 from service.errors import StartError
 
@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 EMBEDDING = "embedding"  # column of a table
 TENSOR = "embeddings"  # in a safetensors file
-RANGES = "ranges"
 ARRAYS = (".npy", ".safetensors")
 PLAN_FILE = "_plan.json"  # readers of parquet folders skip names that begin with _
-FLOATS = {"float32": np.float32, "float16": np.float16}
 
 
 def is_file(output: Path) -> bool:
@@ -40,6 +38,11 @@ def is_file(output: Path) -> bool:
 def folder(output: Path) -> Path:
     """Return the folder that holds the parts until the output is complete."""
     return output.with_name(f"{output.name}.parts") if is_file(output) else output
+
+
+def report_of(output: Path) -> Path:
+    """Return the path of a run's report: beside a file, inside a folder."""
+    return output.with_name(f"{output.name}.report.json") if is_file(output) else output / "_report.json"
 
 
 class Parts(ABC):
@@ -54,12 +57,11 @@ class Parts(ABC):
 
     def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
         self._output, self._folder = output, folder(output)
-        self._dtype = np.dtype((FLOATS | NUMPY_DTYPES)[run.options.dtype])
-        self._shape = (run.rows, columns(run.options.dtype, embedder.width))
+        self._dtype, self._shape = embedder.dtype, (run.rows, embedder.columns)
 
     def finished(self, part: Part) -> bool:
         """Return whether a part is complete."""
-        return self._path(part).exists()
+        return self._path(part).exists() and self._reports(part).exists()
 
     @abstractmethod
     def write(self, part: Part, first: int, rows: Sequence[Rows], present: NDArray[np.bool_], vectors: Output) -> None:
@@ -74,10 +76,15 @@ class Parts(ABC):
             StartError: one has none, or a value that the output cannot hold.
         """
 
-    def close(self, part: Part) -> None:
-        """Give a complete part its final name."""
+    def close(self, part: Part, rows: PartReport) -> None:
+        """Write the report of a complete part, and give the part its final name."""
         self._close()
+        rows.write(self._reports(part))
         publish(self._aside(part), self._path(part))
+
+    def report(self, run: BulkRun) -> dict[str, int]:
+        """Write the report of the whole run beside its vectors; return how many rows are of each kind."""
+        return written(run, {part: self._reports(part) for part in run.parts()}, report_of(self._output))
 
     def merge(self, parts: Sequence[Part]) -> None:
         """Write the parts as one file and remove their folder."""
@@ -95,6 +102,9 @@ class Parts(ABC):
     def _path(self, part: Part) -> Path:
         return self._folder / f"part-{part.number:05}{self.suffix}"
 
+    def _reports(self, part: Part) -> Path:
+        return self._folder / f"_part-{part.number:05}.json"
+
     def _aside(self, part: Part) -> Path:
         return self._folder / f"_part-{part.number:05}.tmp"
 
@@ -104,17 +114,14 @@ class ArrayParts(Parts):
 
     suffix = ".npy"
 
-    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
-        super().__init__(run, output, embedder)
-        self._limits = np.array(run.ranges, np.float32) if run.ranges else None
-        self._file: IO[bytes] | None = None
+    _file: IO[bytes] | None = None
 
     def write(self, part: Part, first: int, rows: Sequence[Rows], present: NDArray[np.bool_], vectors: Output) -> None:
         """Add rows to a part; each needs a vector."""
         if not present.all():
             raise StartError(
-                f"{part.path}: row {first + int(np.argmin(present))} has no text, and {self._output.suffix} cannot "
-                "leave its vector out: write parquet, which holds a null there"
+                f"{part.path}: row {first + int(np.argmin(present))} has no vector, and {self._output.suffix} cannot "
+                "leave it out: write parquet, which holds a null there"
             )
         if self._file is None:
             self._file = self._aside(part).open("wb")
@@ -135,12 +142,9 @@ class ArrayParts(Parts):
             for rows in arrays:
                 whole[at : (at := at + len(rows))] = rows
             whole.flush()
-            if self._limits is not None:
-                np.save(self._output.with_name(f"{self._output.stem}.{RANGES}.npy"), self._limits)
         else:
             vectors = TensorSource(TENSOR, safetensors.NAMES[self._dtype], self._shape, arrays)
-            limits = [] if self._limits is None else [TensorSource(RANGES, "F32", self._limits.shape, [self._limits])]
-            safetensors.write(aside, [*limits, vectors])
+            safetensors.write(aside, [vectors])
 
 
 def publish(aside: Path, path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from service.bulk import arrow_files, text_files
 from service.bulk.inputs import ARROW, Rows, kind
-from service.bulk.outputs import EMBEDDING, RANGES, Parts
+from service.bulk.outputs import EMBEDDING, Parts
 from service.bulk.plan import BulkRun, Part
 from service.embedding.requests import Output
 from service.errors import StartError
@@ -44,9 +44,8 @@ class ParquetParts(Parts):
             "model": options.model,
             "version": options.version,
             "output": embedder.output,
-            "dtype": options.dtype,
+            "dtype": options.embed.dtype,
             "width": embedder.width,
-            **({RANGES: run.ranges} if run.ranges else {}),
         }
         self._schema = pa.schema([*kept, pa.field(self._name, vectors)], {"inlay": json.dumps(facts, sort_keys=True)})
         self._writer: pq.ParquetWriter | None = None

@@ -5,14 +5,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from service.bulk.inputs import Columns, count_rows
 from service.embedding.requests import EmbedOptions
 from service.errors import StartError
 
-Dtype = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
-DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 PART_ROWS = 32768
 
 
@@ -24,23 +22,28 @@ class Options:
         model: name of the model.
         version: version of the model's export.
         columns: the columns to read.
-        embed: the options of the core, with at most one output, which may be SCORES, and vectors in float32.
-        dtype: dtype of the vectors; binary and ubinary are their signs, eight to a byte.
+        embed: the options of the core, with at most one output, which may be SCORES.
         part_rows: rows of one part.
+        skip_failed: texts that are refused have no vector, instead of ending the run.
     """
 
     model: str
     version: str
     columns: Columns
     embed: EmbedOptions
-    dtype: Dtype = "float32"
     part_rows: int = PART_ROWS
+    skip_failed: bool = False
 
     @property
     def values(self) -> dict[str, Any]:
         """Every value of the options by name, as JSON holds it."""
-        alone = {"model": self.model, "version": self.version, "dtype": self.dtype, "part_rows": self.part_rows}
-        values = alone | asdict(self.columns) | self.embed._asdict() | alone  # a job's own dtype is not the vectors'
+        alone = {
+            "model": self.model,
+            "version": self.version,
+            "part_rows": self.part_rows,
+            "skip_failed": self.skip_failed,
+        }
+        values = alone | asdict(self.columns) | self.embed._asdict()
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
@@ -69,16 +72,10 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BulkRun:
-    """The plan of a run.
-
-    Attributes:
-        files: the input files, in order.
-        ranges: the least and the largest value of each dimension, of int8 and uint8 vectors; empty: of others.
-    """
+    """The plan of a run; `files` are the input files, in order."""
 
     options: Options
     files: tuple[File, ...]
-    ranges: tuple[tuple[float, ...], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -97,7 +94,7 @@ class BulkRun:
     def write(self, path: Path) -> None:
         """Write the plan to a temporary file and rename it."""
         aside = path.with_name(f"{path.name}.tmp")
-        data = {"options": self.options.values, "files": self.files, "ranges": self.ranges}
+        data = {"options": self.options.values, "files": self.files}
         aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         aside.rename(path)
 
@@ -112,7 +109,6 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
         data = json.loads(path.read_text(encoding="utf-8"))
         before, entries = data["options"], tuple(File(*entry) for entry in data["files"])
         changed = [name for name, value in options.values.items() if before[name] != value]
-        ranges = tuple(map(tuple, data["ranges"]))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError) as error:
@@ -124,7 +120,7 @@ def resumed(path: Path, options: Options, files: Sequence[Path]) -> BulkRun | No
             f"{path.parent} holds parts of a run that differs in {', '.join(changed)}: repeat that run's command to "
             "continue it, remove the folder, or name another output"
         )
-    return BulkRun(options, entries, ranges)
+    return BulkRun(options, entries)
 
 
 def planned(options: Options, files: Sequence[Path]) -> BulkRun:

@@ -1,21 +1,34 @@
 """Runs `inlay embed`: finds the files, continues an interrupted run, computes here or on a Ray cluster."""
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from models.checkpoints.hub import Progress, counter
 from service.bulk import inputs, job, outputs, plan, ray_data
 from service.bulk.embedder import Embedder
 from service.bulk.plan import BulkRun, Options
-from service.embedding.quantization import PRECISIONS, RANGED
 from service.errors import StartError
 from service.settings import Settings
 
 LOCK = "_lock"
-SPARSE_DTYPES = ("float32", "float16")
+
+
+class Done(NamedTuple):
+    """What a run has done.
+
+    Args:
+        rows: rows of the output.
+        there: how many of them were there already.
+        counts: rows by what the report says of them.
+    """
+
+    rows: int
+    there: int
+    counts: Mapping[str, int]
 
 
 def run(
@@ -26,8 +39,8 @@ def run(
     settings: Settings,
     progress: Progress,
     ray: "tuple[str, int] | None" = None,
-) -> tuple[int, int]:
-    """Embed the texts of some files; return the rows of the output, and how many of them were there already.
+) -> Done:
+    """Embed the texts of some files.
 
     Args:
         source: a file, folder or glob.
@@ -54,7 +67,7 @@ def run(
             raise StartError(f"{where} holds other files: name a new folder, or an empty one")
         if whole is not None and output.is_file():  # stopped between its last two steps
             outputs.remove(where)
-            return whole.rows, whole.rows
+            return Done(whole.rows, whole.rows, {})
         return _run(whole, output, options, files, folder, settings, progress, ray)
 
 
@@ -67,13 +80,13 @@ def _run(
     settings: Settings,
     progress: Progress,
     ray: "tuple[str, int] | None",
-) -> tuple[int, int]:
-    embedder = Embedder(options.embed, folder, settings)
-    _check_kind(embedder, output, options)
+) -> Done:
+    embedder = Embedder(options.embed, folder, settings, options.skip_failed)
+    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
+        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
+        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
     if whole is None:
         whole = plan.planned(options, files)
-        if options.dtype in RANGED:
-            whole = replace(whole, ranges=job.ranges_of(options, files, embedder))
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
     computer = job.PartComputer(whole, output, embedder)
     parts = whole.parts()
@@ -84,9 +97,10 @@ def _run(
         computer.run(missing, count)
     else:
         ray_data.run(whole, missing, output, folder, settings, *ray, count)
+    counts = computer.target.report(whole)
     if outputs.is_file(output):
         computer.target.merge(parts)
-    return whole.rows, found
+    return Done(whole.rows, found, counts)
 
 
 def _check(output: Path, options: Options) -> None:
@@ -99,20 +113,6 @@ def _check(output: Path, options: Options) -> None:
         raise StartError(f"{output}: vectors are written to a folder, .parquet, .npy or .safetensors")
     if output.suffix not in outputs.ARRAYS:
         inputs.need_pyarrow(f"{output}: writing parquet")
-
-
-def _check_kind(embedder: Embedder, output: Path, options: Options) -> None:
-    """Raise StartError for an output that the file or the dtype cannot hold."""
-    if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
-        what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
-        raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
-    if embedder.kind.sparse and options.dtype not in SPARSE_DTYPES:
-        raise StartError(
-            f"--dtype {options.dtype} is of dense vectors, and {embedder.output} is sparse: "
-            f"use {' or '.join(SPARSE_DTYPES)}"
-        )
-    if embedder.classifies and options.dtype in PRECISIONS:
-        raise StartError(f"{embedder.output} are written as float32 or float16, not {options.dtype}")
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -95,6 +96,8 @@ def _csv(path: Path, lines: IO[str]) -> Iterator[Batch]:
             if row is None:
                 return
             names = row
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise StartError(f"{path}: its first line names the column {twice[0]!r} more than once: rename one")
             continue
         if row is not None:
             row = row or [""]  # an empty line

@@ -15,11 +15,12 @@ from pydantic_settings import EnvSettingsSource, SettingsError
 
 from service.cli.console import nearest
 from service.errors import StartError
-from service.settings import LINK_ADDRESS, SECRET, SECTIONS, Settings
+from service.settings import SECRET, SECTIONS, Settings
 
 PREFIX = "INLAY_"
 LINK_VARIABLE = re.compile(r"INLAY(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
-"""What Kubernetes sets for a Service named inlay or inlay-*, and Docker for a link."""
+"""What Kubernetes sets for a Service named inlay or inlay-*, and Docker for a link, beside ..._PORT=LINK_ADDRESS."""
+LINK_ADDRESS = re.compile(r"(tcp|udp|sctp)://.*")
 USERINFO = re.compile(r"(\w+://)?.*@", re.DOTALL)
 METAVARS = {"integer": "N", "number": "NUMBER", "array": "A,B,...", "string": "TEXT", "path": "PATH"}
 """How --help shows a type of JSON schema."""
@@ -102,6 +103,7 @@ def read_settings(values: Mapping[str, Any], named: Callable[[str], str] = flag)
     Raises:
         StartError: one is wrong.
     """
+    forget_links()
     if unknown := _unknown_variable():
         raise StartError(unknown)
     try:
@@ -141,21 +143,24 @@ def _unknown_variable() -> str | None:
     known = list(map(variable, Settings.model_fields))
     for lowered, value in EnvSettingsSource(Settings).env_vars.items():
         name = lowered.upper()
-        if value and name.startswith(PREFIX) and name not in known and not _of_kubernetes(name, value):
+        if value and name.startswith(PREFIX) and name not in known:
             return (
                 f"{name} is not a setting{nearest(name, known)}: correct or unset it; `inlay settings` lists them all"
             )
     return None
 
 
-def ignored_variables() -> list[str]:
-    """Return the INLAY_ variables that Kubernetes set to the address of a Service; they are not read."""
-    variables = EnvSettingsSource(Settings).env_vars.items()
-    return [name.upper() for name, value in variables if value and _of_kubernetes(name.upper(), value)]
-
-
-def _of_kubernetes(name: str, value: str) -> bool:
-    return bool(LINK_VARIABLE.fullmatch(name) or (name.endswith("_PORT") and LINK_ADDRESS.fullmatch(value)))
+def forget_links() -> list[str]:
+    """Remove the INLAY_ variables that hold the address of a Service of Kubernetes, and return their names."""
+    links = [
+        name
+        for name, value in os.environ.items()
+        if LINK_VARIABLE.fullmatch(name)
+        or (name.startswith(PREFIX) and name.endswith("_PORT") and LINK_ADDRESS.fullmatch(value))
+    ]
+    for name in links:
+        del os.environ[name]
+    return links
 
 
 def _redacted(value: object) -> str:

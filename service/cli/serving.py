@@ -72,8 +72,9 @@ def _prepared(
     values: Mapping[str, str], names: Sequence[str], checkpoints: Sequence[str], model_name: str | None
 ) -> "Settings":
     """Start logging, export the checkpoints, and return the settings."""
-    from service.cli.options import flag, ignored_variables, read_settings, variables_of_others
+    from service.cli.options import flag, forget_links, read_settings, variables_of_others
 
+    ignored = forget_links()
     others = variables_of_others([*values, *(["model"] if names or checkpoints else [])])
     if "model" not in others and not names and not checkpoints:
         others.pop("pooling", None)  # which is of a checkpoint
@@ -82,7 +83,7 @@ def _prepared(
     from service.observability.logs import start_logging
 
     start_logging(settings.log_format, settings.log_level, settings.log_inputs)
-    if ignored := ignored_variables():
+    if ignored:
         log.info("ignored, since they hold the address of a Service of Kubernetes: %s", ", ".join(ignored))
     for name, other in others.items():
         say(settings, f"{other} is read as {flag(name)}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event, Timer
+from threading import Timer
 from typing import TYPE_CHECKING, NamedTuple
 
 from models.artifacts import card as cards
@@ -24,7 +24,6 @@ from service import machine
 from service.cli.announcement import announce
 from service.cli.console import say
 from service.errors import StartError
-from service.http.startup_probes import answer_until
 from service.observability import logs
 from service.process.stop_signals import exit_on_stop, ignore_stops, was_stopped
 from service.process.supervisor import START_FAILURE, Supervisor
@@ -86,11 +85,8 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
     check_names(settings, models)
     open_keys(settings)
     with shared_directory() as name:
-        worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when
-        run = partial(_run_worker, worker_settings, listeners, Path(name))
+        run = partial(_run_worker, settings, listeners, Path(name))
         served = (Path(name) / ANNOUNCED).exists
-        if listeners.management is not None:
-            answer_until(served, listeners.management, tls.files(settings))
         say(settings, f"starting {settings.workers} workers")
         close = partial(_refuse_connections, listeners.rest)
         seconds = settings.shutdown_seconds, settings.drain_delay
@@ -139,22 +135,12 @@ def _serve(settings: Settings, listeners: Listeners, directory: Path | None = No
         place: the worker's number.
     """
     machine.limit_heaps()
-    loaded, probes = Event(), None
-    if listeners.management is not None and directory is None:
-        probes = answer_until(loaded.is_set, listeners.management, tls.files(settings))
     from service.app import create_app
     from service.http.listener import run_http_server
     from service.observability.metric_store import MetricStore
     from service.observability.metrics import Metrics
 
-    metrics = Metrics(MetricStore(directory, place))
-
-    def ready(context: "ServiceContext", grpc_port: int) -> None:
-        loaded.set()
-        if probes is not None:
-            probes.join()
-        _ready(settings, directory, context, grpc_port)
-
+    metrics, ready = Metrics(MetricStore(directory, place)), partial(_ready, settings, directory)
     return run_http_server(create_app(settings, ready, metrics, listeners.management), listeners.rest, settings)
 
 

@@ -26,7 +26,6 @@ from service.grpc.methods import Handler, Method, Service
 from service.grpc.streams import in_order
 from service.observability.access_log import AccessLog, Ended
 from service.observability.metrics import Metrics
-from service.observability.tracing import Traced
 from service.request_context import CURRENT_CALL, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
@@ -95,7 +94,7 @@ class Call:
     _status = "CANCELLED"
     _grpc: GrpcContext = None
     _deadline: float | None = None
-    _span: Traced | None = None
+    _span: Any = None
     _peer = ""
     _reading: asyncio.Future[Any] | None = None
     _gives_way = False

@@ -122,7 +122,7 @@ class Exchange:
 
     async def _write(self, response: Response) -> None:
         """Send a response, a stream no faster than the server takes it."""
-        is_head = self._request.verb == "HEAD"
+        is_head = self._request.head.verb == "HEAD"
         headers = self._headers(response)
         await self._send_within({"type": "http.response.start", "status": response.status, "headers": headers})
         if response.stream is not None and not is_head:
@@ -142,7 +142,7 @@ class Exchange:
             name, _, value = line.partition(b": ")
             headers.append((name, value))
         size = sum(map(len, response.body))
-        is_known = response.stream is None and (size or self._request.verb != "HEAD")
+        is_known = response.stream is None and (size or self._request.head.verb != "HEAD")
         if is_known and response.status not in BODILESS and declared_length(response) is None:
             headers.append((b"content-length", b"%d" % size))
         return [*headers, (b"x-request-id", self._request.context.request_id)]

@@ -57,8 +57,8 @@ class Cors:
 
     def preflight(self, request: Request) -> Response | None:
         """Return the response to a browser's preflight request; None for any other request."""
-        headers = request.headers
-        if not self._origins or request.verb != "OPTIONS":
+        headers = request.head.headers
+        if not self._origins or request.head.verb != "OPTIONS":
             return None
         if b"origin" not in headers or b"access-control-request-method" not in headers:
             return None

@@ -34,12 +34,11 @@ class HeadMemory:
         if head is None:
             return None
         varying = dict(zip(map(bytes.lower, pieces[1::3]), pieces[2::3], strict=True))
-        size = varying.get(b"content-length", b"0")
-        if 3 * len(varying) + 1 != len(pieces) or not size.isdigit() or int(size) != len(data) - end:
+        request, size = Request(head, client, varying), len(data) - end
+        if 3 * len(varying) + 1 != len(pieces) or request.body_bytes != size:
             return None  # a header came twice, or there is more or less than the body
-        if len(data) - end > UNCOUNTED_BYTES:  # large bodies are counted behind the parser
+        if size > UNCOUNTED_BYTES:  # large bodies are counted behind the parser
             return None
-        request = Request(head, client, varying)
         request.body = data[end:]
         return request
 

@@ -1,11 +1,11 @@
 """Types of request parameters, which read a query string and JSON alike, and the options of a response.
 
-In a query string lists have commas, lists of lists semicolons between them; a config or a tensor is its JSON.
+In a query string lists are JSON without their brackets, lists of lists with semicolons between them; a config or a
+tensor is its JSON.
 """
 
 import re
 from array import array
-from base64 import b64encode
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
@@ -19,6 +19,7 @@ from pydantic_core import CoreSchema, core_schema
 from models.positions.arithmetic import Arithmetic
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
+from service.http.json_structure import check_structure
 from service.http.tensors import tensor
 
 MAX_ROWS = 2**24
@@ -27,7 +28,6 @@ MAX_TEXT = 200
 MAX_CONFIG_CHARACTERS = 1 << 18  # of a config.json
 ARITHMETIC = "exact: float64, rounded once. parity: the float32 steps of transformers"
 _RANGE = re.compile(r"(\d{1,19})(?:-(\d{1,19}))?")
-_ROWS = re.compile(r"\s*[+-]?\d{1,19}\s*(?:[,;]\s*[+-]?\d{1,19}\s*)*+", re.ASCII)
 Int64s = NDArray[np.int64]
 
 
@@ -127,32 +127,14 @@ def integers(value: Any, axes: int) -> Int64s:
         ValueError: the value is not a list of 64-bit integers, or of lists of one length.
     """
     if isinstance(value, str):
-        numbers = _written_rows(value)
-        numbers = numbers[0] if axes == 1 and len(numbers) == 1 else numbers
-    elif isinstance(value, list):
-        numbers = _array([value] if axes == 2 and value and not isinstance(value[0], list) else value)
-    else:
+        rows = _json(f"[[{value.replace(';', '],[')}]]")
+        value = rows[0] if axes == 1 and len(rows) == 1 else rows
+    if not isinstance(value, list):
         raise ValueError("send a list of integers")
+    numbers = _array([value] if axes == 2 and value and not isinstance(value[0], list) else value)
     if numbers.dtype != np.int64 or numbers.ndim != axes or not numbers.size:
         raise ValueError(f"send {'one list' if axes == 1 else 'lists of equal length'} of integers of 64 bits")
     return numbers
-
-
-def _written_rows(value: str) -> Int64s:
-    """Return the rows of a text, [rows, columns]; without a Python object for each number, which takes 60 bytes."""
-    if not _ROWS.fullmatch(value):
-        raise ValueError("write integers with commas between, rows with semicolons between")
-    bounds = np.iinfo(np.int64)
-    numbers = np.fromstring("".join(value.split()).replace(";", ","), np.int64, sep=",")
-    if numbers.max() == bounds.max or numbers.min() == bounds.min:  # it was beyond
-        raise ValueError("send integers of 64 bits")
-    rows = value.count(";") + 1
-    if rows > 1:
-        text = np.frombuffer(value.encode(), np.uint8)
-        ends = np.append(text[(text == ord(",")) | (text == ord(";"))], np.uint8(ord(";"))) == ord(";")
-        if numbers.size % rows or not ends[numbers.size // rows - 1 :: numbers.size // rows].all():
-            raise ValueError("the lists are of different lengths")
-    return numbers.reshape(rows, -1)
 
 
 def _array(value: list[Any]) -> NDArray[Any]:
@@ -175,12 +157,11 @@ def _triple(value: Any) -> tuple[int, int, int]:
 
 
 def _grid(value: Any) -> tuple[int, int]:
-    parts = re.split("[x,]", value[:MAX_TEXT]) if isinstance(value, str) else value
     try:
-        height, width = (int(part) if isinstance(part, str) else part for part in parts)
-    except (TypeError, ValueError):
+        height, width = integers(value.replace("x", ",") if isinstance(value, str) else value, 1).tolist()
+    except ValueError:
         raise ValueError("send rows x columns, such as 14x14") from None
-    if type(height) is not int or type(width) is not int or not (1 <= height <= MAX_WIDTH and 1 <= width <= MAX_WIDTH):
+    if not (1 <= height <= MAX_WIDTH and 1 <= width <= MAX_WIDTH):
         raise ValueError(f"rows and columns are integers from 1 to {MAX_WIDTH}")
     return height, width
 
@@ -200,6 +181,7 @@ Grid = Annotated[tuple[int, int], PlainValidator(_grid), WithJsonSchema(GRID)]
 
 
 def _json(value: str) -> Any:
+    check_structure(value.encode())
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
@@ -244,8 +226,8 @@ def read_scaling_value(value: Any, kind: str) -> Any:
     if value is None:
         return None
     if isinstance(value, str):
-        parts = [_scalar(part) for part in value.split(",", MAX_ROTARY_DIM)]
-        value = parts if kind == "numbers" or len(parts) > 1 else parts[0]
+        parts = _json(f"[{value.lower()}]")
+        value = parts[0] if kind != "numbers" and len(parts) == 1 else parts
     if kind == "numbers":
         if (
             not isinstance(value, list | tuple)
@@ -257,16 +239,6 @@ def read_scaling_value(value: Any, kind: str) -> Any:
     if not (isinstance(value, bool) if kind == "boolean" else _is_number(value)):
         raise ValueError(f"it is no {'boolean' if kind == 'boolean' else 'finite number'}")
     return value
-
-
-def _scalar(value: str) -> Any:
-    value = value.strip()
-    if value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    try:
-        return int(value) if re.fullmatch(r"[+-]?\d{1,18}", value) else float(value)
-    except ValueError:
-        raise ValueError(f"{value[:40]!r} is not a number") from None
 
 
 def _is_number(value: Any) -> bool:
@@ -289,12 +261,6 @@ TENSOR: dict[str, Any] = {
         },
     ]
 }
-
-
-def example_tensor(rows: int, width: int) -> dict[str, Any]:
-    """Return a tensor [rows, width] for an example; as bytes it takes one line, as lists it would take hundreds."""
-    values = np.linspace(-0.1, 0.1, rows * width, dtype=np.float16)
-    return {"dtype": "float16", "shape": [rows, width], "data": b64encode(values.tobytes()).decode()}
 
 
 Tensor = Annotated[NDArray[Any], PlainValidator(read_tensor), WithJsonSchema(TENSOR)]

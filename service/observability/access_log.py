@@ -6,11 +6,14 @@ Neither contains what a caller sent: a path is logged as its route's template, u
 import logging
 from collections.abc import Iterable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from service.observability.logs import ACCESS
-from service.observability.tracing import TRACEPARENT, TRACESTATE, Attributes, Traced, Tracing
+from service.observability.tracing import TRACEPARENT, TRACESTATE, Attributes, Tracing
 from service.request_context import RequestContext
+
+if TYPE_CHECKING:
+    from service.observability.tracing import Span
 
 access = logging.getLogger(ACCESS)
 
@@ -53,7 +56,7 @@ class AccessLog:
 
     def begin(
         self, name: str, sent: Iterable[tuple[str, str]], attributes: Attributes, context: RequestContext
-    ) -> Traced | None:
+    ) -> "Span | None":
         """Begin the span of a request, and record its trace in the request's context.
 
         Args:
@@ -65,14 +68,15 @@ class AccessLog:
         if "," in carrier.get(TRACEPARENT, [""])[0]:  # sent twice: which of them is meant cannot be known
             carrier = {}
         span = self._tracing.begin(name, carrier, attributes)
-        context.passes, context.trace_id = span.passes, span.trace_id
+        context.passes, context.trace_id = [], self._tracing.trace_id(span)
         return span
 
-    def end(self, ended: Ended, span: Traced | None, context: RequestContext) -> None:
+    def end(self, ended: Ended, span: "Span | None", context: RequestContext) -> None:
         """End the span and write the line."""
-        if span is not None:
+        if span is not None and self._tracing is not None:
             error = {"error.type": str(ended.status)} if ended.failed else {}
-            span.end(ended.name, {**ended.attributes, **error}, ended.failed, ended.written)
+            attributes = {**ended.attributes, **error}
+            self._tracing.end(span, ended.name, attributes, ended.failed, context.passes or (), ended.written)
         if self._lines:
             seconds = round(perf_counter() - ended.arrived, 6)
             fields: dict[str, Any] = {"protocol": ended.protocol, "method": ended.name, "status": ended.status}

@@ -15,7 +15,7 @@ from service.settings import Settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span as Span
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 PATH = "v1/traces"  # below the endpoint (OTLP/HTTP)
@@ -46,7 +46,7 @@ def open_tracing(settings: Settings) -> "Tracing | None":
 
 
 class Tracing:
-    """Begins the spans of requests."""
+    """Begins and ends the spans of requests."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         from opentelemetry import trace
@@ -57,7 +57,7 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
         self._trace = trace
 
-    def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Traced":
+    def begin(self, name: str, carrier: Mapping[str, Sequence[str]], attributes: Attributes) -> "Span":
         """Begin a server span below the caller's span.
 
         Args:
@@ -67,21 +67,38 @@ class Tracing:
         """
         context = self._propagator.extract(carrier) if carrier else None
         kind = self._trace.SpanKind.SERVER
-        span = self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
-        return Traced(self, span, self._trace.format_trace_id(span.get_span_context().trace_id))
+        return self._tracer.start_span(name, context=context, kind=kind, attributes=dict(attributes))
+
+    def trace_id(self, span: "Span") -> str:
+        """Return the id of a span's trace, in hexadecimal."""
+        return self._trace.format_trace_id(span.get_span_context().trace_id)
+
+    def end(
+        self, span: "Span", name: str, attributes: Attributes, failed: bool, passes: Sequence[Pass], written: bool
+    ) -> None:
+        """End the span of a request that is answered, with a child for each stage of each pass.
+
+        Args:
+            name: name of the span, now that its route is known.
+            attributes: more of the span.
+            failed: whether the request failed through the service's own fault.
+            passes: the passes of the request through the core, in the order of time.
+            written: whether the time since the last pass went into writing the response.
+        """
+        if not span.is_recording():
+            return
+        self._add_stages(span, passes, written)
+        span.update_name(name)
+        span.set_attributes(dict(attributes))
+        if failed:
+            span.set_status(self._trace.StatusCode.ERROR)
+        span.end()
 
     def close(self) -> None:
         """Send the remaining spans; returns when the exporter has sent them or given up."""
         self._provider.shutdown()
 
-    def stages(self, span: "Span", passes: Sequence[Pass], written: bool) -> None:
-        """Add a child of `span` for each stage of each pass.
-
-        Args:
-            span: span of the request.
-            passes: the passes in the order of time.
-            written: whether the time since the last pass went into writing the response.
-        """
+    def _add_stages(self, span: "Span", passes: Sequence[Pass], written: bool) -> None:
         parent = self._trace.set_span_in_context(span)
         now = time.perf_counter()
         epoch = time.time_ns() - round(now * 1e9)
@@ -92,41 +109,6 @@ class Tracing:
                 child.end(_ns(epoch, end))
         if passes and written:
             self._tracer.start_span("encode", parent, start_time=_ns(epoch, passes[-1].ended)).end(_ns(epoch, now))
-
-    def failed(self, span: "Span") -> None:
-        """Mark a span as failed."""
-        span.set_status(self._trace.StatusCode.ERROR)
-
-
-class Traced:
-    """The span of a request that is being served.
-
-    Attributes:
-        trace_id: id of the span's trace, in hexadecimal.
-        passes: collects the request's passes through the core.
-    """
-
-    def __init__(self, tracing: Tracing, span: "Span", trace_id: str) -> None:
-        self._tracing, self._span, self.trace_id = tracing, span, trace_id
-        self.passes: list[Pass] = []
-
-    def end(self, name: str, attributes: Attributes, failed: bool, written: bool) -> None:
-        """End the span when the request is answered.
-
-        Args:
-            name: name of the span, now that its route is known.
-            attributes: more of the span.
-            failed: whether the request failed through the service's own fault.
-            written: whether the time since the last pass went into writing the response.
-        """
-        if not self._span.is_recording():
-            return
-        self._tracing.stages(self._span, self.passes, written)
-        self._span.update_name(name)
-        self._span.set_attributes(dict(attributes))
-        if failed:
-            self._tracing.failed(self._span)
-        self._span.end()
 
 
 def _stages(single_pass: Pass) -> list[tuple[str, float, float]]:

@@ -82,6 +82,19 @@ def theta(draw: Draw) -> Config:
     return {"rope_type": "default", "rope_theta": draw.choice((1000.0, 10000.0, 160000.0))}
 
 
+def scaled(draw: Draw) -> Config:
+    """YaRN of Ministral 3, which scales queries beyond the positions it was trained with."""
+    return {
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": draw.choice((4.0, 16.0)),
+        "original_max_position_embeddings": LONGEST + draw.choice((1, 100)),
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    }
+
+
 def two_thetas(draw: Draw) -> Config:
     return {"full_attention": theta(draw), "sliding_attention": theta(draw)}
 
@@ -277,6 +290,7 @@ _QWEN_MIXTURE = _mixture("num_experts") | {
     "mlp_only_layers": lambda draw: draw.choice(([], [0], [1])),
 }
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
+PUBLISHED = {"neobert", "llama_bidirec", "dpr"}  # judged in test_published_blocks_live.py
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
     "mpnet": encoder(type_vocab_size=None),
@@ -287,7 +301,16 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "camembert": encoder(),
     "xlm-roberta": encoder(),
     "electra": encoder(embedding_size=lambda draw: draw.choice((8, 16))),
-    "albert": encoder(embedding_size=8),
+    "albert": encoder(embedding_size=8, num_hidden_groups=lambda draw: draw.choice((1, 1, 2, 3))),
+    "luke": encoder(entity_vocab_size=5, entity_emb_size=4),
+    "longformer": encoder(attention_window=lambda draw: [draw.choice((4, 16, 130))] * 4, num_hidden_layers=4),  # not 2
+    "big_bird": encoder(
+        attention_type=lambda draw: draw.choice(("block_sparse", "original_full")),
+        rescale_embeddings=flag,
+        use_bias=flag,
+    ),
+    "ministral": decoder(sliding_window=window, rope_parameters=theta),
+    "ministral3": decoder(sliding_window=lambda draw: draw.choice((None, 16, 64)), rope_parameters=scaled),
     "ernie": encoder(),
     "data2vec-text": encoder(),
     "rembert": encoder(input_embedding_size=8),

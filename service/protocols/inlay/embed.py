@@ -31,6 +31,7 @@ from service.protocols.inlay.inputs import (
 )
 from service.protocols.inlay.late_chunking import read_spans
 from service.protocols.inlay.openapi_parts import DATA
+from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
@@ -42,7 +43,7 @@ ROWS_FORMATS = ("float", "base64")
 PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
 UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
-TIMING_HEADERS = DATA.descriptions["timing headers"]
+TIMING_HEADERS = DATA.parts["timing headers"]
 """What a response took, as text-embeddings-inference sends it: descriptions by name, in the order of the lines."""
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(TIMING_HEADERS)[1:]])
 
@@ -134,7 +135,9 @@ def read(body: bytes, max_inputs: int | None = None, ignores_fields: bool = Fals
     if ignores_fields:
         data = without_ignored(EmbedBody, data)
     inputs = data.pop("inputs")
-    late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
+    late_chunking: dict[str, Any] = {}
+    if not data.keys().isdisjoint(LATE_CHUNKING):
+        late_chunking = {name: data.pop(name) for name in LATE_CHUNKING if name in data}
     rest = json_bytes(data)
     bare = type(inputs) is not list or (len(inputs) > 0 and type(inputs[0]) is int)
     known = _known_options if len(rest) <= CACHED_BYTES else _known_options.__wrapped__
@@ -170,10 +173,6 @@ def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, A
         **{name: getattr(fields, name) for name in OPTIONS},
     )
     return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
-
-
-Reading = tuple[EmbedRequest, AnswerForm, Encode]
-"""What a body holds, the form of its response, and the function that writes that."""
 
 
 class EmbedHandler:
@@ -215,23 +214,24 @@ class EmbedHandler:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
         read."""
         answers: list[Response | InlayError | Handler] = []
-        of_ids: dict[int, Reading] = {}  # by the number of the request
+        read_ones: list[tuple[int, Request, AnswerForm, Encode]] = []
+        to_look_up: list[tuple[EmbedRequest, RequestContext]] = []
         for number, request in enumerate(requests):
             try:
                 encode = request.head.memo or _format_of(request.head)
-                reading = *read(request.body, self._max_inputs), encode
+                embed_request, form = read(request.body, self._max_inputs)
             except InlayError as error:
                 answers.append(error.without_frames())
                 continue
-            answers.append(partial(self._embed, *reading))
-            embed_request, form, _ = reading
-            if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
-                of_ids[number] = reading
-        plain = [(reading[0], requests[number].context) for number, reading in of_ids.items()]
-        results = self._lookup.answer(plain) if plain else ()
-        for (number, reading), result in zip(of_ids.items(), results, strict=True):
+            answers.append(partial(self._embed, embed_request, form, encode))
+            inputs = embed_request.inputs
+            if form.encoding in ROWS_FORMATS and inputs and type(inputs[0]) is Ids:
+                read_ones.append((number, request, form, encode))
+                to_look_up.append((embed_request, request.context))
+        results = self._lookup.answer(to_look_up) if to_look_up else ()
+        for (number, request, form, encode), result in zip(read_ones, results, strict=True):
             if result is not None:
-                answers[number] = self._response(requests[number], result, *reading[1:])
+                answers[number] = self._response(request, result, form, encode)
         return answers
 
     def _response(
@@ -271,19 +271,12 @@ def timing_lines(result: EmbedResult, registry: "ModelRegistry", started: float)
     Args:
         started: when the request arrived, on `time.perf_counter`.
     """
-    total = int((perf_counter() - started) * 1e3)
+    total = (perf_counter() - started) * 1e3
     tokenization, queue, inference = result.times
     model = registry.models.get(result.model)
-    return _LINES % (
-        UNLOADED if model is None else DEVICES.get(model.engine.device, UNLOADED),
-        total,
-        result.characters,
-        result.tokens,
-        total,
-        int(tokenization * 1e3),
-        int(queue * 1e3),
-        int(inference * 1e3),
-    )
+    device = UNLOADED if model is None else DEVICES.get(model.engine.device, UNLOADED)
+    counted = result.characters, result.tokens
+    return _LINES % (device, total, *counted, total, tokenization * 1e3, queue * 1e3, inference * 1e3)
 
 
 def timing_metadata(result: EmbedResult, registry: "ModelRegistry", started: float) -> tuple[tuple[str, str], ...]:

@@ -23,7 +23,7 @@ Arguments = TypeVarTuple("Arguments")
 def query_pairs(request: Request) -> list[tuple[str, str]]:
     """Return the names and values of a query string, in order."""
     try:
-        return parse_qsl(request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+        return parse_qsl(request.head.query.decode("latin-1"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         raise BadRequest("the query string is too long", allowed=f"it holds up to {MAX_FIELDS} parameters") from None
 
@@ -65,7 +65,7 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
 
 async def from_body(model: type[Model], request: Request) -> Model:
     """Return a JSON body as a model; raise Malformed, BadRequest or UnsupportedMedia if it is invalid."""
-    check_json(request.headers.get(b"content-type"))
+    check_json(request.head.headers.get(b"content-type"))
     return await read_whole(request.body, parse_json_fields, model)
 
 

@@ -171,7 +171,7 @@ class Handlers(Operations):
 
     async def embed_all(self, request: Request) -> Response:
         """Return a vector for each token."""
-        encode = encoder(request.headers.get(b"accept"))
+        encode = encoder(request.head.headers.get(b"accept"))
         body, inputs = await read_json(request, self._vectors_body, schemas.AllVectorsBody)
         model = self.registry.get(body.model)
         result = await self.vectors(model, inputs, options_of(body), token_output, request.context)
@@ -255,7 +255,8 @@ class Handlers(Operations):
 
     async def info(self, request: Request) -> Response:
         """Return the default model, this server's version and its limits."""
-        query = validated(schemas.InfoQuery, dict(parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)))
+        sent = parse_qsl(request.head.query.decode("latin-1"), keep_blank_values=True)
+        query = validated(schemas.InfoQuery, dict(sent))
         return array_response(self.describe(self.registry.get(query.model)), 0)
 
 

@@ -205,8 +205,8 @@ def test_rejects_unknown_family_and_names_similar_one(tmp_path: Path) -> None:
 
 
 def test_an_unknown_family_like_no_other_names_none(tmp_path: Path) -> None:
-    write_json(bert(tmp_path / "x") / "config.json", {"model_type": "dpr"})
-    with pytest.raises(UnknownFamily, match=r"'dpr' is not known; `inlay list` names"):
+    write_json(bert(tmp_path / "x") / "config.json", {"model_type": "vits"})
+    with pytest.raises(UnknownFamily, match=r"'vits' is not known; `inlay list` names"):
         export(tmp_path / "x", tmp_path / "out")
 
 

@@ -74,7 +74,7 @@ def test_logits_of_texts_are_those_of_the_service(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--model", "labels", "--dtype", "int8"), "are written as float32 or float16, not int8"),
+        (("--model", "labels", "--dtype", "int8"), "is int8, which applies to sentence_embedding alone"),
         (("--model", "labels", "--pair-column", "id"), "column 'id' holds int64, not texts"),
         (("--model", "labels", "--pair-column", "other"), "no column 'other'"),
     ],

@@ -137,7 +137,7 @@ class Repeater:
         return [self._answer(request) for request in requests]
 
     def _answer(self, request: Request) -> Response:
-        served = (request.verb.encode(), request.path.encode(), request.body)
+        served = (request.head.verb.encode(), request.head.path.encode(), request.body)
         self.requests.append(served)
         return bytes_response(b" ".join(served), "text/plain")
 

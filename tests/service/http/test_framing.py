@@ -17,7 +17,7 @@ PATHS = ("/", "/fast")
 
 
 async def echo(request: Request) -> Response:
-    return bytes_response(b"%b %b" % (request.verb.encode(), request.body), "text/plain")
+    return bytes_response(b"%b %b" % (request.head.verb.encode(), request.body), "text/plain")
 
 
 def echo_batch(requests: Any) -> list[Response]:

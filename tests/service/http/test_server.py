@@ -54,9 +54,9 @@ class Handlers:
 
     async def echo(self, request: Request) -> Response:
         self.bodies.append(request.body)
-        self.headers.append(request.headers)
+        self.headers.append(request.head.headers)
         self.callers.append(CALLER.get())
-        CALLER.set(request.path)
+        CALLER.set(request.head.path)
         return bytes_response(request.body or b"hello", "text/plain")
 
     async def wait(self, request: Request) -> Response:

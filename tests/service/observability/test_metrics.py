@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.error_status import STATUSES
 from service.observability.metric_families import SECONDS, STAGES
 from service.observability.metric_store import Key, MetricStore
-from service.observability.metrics import Metrics
+from service.observability.metrics import MOST_OBSERVED, Metrics
 from service.request_context import RequestContext, StageTimes
 
 
@@ -181,3 +181,15 @@ def test_worker_shows_its_memory_cpu_time_and_files():
     seen = {name: value for name, value in shown(Metrics(), "inlay_worker").items() if name[1]}
     assert set(seen) == {(name, (("worker", "0"),)) for name in ("_private_bytes", "_cpu_seconds_total", "_open_files")}
     assert all(value > 0 for value in seen.values())
+
+
+def test_what_nobody_scrapes_is_counted_too():
+    """Values gather only up to a bound, also those of one long stream."""
+    store = MetricStore()
+    metrics = Metrics(store)
+    for _ in range(2 * MOST_OBSERVED):
+        metrics.passes([RequestContext()], "m", 3, StageTimes(0.0, 0.0, 0.2))
+        metrics.request("http", "/positions", "200", 0.01)
+    (snapshot,) = store.snapshots()
+    for key in (("inlay_stage_seconds", "m", "run"), ("inlay_request_seconds", "/positions", "http")):
+        assert sum(snapshot.counters[key][:-1]) > MOST_OBSERVED, key

@@ -2,12 +2,10 @@
 
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
 
 import grpc
 import httpx
@@ -15,7 +13,6 @@ import pytest
 
 from proto import open_inference_pb2 as pb
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from service.http.startup_probes import answer_until
 from tests.service.cli.test_startup import INLAY, ROOT, SECONDS
 from tests.service.process.test_moving_workers import post, until
 from tests.service.security.test_tls import Shop
@@ -89,19 +86,3 @@ def test_probes_need_no_certificate_with_mutual_tls(tiny_store: Path, tmp_path: 
         assert get(management, "/health/live").status_code == 200
         with pytest.raises(httpx.TransportError):
             get(public, "/v2/health/live")
-
-
-@pytest.mark.parametrize("secure", [False, True])
-def test_live_and_not_ready_while_models_load(tmp_path: Path, secure: bool) -> None:
-    shop, loaded = Shop(tmp_path / "shop"), Event()
-    files = shop.files if secure else None
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        answer_until(loaded.is_set, listener, files)
-        url = f"http{'s' * secure}://127.0.0.1:{listener.getsockname()[1]}"
-        with socket.create_connection(listener.getsockname()):  # a client that says nothing holds no other up
-            assert get(url, "/health/live").json() == {"status": "live"}
-            for path in ("/health/ready", "/metrics"):
-                refused = get(url, path)
-                assert (refused.status_code, refused.json()["code"]) == (503, "unavailable")
-        loaded.set()

@@ -1,7 +1,7 @@
 """Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from math import prod
@@ -12,7 +12,6 @@ import numpy as np
 import orjson
 import pybase64
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from models.positions.table import DTYPES, Table
 from service.embedding.position_tables import (
@@ -30,9 +29,8 @@ from service.http.negotiation import negotiate
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
-from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
+from service.http.routes import Request
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.openapi_parts import DATA
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -61,7 +59,7 @@ class TableForm:
 
 def table_form(request: Request, options: TypedArrayOptions) -> TableForm:
     """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
-    accept = request.headers.get(b"accept")
+    accept = request.head.headers.get(b"accept")
     media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
     return TableForm(media_type, options.dtype, options.output, options.encoding_format == "base64")
 
@@ -148,7 +146,7 @@ def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableFo
 
 def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
     headers = (*headers, (b"content-length", b"%d" % file.size))
-    if request.verb == "HEAD":
+    if request.head.verb == "HEAD":
         return Response((), headers)
     if (body := tables.cached(etag)) is not None and file.size <= WHOLE_BYTES:
         return Response((body,), headers)
@@ -175,7 +173,7 @@ async def _json_response(
     request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
 ) -> Response:
     """Return a small document whole; send a large one while it is computed."""
-    if request.verb == "HEAD":
+    if request.head.verb == "HEAD":
         return Response((), headers)
     parts = _json_parts(tables, table, outputs, form)
     if sum(prod(typed.output.shape) for typed in outputs) > BLOCK_VALUES:
@@ -239,50 +237,3 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
     if row == 0:
         return b"[" * (len(shape) - 1)
     return b"]" * depth + b"," + b"[" * depth
-
-
-# ---- descriptions for the OpenAPI document
-
-BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
-
-
-def table_answer(document: Schema | None = None) -> Answer:
-    """Return the description of a table's response."""
-    return Answer(
-        description="The table.",
-        headers=DATA.descriptions["table headers"],
-        content={JSON: document or DATA.parts["table"], **BINARY_TABLES},
-    )
-
-
-def tensor_route(
-    path: str,
-    handler: Handler,
-    name: str,
-    summary: str,
-    parameters: type[BaseModel],
-    *,
-    tag: str,
-    examples: Mapping[str, Any],
-    answer: Answer | None = None,
-    need: Need | None = None,
-) -> Route:
-    """Return a POST route whose handler reads its body with `parsing.from_body`.
-
-    Args:
-        parameters: the model of the body.
-        examples: JSON bodies by name.
-        answer: the response; None: a table.
-        need: what the route needs that not every model has.
-    """
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
-        tag=tag,
-        body=RequestBody(model=parameters, examples=examples),
-        need=need,
-        answers={200: answer or table_answer()},
-    )
