@@ -83,6 +83,30 @@ def test_a_turned_photograph_is_read_upright(served: Served) -> None:
     assert turned.tobytes() != vectors(served, [image((32, 24))])[0].tobytes()
 
 
+def test_a_form_holds_images_texts_and_options(served: Served) -> None:
+    files: list[Any] = [("inputs", ("a.png", page(32, 24), "image/png")), ("inputs", (None, "some text"))]
+    files += [("model", (None, "single")), ("dimensions", (None, "4")), ("normalize", (None, "true"))]
+    answer = served.http.post("/embed", files=files).raise_for_status().json()
+    sent = [image((32, 24)), "some text"]
+    wanted = vectors(served, sent, model="single", dimensions=4, normalize=True)
+    assert np.array(answer, np.float32).tobytes() == np.stack(wanted).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "says"),
+    [
+        ("multipart/form-data", b"", "names no boundary"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\na", "does not end with its boundary"),
+        ("multipart/form-data; boundary=x", b"--x--", "inputs is empty"),
+        ("multipart/form-data; boundary=x", b'--x\r\ncontent-disposition: form-data; name="y"\r\n\r\n1\r\n--x--', "y"),
+    ],
+)
+def test_what_is_no_form_is_refused(kind: str, body: bytes, says: str, served: Served) -> None:
+    answer = served.http.post("/embed", content=body, headers={"content-type": kind})
+    assert answer.status_code in (400, 422)
+    assert says in answer.json()["detail"]
+
+
 def test_rerank_scores_images_by_maxsim(served: Served) -> None:
     documents = [image((32, 24)), "a text", image((40, 40), 1), {"text": "another"}]
     body = {"query": "what?", "documents": documents, "return_documents": False}
