@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from service.errors import StartError
-from service.process.stop_signals import DRAIN, LAME_DUCK_SECONDS, STOPS
+from service.process.stop_signals import DRAIN, STOPS
 
 START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
@@ -66,7 +66,6 @@ class Supervisor:
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
         drain_seconds: how long workers fail their probes and serve on, before they have to stop.
-        on_stop: called once the workers were told to stop and had the time to take no more connections.
     """
 
     def __init__(
@@ -76,13 +75,11 @@ class Supervisor:
         served: Callable[[], bool],
         stop_seconds: float,
         drain_seconds: float = 0.0,
-        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._run = run
         self._served = served
         self._stop_seconds = stop_seconds
         self._drain_seconds = drain_seconds
-        self._on_stop = on_stop
         self._signals = 0
         self.workers: list[Worker | None] = [None] * workers
         self.stopping = False
@@ -194,8 +191,6 @@ class Supervisor:
         for worker in workers:
             worker.process.terminate()
         stopping_at = monotonic()
-        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
-        self._on_stop()
         _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():
