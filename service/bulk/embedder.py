@@ -14,7 +14,7 @@ from service.embedding.compute import Computation, Rewrite, cut_by_size
 from service.embedding.outputs.classes import CLASS_OUTPUTS
 from service.embedding.outputs.plan import width_in_graph
 from service.embedding.quantization import NUMPY_DTYPES, columns
-from service.embedding.ranking import ACTIVATIONS
+from service.embedding.ranking import ACTIVATIONS, classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
 from service.embedding.tokenize.pair_templates import texts_of
 from service.errors import InlayError, StartError
@@ -69,7 +69,7 @@ class Embedder:
         self._skip_failed = skip_failed
         threads = settings.threads or machine.available_cpus()
         self.model = model = loading.load_model(folder, settings, threads, Metrics())
-        classifier, scored, dtype = model.card.classifier, options.outputs == (SCORES,), options.dtype
+        classifier, scored, dtype = classifier_of(model.card), options.outputs == (SCORES,), options.dtype
         if scored and classifier is None:
             raise StartError(f"{model.card.name} gives no scores; it gives {', '.join(model.card.outputs)}")
         if scored:

@@ -89,8 +89,7 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
     check_names(settings, models)
     open_keys(settings)
     with shared_directory() as name:
-        worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when
-        run = partial(_run_worker, worker_settings, listeners, Path(name))
+        run = partial(_run_worker, settings, listeners, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         say(settings, f"starting {settings.workers} workers")
         code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, settings.drain_delay).run()
@@ -219,6 +218,7 @@ def _shared(host: str, port: int) -> socket.socket:
     One that never listens keeps the port while models are loaded: another service binds it alone first, and fails.
     """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((host, port))
     return holder

@@ -85,6 +85,11 @@ class Reading(NamedTuple):
 # ---- what a model can do
 
 
+def classifier_of(card: Card) -> Classifier | None:
+    """Return the classifier of a model; None if it has none."""
+    return card.classifier
+
+
 def classifies(card: Card) -> bool:
     """Return whether a model scores the labels of a text, not of its tokens."""
     return card.classifier is not None and card.classifier.pooling is not None
