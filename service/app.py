@@ -17,7 +17,7 @@ from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
-from service.grpc.server import RpcServer
+from service.grpc.server import HEALTH_SECONDS, RpcServer
 from service.heavy import lane as heavy
 from service.http import asgi
 from service.http.application import Lifespan, lifespan_application
@@ -35,7 +35,7 @@ from service.machine import available_cpus
 from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
-from service.process.background_tasks import background_tasks
+from service.process.background_tasks import background_tasks, repeated
 from service.process.stop_signals import StopSignals
 from service.process.watchdog import Watchdog
 from service.protocols.cohere import embed as cohere_embed
@@ -254,7 +254,7 @@ async def _lifespan(
             context.lifecycle.started = True
             if ready:
                 ready(context, port)
-            health = server.follow(context.check_ready)
+            health = repeated(partial(server.report, context.check_ready), HEALTH_SECONDS, "reporting to health checks")
             async with beside(), background_tasks(context, health):
                 yield
 

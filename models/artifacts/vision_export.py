@@ -92,7 +92,7 @@ def _image(fitted: FittedTower, folder: Path) -> Image:
     config, feed = fitted.config, fitted.family.feed
     first = fitted.steps[0]
     fixed = None
-    if isinstance(first, Patchify) and any(_is_oblong(step) for step in fitted.steps):
+    if isinstance(first, Patchify) and (fitted.family.one_size or any(_is_oblong(step) for step in fitted.steps)):
         fixed = side(config, "image_size")
     frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
     preprocessing = None if feed == "features" else _preprocessor(fitted, folder)

@@ -32,7 +32,7 @@ from models.recipes.steps import (
 )
 
 _LAYOUTS = ("half", "interleaved", "half_negative")
-_NORMS = ("norm", "closing", "sum_norm", "query_norm", "key_norm", "value_norm")  # of an attention step
+_NORMS = ("norm", "closing", "sum_norm", "query_norm", "key_norm", "value_norm", "mixed_norm")  # of an attention step
 _LINEARS = ("query", "key", "value", "output")
 _UNCERTAIN = {"ntk": "is computed in several ways under one name"}  # rope types that are not computed in blocks
 
@@ -41,9 +41,8 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     """Return why the blocks of a model with these encodings cannot be computed; None if they can."""
     if reason := uncovered(model_type, family):
         return reason
-    for key, value in family.block_if.items():
-        if (given := config.inside(key)) not in (None, value):
-            return f"its blocks are computed where {key} is {value!r}; config.json says {given!r}"
+    if reason := of_another_form(family, config):
+        return reason
     if not family.narrow_blocks and config.table_width() != config.count("hidden_size"):
         return "its tables are narrower than its blocks"
     if "rope" in encodings.refused:
@@ -55,6 +54,14 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
             return "its RoPE has a factor for short texts and one for long ones (short_mscale, long_mscale)"
         if reason := _UNCERTAIN.get(table.rope.rope_type):
             return f"its RoPE ({table.rope.rope_type}) {reason}"
+    return None
+
+
+def of_another_form(family: Family, config: Config) -> str | None:
+    """Return which value of a config makes the blocks others than the family's; None if none does."""
+    for key, value in family.block_if.items():
+        if (given := config.inside(key)) not in (None, value):
+            return f"its blocks are computed where {key} is {value!r}; config.json says {given!r}"
     return None
 
 
@@ -194,6 +201,7 @@ def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> Fe
         gate=step.gate and _linear(family, config, step.gate),
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
+        inner_norm=_norm(family, config, step.inner_norm),
         factor=config.number(family.factor) if family.factor else 1.0,
     )
 

@@ -136,11 +136,12 @@ def fill_step(step: Step, family: Family, config: Config) -> Step:
 
 
 def filled_norm(step: Norm, family: Family, config: Config) -> Norm:
-    """Return a norm with its eps, and without a bias where the config says so."""
+    """Return a norm with its eps if it states none, and without a bias where the config says so."""
+    eps = step.eps or _eps(family, config)
     if isinstance(step, RMSNorm):
-        return replace(step, eps=_eps(family, config))
+        return replace(step, eps=eps)
     biased = not family.biased_if or config.get(family.biased_if)
-    return replace(step, eps=_eps(family, config), bias=step.bias if biased else None)
+    return replace(step, eps=eps, bias=step.bias if biased else None)
 
 
 def _eps(family: Family, config: Config) -> float:

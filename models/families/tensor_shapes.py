@@ -93,6 +93,7 @@ def _attention(step: Attention, width: int) -> dict[str, Shape]:
     shapes = _linear(step.query, queries, width) | _linear(step.output, width, queries)
     shapes |= _linear(step.key, keys, width) | _linear(step.value, keys, width)
     shapes |= _norm(step.norm, width) | _norm(step.closing, width) | _norm(step.sum_norm, width)
+    shapes |= _norm(step.mixed_norm, queries)
     for norm, of_heads in ((step.query_norm, queries), (step.key_norm, keys), (step.value_norm, keys)):
         shapes |= _norm(norm, head_width if step.norm_of == "head" else of_heads)
     match step.bias:
@@ -108,7 +109,7 @@ def _attention(step: Attention, width: int) -> dict[str, Shape]:
 def _feed_forward(step: FeedForward, inner: int, width: int) -> dict[str, Shape]:
     shapes = _linear(step.up, inner, width) | _linear(step.down, width, inner)
     shapes |= _linear(step.gate, inner, width) if step.gate else {}
-    return shapes | _norm(step.norm, width) | _norm(step.closing, width)
+    return shapes | _norm(step.norm, width) | _norm(step.closing, width) | _norm(step.inner_norm, inner)
 
 
 def _experts(step: Experts, width: int) -> dict[str, Shape]:

@@ -206,6 +206,7 @@ class Blocks:
         else:
             one_row = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
             mixed = self.builder.op("Concat", one_row, one_row, axis=0)
+        mixed = self._normed(step.mixed_norm, mixed)
         added = self._closed(step, self.projections.emit(self.builder, last, mixed)[0])
         return self._normed(step.sum_norm, self.builder.op("Add", added, x)) if step.sum_norm else added
 
@@ -241,7 +242,7 @@ class Blocks:
         inner = activate(self.builder, values[-1], step.activation)  # of the gate where there is one
         if step.gate:
             inner = self.builder.op("Mul", inner, values[0])
-        return self.projections.emit(self.builder, last, inner)[0]
+        return self.projections.emit(self.builder, last, self._normed(step.inner_norm, inner))[0]
 
     def _normed(self, norm: Norm | Multiply | None, x: str) -> str:
         return emit_row_step(self.builder, norm, x) if norm else x

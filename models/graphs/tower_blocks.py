@@ -14,7 +14,7 @@ from models.recipes.positional_encodings import EVERY_LAYER
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, Recipe
 from models.vision.image_spec import AxialRope
-from models.vision.steps import AttentionPool, TakeRow, VectorSteps
+from models.vision.steps import AddToRow, AttentionPool, TakeRow, VectorSteps
 
 
 def emit(
@@ -76,12 +76,13 @@ def _turns(builder: GraphBuilder, axial: AxialRope, grid: str, rows: str, batch:
 
 def _vector(scope: Blocks, steps: VectorSteps, x: str) -> str:
     """Emit the steps from rows [batch, rows, d] to vectors [batch, width]."""
-    builder = scope.builder
+    builder, rows = scope.builder, x
     for step in steps:
         match step:
             case TakeRow(row):
-                taken = builder.op("Gather", x, *_ints(builder, row), axis=1)  # (B, 1, d)
-                x = builder.op("Squeeze", taken, *_ints(builder, 1))
+                x = _row(builder, rows, row)
+            case AddToRow(row, feed_forward):
+                x = builder.op("Add", scope.feed_forward(feed_forward, x), _row(builder, rows, row))
             case AttentionPool():
                 x = _pooled(builder, step, x, scope.width)
             case FeedForward():
@@ -93,12 +94,20 @@ def _vector(scope: Blocks, steps: VectorSteps, x: str) -> str:
     return x
 
 
+def _row(builder: GraphBuilder, rows: str, row: int) -> str:
+    """Emit one row of each image, [batch, d]."""
+    taken = builder.op("Gather", rows, *_ints(builder, row), axis=1)  # (B, 1, d)
+    return builder.op("Squeeze", taken, *_ints(builder, 1))
+
+
 def _pooled(builder: GraphBuilder, step: AttentionPool, x: str, width: int) -> str:
     """Emit the attention of one learned query over the rows of each image: [batch, width]."""
     batch = builder.op("Slice", builder.op("Shape", x), *_ints(builder, 0, 1))
     packed = builder.op("Reshape", x, builder.constant(np.array([-1, width])))
     probe = builder.op("Reshape", builder.weight(step.probe), builder.constant(np.array([1, width])))
-    query, key, value = (_part(builder, step, rows, part, width) for part, rows in enumerate((probe, packed, packed)))
+    read = [packed, packed] if step.query else [probe, packed, packed]
+    *own, key, value = (_part(builder, step, rows, part, width) for part, rows in enumerate(read))
+    query = emit_row_step(builder, step.query, probe) if step.query else own[0]
     shape = builder.op("Concat", batch, builder.constant(np.array([-1, width])), axis=0)
     one = builder.op("Concat", batch, builder.constant(np.array([1, width])), axis=0)
     query = builder.op("Expand", query, one)  # (B, 1, d)

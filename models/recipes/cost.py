@@ -78,6 +78,7 @@ def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) 
     if isinstance(step, Attention):
         norms = ((step.query_norm, step.query), (step.key_norm, step.key), (step.value_norm, step.value))
         total += sum(_norm(norm, shapes[linear.weight][0]) for norm, linear in norms) + _norm(step.sum_norm, width)
+        total += _norm(step.mixed_norm, width)
         return total + sum(_linear(linear, shapes) for linear in (step.query, step.key, step.value, step.output))
     if isinstance(step, Experts):
         chosen = [*step.experts[: step.chosen], *([step.shared] if step.shared else [])]
@@ -89,7 +90,8 @@ def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) 
         )
     inner = shapes[step.up.weight][0]
     total += _linear(step.gate, shapes) + inner if step.gate else 0
-    return total + _linear(step.up, shapes) + _linear(step.down, shapes) + _ACTIVATION * inner
+    total += _linear(step.up, shapes) + _linear(step.down, shapes) + _norm(step.inner_norm, inner)
+    return total + _ACTIVATION * inner
 
 
 def _norm(norm: Norm | Multiply | None, width: int) -> int:

@@ -254,6 +254,7 @@ class Attention:
         cap: scores = cap * tanh(scores / cap); None: as they are.
         closing: None: none.
         factor: factor of the term added to x.
+        mixed_norm: norm of what `output` reads (EVA-02); None: none.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
     """
 
@@ -279,6 +280,7 @@ class Attention:
     factor: float = 1.0
     sum_norm: Norm | None = None
     norms_behind: bool = False
+    mixed_norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +289,7 @@ class FeedForward:
 
     Attributes:
         norm: y = norm(x); None: y = x.
+        inner_norm: norm of what `down` reads (EVA-02); None: none.
         gate, closing: None: none.
         factor: factor of the term added to x.
     """
@@ -298,6 +301,7 @@ class FeedForward:
     gate: Linear | None = None
     closing: Norm | Multiply | None = None
     factor: float = 1.0
+    inner_norm: Norm | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ class _Blocks:
         heads = attention.mixed(
             step, (query, key, value), self.mask, self.lengths, self._rowwise, partial(_whole, self.weights), turns
         )
-        result = self._rowwise(step.output, heads)
+        result = self._rowwise(step.output, self._rowwise(step.mixed_norm, heads) if step.mixed_norm else heads)
         added = step.factor * (self._rowwise(step.closing, result) if step.closing else result)
         return self._rowwise(step.sum_norm, x + added) if step.sum_norm else added
 
@@ -328,6 +328,7 @@ def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | Non
     inner = _project(step.up, weights, read, tasks)
     activate = ACTIVATIONS[step.activation]
     inner = activate(_project(step.gate, weights, read, tasks)) * inner if step.gate else activate(inner)
+    inner = rowwise(step.inner_norm, weights, inner) if step.inner_norm else inner
     result = _project(step.down, weights, inner, tasks)
     return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)
 

@@ -18,6 +18,7 @@ from models.vision.resample import resized
 from models.vision.steps import (
     AddGrid,
     AddRows,
+    AddToRow,
     AttentionPool,
     Convolve,
     Insert,
@@ -85,10 +86,13 @@ def _turns(image: Image, feeds: Mapping[str, NDArray[Any]], count: int, rows: in
 
 
 def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:
+    rows = x
     for step in steps:
         match step:
             case TakeRow(row):
-                x = x[:, row]
+                x = rows[:, row]
+            case AddToRow(row, feed_forward):
+                x = rows[:, row] + rowwise(feed_forward, weights, x) - x
             case AttentionPool():
                 x = _attention_pooled(step, weights, x)
             case Dense():
@@ -100,8 +104,10 @@ def _vectors(steps: VectorSteps, weights: Weights, x: Rows) -> Rows:
 
 def _attention_pooled(step: AttentionPool, weights: Weights, x: Rows) -> Rows:
     probe, weight, bias = (np.asarray(weights[name], np.float64) for name in (step.probe, step.weight, step.bias))
-    parts = zip((probe.reshape(1, -1), x, x), np.split(weight, 3), np.split(bias, 3), strict=True)
-    query, key, value = (rows @ matrix.T + added for rows, matrix, added in parts)
+    read = [x, x] if step.query else [probe.reshape(1, -1), x, x]
+    parts = zip(read, np.split(weight, len(read)), np.split(bias, len(read)), strict=True)
+    *own, key, value = (rows @ matrix.T + added for rows, matrix, added in parts)
+    query = rowwise(step.query, weights, probe.reshape(1, -1)) if step.query else own[0]
     heads = (step.heads, -1)
     query = query.reshape(*heads)  # (heads, w)
     key, value = (rows.reshape(*rows.shape[:2], *heads) for rows in (key, value))  # (B, R, heads, w)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from models.checkpoints.checkpoint import Checkpoint
 from models.errors import BadCheckpoint, ModelError
-from models.families.block_filling import block_steps, filled_feed_forward
+from models.families.block_filling import block_steps, filled_feed_forward, of_another_form
 from models.families.config import ACTIVATIONS, Config
 from models.families.family import Family as BlockFamily
 from models.families.filling import fill_step, renamed
@@ -19,7 +19,7 @@ from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, tensors
 from models.vision.families import Family
 from models.vision.image_spec import AxialRope
-from models.vision.steps import AttentionPool, VectorStep, VectorSteps
+from models.vision.steps import AddToRow, AttentionPool, VectorStep, VectorSteps
 
 Shape = tuple[int, ...]
 
@@ -76,6 +76,8 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
     """
     if (blocks := family.blocks) is None:
         return FittedBlocks(no_blocks_reason=family.uncovered)
+    if reason := of_another_form(blocks, config):
+        return FittedBlocks(no_blocks_reason=reason)
     encodings = Encodings()
     try:
         axial = axial_of(family, config)
@@ -132,6 +134,8 @@ def _filled(step: VectorStep, blocks: BlockFamily, config: Config, prefix: str) 
             filled = replace(step, heads=config.count("num_attention_heads"))
         case FeedForward():
             filled = filled_feed_forward(step, blocks, config)
+        case AddToRow(_, feed_forward):
+            filled = replace(step, feed_forward=filled_feed_forward(feed_forward, blocks, config))
         case Dense():
             filled = replace(step, activation=config.choice("pooler_act", ACTIVATIONS))
         case LayerNorm():
@@ -144,11 +148,14 @@ def _filled(step: VectorStep, blocks: BlockFamily, config: Config, prefix: str) 
 def _vector_shapes(step: VectorStep, config: Config, checkpoint: Checkpoint) -> dict[str, Shape]:
     hidden = config.count("hidden_size")
     match step:
-        case AttentionPool(probe, weight, bias, output):
-            return {probe: (hidden,), weight: (3 * hidden, hidden), bias: (3 * hidden,)} | {
-                output.weight: (hidden, hidden),
-                str(output.bias): (hidden,),
-            }
+        case AttentionPool(probe, weight, bias, output, _, query):
+            parts = 2 if query else 3
+            shapes: dict[str, Shape] = {probe: (hidden,), weight: (parts * hidden, hidden), bias: (parts * hidden,)}
+            for linear in (output, query) if query else (output,):
+                shapes |= {linear.weight: (hidden, hidden), str(linear.bias): (hidden,)}
+            return shapes
+        case AddToRow(_, feed_forward):
+            return expected_shapes((feed_forward,), config)
         case Linear(weight, bias) | Dense(Linear(weight, bias)):
             outputs = checkpoint.tensors[weight].shape[0]
             return {weight: (outputs, hidden)} | ({bias: (outputs,)} if bias else {})

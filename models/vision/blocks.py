@@ -9,7 +9,7 @@ from models.families.config import ACTIVATIONS, Config
 from models.families.encoder_blocks import attention_of, feed_forward_of
 from models.families.family import fused, linear, norm
 from models.families.filling import renamed
-from models.recipes.steps import FeedForward, Multiply, Recipe
+from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe
 
 _LAYER = "encoder.layer.{block}"
 _VIT_ATTENTION = attention_of(
@@ -69,3 +69,56 @@ def dinov3_feed_forward(step: FeedForward, config: Config) -> FeedForward:
     """Return DINOv3's feed-forward step, with a gate or without."""
     gate = step.gate if config.get("use_gated_mlp") else None
     return replace(step, gate=gate, activation=config.choice("hidden_act", ACTIVATIONS))
+
+
+_NOMIC_LAYER = "layers.{block}"
+NOMIC: Recipe = (
+    replace(attention_of(f"{_NOMIC_LAYER}.attn", "q", "k", "v", "out_proj"), norm=norm(f"{_NOMIC_LAYER}.norm1")),
+    replace(
+        feed_forward_of(f"{_NOMIC_LAYER}.mlp", "fc11", "fc2"),
+        gate=linear(f"{_NOMIC_LAYER}.mlp.fc12"),
+        norm=norm(f"{_NOMIC_LAYER}.norm2"),
+        inner_norm=replace(norm(f"{_NOMIC_LAYER}.mlp.norm"), eps=1e-5),
+    ),
+)
+NOMIC_STORED = fused(f"{_NOMIC_LAYER}.attn", ("q", "k", "v"), f"{_NOMIC_LAYER}.attn.Wqkv")
+NOMIC_SELECTOR = replace(
+    feed_forward_of("selector.mlp", "fc11", "fc2"), gate=linear("selector.mlp.fc12"), norm=norm("selector.norm1")
+)
+
+
+def nomic_sizes(config: Config) -> dict[str, int]:
+    """Return the inner width of Nomic's tower, a multiple of 256, and one number for the grid it was trained with."""
+    trained = config.get("ref_feat_shape") or 0
+    sides = set(trained if isinstance(trained, list) else [trained])
+    inner = -(-config.count("n_inner") // 256) * 256
+    return {"intermediate_size": inner, "ref_feat_shape": sides.pop() if len(sides) == 1 else 0}
+
+
+_EVA_LAYER = "blocks.{block}"
+EVA02: Recipe = (
+    Attention(
+        0,
+        Linear(f"{_EVA_LAYER}.attn.q_proj.weight", f"{_EVA_LAYER}.attn.q_bias"),
+        linear(f"{_EVA_LAYER}.attn.k_proj", biased=False),
+        Linear(f"{_EVA_LAYER}.attn.v_proj.weight", f"{_EVA_LAYER}.attn.v_bias"),
+        linear(f"{_EVA_LAYER}.attn.proj"),
+        norm(f"{_EVA_LAYER}.norm1"),
+        mixed_norm=norm(f"{_EVA_LAYER}.attn.inner_attn_ln"),
+    ),
+    replace(
+        feed_forward_of(f"{_EVA_LAYER}.mlp", "w2", "w3"),
+        gate=linear(f"{_EVA_LAYER}.mlp.w1"),
+        norm=norm(f"{_EVA_LAYER}.norm2"),
+        inner_norm=norm(f"{_EVA_LAYER}.mlp.ffn_ln"),
+    ),
+)
+
+
+def eva02_sizes(config: Config) -> dict[str, int]:
+    """Return the heads and the inner width, which EVA-02's config gives as a head's width and a ratio."""
+    width = config.count("hidden_size")
+    return {
+        "num_attention_heads": width // config.count("head_width"),
+        "intermediate_size": int(width * config.number("mlp_ratio")),
+    }

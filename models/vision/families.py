@@ -6,7 +6,7 @@ A row names tensors as its base class does; the prefix that a file puts before t
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.families import encoder_blocks
@@ -18,6 +18,7 @@ from models.vision import blocks
 from models.vision.steps import (
     AddGrid,
     AddRows,
+    AddToRow,
     AttentionPool,
     Convolve,
     Feed,
@@ -51,6 +52,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
+        one_size: whether it takes images of image_size alone.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
 
@@ -64,6 +66,7 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
+    one_size: bool = False
     uncovered: str = UNWRITTEN
 
 
@@ -202,6 +205,68 @@ FAMILIES: dict[str, Family] = {
         ),
         vector=_FIRST_ROW,
     ),
+    "nomic_vision": Family(
+        (_patchify("embeddings.proj"), Insert("embeddings.cls_token"), _grid("embeddings.pos_embed", 1)),
+        "CLIP",
+        names={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "layer_norm_eps": "layer_norm_epsilon",
+            "image_size": "img_size",
+        },
+        defaults={"num_channels": 3, "use_pos_embed": True, "use_rotary_pos_emb": False}
+        | dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True),
+        axial="eva02",
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.NOMIC,
+            stored=blocks.NOMIC_STORED,
+            derived=blocks.nomic_sizes,
+            feed_forward=encoder_blocks.published_gate("activation_function"),
+            bias_if={"qkv_proj_bias": ".attn.", "mlp_fc1_bias": ".fc1", "mlp_fc2_bias": ".fc2"},
+            norm_if={"norm_mlp": ".mlp.norm"},
+            block_if={"use_rotary_pos_emb": True, "ref_feat_shape": 16, "prenorm": True, "rotary_emb_fraction": 0}
+            | {"register_tokens": 0}
+            | dict.fromkeys(("no_cls_token", "sinusoidal_pos_embedding", "use_rms_norm", "parallel_block"), False),
+        ),
+        vector=(
+            AttentionPool(
+                "selector.attn.latent",
+                "selector.attn.Wkv.weight",
+                "selector.attn.Wkv.bias",
+                linear("selector.attn.out_proj"),
+                query=linear("selector.attn.Wq"),
+            ),
+            AddToRow(0, blocks.NOMIC_SELECTOR),
+        ),
+        one_size=True,
+        only_if={AddGrid: "use_pos_embed"},
+    ),
+    "jina_clip_vision": Family(
+        (_patchify("patch_embed.proj"), Insert("cls_token"), _grid("pos_embed", 1)),
+        "CLIP",
+        _TWO_SIDED,
+        names={"hidden_size": "width", "num_hidden_layers": "layers"},
+        defaults={"image_size": 224, "patch_size": 16, "num_channels": 3, "layers": 12, "width": 768, "head_width": 64}
+        | {"mlp_ratio": 4.0, "layer_norm_eps": 1e-6, "qkv_bias": True}
+        | dict.fromkeys(("rope_embeddings", "intp_freq", "naive_swiglu", "subln"), False),
+        axial="eva02",
+        blocks=BlockFamily(
+            "",
+            (),
+            blocks.EVA02,
+            (norm("norm"),),
+            derived=blocks.eva02_sizes,
+            feed_forward=lambda step, config: replace(step, activation="silu"),
+            bias_if={"qkv_bias": "_proj."},
+            block_if=dict.fromkeys(("rope_embeddings", "intp_freq", "naive_swiglu", "subln"), True)
+            | {"pt_hw_seq_len": 16, "post_norm": False, "ls_init_value": None, "proj_type": None},
+        ),
+        vector=(TakeRow(0), linear("visual_projection", biased=False)),
+        one_size=True,
+    ),
     "swin": Family(
         (
             _patchify(PATCHES, padded=True),
@@ -295,11 +360,15 @@ class Tower:
     required: bool = False
 
 
+# model_type of a text model -> the key of a config that describes an image tower instead, and that tower's row
+VARIANTS = {"nomic_bert": ("img_size", "nomic_vision")}
+
 TOWERS: dict[str, Tower] = {
     "clip": Tower("vision_config", "clip_vision_model", required=True),
     "siglip": Tower("vision_config", "siglip_vision_model", required=True),
     "siglip2": Tower("vision_config", "siglip2_vision_model", required=True),
     "blip": Tower("vision_config", "blip_vision_model", required=True),
+    "jina_clip": Tower("vision_config", "jina_clip_vision", required=True),
     "llava": Tower("vision_config", "clip_vision_model"),
     "mistral3": Tower("vision_config", "pixtral"),
     "qwen2_vl": Tower("vision_config", "qwen2_vl"),

@@ -15,7 +15,7 @@ from models.families.tensor_parts import StoredPart, read_parts
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
 from models.tables.quantization import RowSource
 from models.vision.block_fitting import axial_of, fit_blocks
-from models.vision.families import EPS, FAMILIES, TOWERS, Family
+from models.vision.families import EPS, FAMILIES, TOWERS, VARIANTS, Family
 from models.vision.image_spec import AxialRope
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps
 
@@ -99,6 +99,9 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
         return None
     entry = TOWERS.get(model_type)
     if entry is None:
+        key, vision_type = VARIANTS.get(model_type, ("", ""))
+        if key in config:
+            return vision_type, _config(vision_type, config)
         if model_type not in FAMILIES:
             return None
         if side not in (None, "vision"):
@@ -260,7 +263,7 @@ def _checked(checkpoint: Checkpoint, name: str, shape: Shape) -> Shape:
     if name not in checkpoint.tensors:
         raise BadCheckpoint(f"{checkpoint.folder} holds no tensor {name!r}, which its model_type needs")
     actual = checkpoint.tensors[name].shape
-    same = _bare(actual) == _bare(shape) or (len(shape) == 2 and _flattened(actual) == shape)
+    same = _bare(actual) == _bare(shape) or _flattened(actual) == _flattened(shape)
     if not same:
         raise BadCheckpoint(f"{name!r} has shape {list(actual)}, but config.json makes it {list(shape)}")
     return shape

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from models.checkpoints.checkpoint import Checkpoint, read_tensors
 from models.errors import BadCheckpoint
 
-KINDS = {"clip": "softmax", "siglip": "sigmoid", "siglip2": "sigmoid"}
+KINDS = {"clip": "softmax", "siglip": "sigmoid", "siglip2": "sigmoid", "jina_clip": "softmax"}
 Matrix = NDArray[np.float64]
 
 

@@ -102,10 +102,11 @@ class AttentionPool:
 
     Attributes:
         probe: [d], the query before its projection.
-        weight: [3 d, d], the projections of query, keys and values, one under the other.
-        bias: [3 d].
+        weight: [3 d, d], the projections of query, keys and values, one under the other; with a `query` the last two.
+        bias: [3 d], or [2 d].
         output: the projection behind the heads.
         heads: number of heads.
+        query: the projection of the query, where it is a tensor of its own (Nomic).
     """
 
     probe: str
@@ -113,10 +114,19 @@ class AttentionPool:
     bias: str
     output: Linear
     heads: int = 0
+    query: Linear | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AddToRow:
+    """x [batch, d] = the row `row` of every image + what `feed_forward` adds to x."""
+
+    row: int
+    feed_forward: FeedForward
 
 
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
-VectorStep = TakeRow | AttentionPool | Dense | LayerNorm | FeedForward | Linear
+VectorStep = TakeRow | AttentionPool | AddToRow | Dense | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]

@@ -85,8 +85,7 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
     check_names(settings, models)
     open_keys(settings)
     with shared_directory() as name:
-        worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when
-        run = partial(_run_worker, worker_settings, listeners, Path(name))
+        run = partial(_run_worker, settings, listeners, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         say(settings, f"starting {settings.workers} workers")
         close = partial(_refuse_connections, listeners.rest)

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -218,14 +219,15 @@ class RpcServer:
         await self._server.start()
         return port
 
-    async def follow(self, check: Callable[[], Awaitable[None]], seconds: float = HEALTH_SECONDS) -> None:
-        """Call `check` every few seconds, and report its result to health checks."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                self._set_health(await _passes(check))
-            except Exception:  # nothing must end this loop
-                log.exception("reporting to health checks met a fault")
+    async def report(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Report to health checks whether `check` passes; raises what it raises besides InlayError."""
+        passes = False
+        try:
+            with suppress(InlayError):
+                await check()
+                passes = True
+        finally:
+            self._set_health(passes)
 
     def drain(self) -> None:
         """Report NOT_SERVING to health checks, and serve on."""
@@ -259,17 +261,6 @@ class RpcServer:
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise StartError(f"gRPC cannot listen on {address}: set INLAY_GRPC_PORT or --grpc-port") from error
-
-
-async def _passes(check: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await check()
-    except InlayError:
-        return False
-    except Exception:
-        log.exception("whether the models answer cannot be told")
-        return False
-    return True
 
 
 def _credentials(pair: Renewed[Pem]) -> Any:

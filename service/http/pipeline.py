@@ -95,7 +95,7 @@ class Pipeline:
         self._cors = cors or Cors()
         self.budget = budget or MemoryBudget(sys.maxsize)
         self._gathered: list[tuple[Request, Connection]] = []
-        self._single_caller = True  # the last turn gathered one request
+        self._alone: Connection | None = None  # the connection of the last turn, if that gathered one request
         self._answered_at = 0.0
         metrics.ignored(0)
         metrics.expect("http", [route.path for route in router.routes if not route.probe])
@@ -131,7 +131,8 @@ class Pipeline:
         self._gathered.append((request, connection))
         if len(self._gathered) > 1:
             return
-        if self._single_caller and request.arrived - self._answered_at > SAME_TURN_SECONDS:
+        alone, gap = self._alone, request.arrived - self._answered_at
+        if alone is connection or (alone is not None and gap > SAME_TURN_SECONDS):
             self._answer_gathered()  # a turn of the loop would cost a lone caller 4 µs
         else:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
@@ -139,7 +140,7 @@ class Pipeline:
     def _answer_gathered(self) -> None:
         """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
         waiting, self._gathered = self._gathered, []
-        self._single_caller = False  # requests gathered meanwhile take a turn
+        self._alone = None  # requests gathered meanwhile take a turn
         route, size, count = waiting[0][0].head.route, 0, 0
         for request, _ in waiting:
             if size > TURN_BYTES or request.head.route is not route:
@@ -148,7 +149,7 @@ class Pipeline:
                 break
             size, count = size + len(request.body), count + 1
         self._answer_batch(route, waiting[:count])
-        self._single_caller = count == 1
+        self._alone = waiting[0][1] if count == 1 else None
         self._answered_at = perf_counter()
 
     def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:

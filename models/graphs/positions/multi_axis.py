@@ -34,8 +34,8 @@ def mrope(freqs: Frequencies, sections: Sequence[int] | None = None, axes: str =
 def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: Arithmetic = "exact") -> Any:
     """Return a vision tower's table of any patches (row, column) as a ModelProto; parameters as in `tabulate_axial`.
 
-    The caller adds rows that do not rotate (Llama 4's class token): cos 1, sin 0. A centred kind also has the input
-    `grid`, patches down and across.
+    The caller adds rows that do not rotate (Llama 4's class token): cos 1, sin 0. A kind whose angles depend on the
+    grid also has the input `grid`, patches down and across.
 
     Raises:
         BadEncoding: an unknown kind, or a head_dim that is not a multiple of 4.
@@ -43,7 +43,7 @@ def axial(kind: str, head_dim: int, *, theta: float | None = None, arithmetic: A
     row = AXIAL[checked_name("axial rope", kind, AXIAL)]
     builder = GraphBuilder({})
     inputs: dict[str, tuple[str, Sequence[str | int]]] = {"positions": ("INT64", ("tokens", 2))}
-    inputs |= {"grid": ("INT64", (2,))} if row.centred else {}
+    inputs |= {"grid": ("INT64", (2,))} if row.by_grid else {}
     values = axial_cos_sin(builder, row, axial_parts(row, head_dim, theta, arithmetic), "positions", "grid")
     return _model(builder, "axial", inputs, values, head_dim // 2)
 
@@ -58,13 +58,14 @@ def axial_cos_sin(
         row: the tower.
         parts: the columns of its table.
         positions: row and column of each patch, int64 [N, 2].
-        grid: patches down and across, int64 [2]; a row that is not centred does not read it.
+        grid: patches down and across, int64 [2]; read where angles depend on it.
     """
     joined, axis = _joined(parts)
     index = builder.op("Gather", positions, builder.constant(axis), axis=1)
-    if not row.centred:
+    if not row.by_grid:
         return cos_sin(builder, joined, _shifted(builder, row, index))
-    angle = _centred_angles(builder, joined, index, builder.op("Gather", grid, builder.constant(axis)))
+    count = builder.op("Gather", grid, builder.constant(axis))
+    angle = (_stretched_angles if row.stretched else _centred_angles)(builder, row, joined, index, count)
     cos, sin = (builder.op(function, angle) for function in ("Cos", "Sin"))
     return (cos, sin) if joined.arithmetic == "parity" else (builder.cast(cos, "FLOAT"), builder.cast(sin, "FLOAT"))
 
@@ -86,7 +87,15 @@ def _shifted(builder: GraphBuilder, row: Axial, positions: str) -> str:
     return builder.op("Add", positions, builder.scalar(row.first, np.int64)) if row.first else positions
 
 
-def _centred_angles(builder: GraphBuilder, freqs: Frequencies, index: str, count: str) -> str:
+def _stretched_angles(builder: GraphBuilder, row: Axial, freqs: Frequencies, index: str, count: str) -> str:
+    """Emit stretched index/count * frequency, in the steps of axial.py."""
+    kind, dtype = ("FLOAT", np.float32) if freqs.arithmetic == "parity" else ("DOUBLE", np.float64)
+    share = builder.op("Div", builder.cast(index, kind), builder.cast(count, kind))
+    place = builder.op("Mul", share, builder.scalar(float(row.stretched), dtype))
+    return builder.op("Mul", place, builder.constant(freqs.inverse_frequency.astype(dtype)))
+
+
+def _centred_angles(builder: GraphBuilder, row: Axial, freqs: Frequencies, index: str, count: str) -> str:
     """Emit 2 pi ((2 index + 1)/count - 1) * frequency, in the steps of axial.py."""
     if freqs.arithmetic == "parity":
         middle = builder.op("Add", builder.cast(index, "FLOAT"), builder.scalar(0.5))

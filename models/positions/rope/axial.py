@@ -38,6 +38,7 @@ class Axial:
         layout: how the rotation pairs channels, a row of rotation.LAYOUTS.
         first: position of the first row and column.
         centred: the angle is 2 pi times the patch's centre in -1..1, (2k + 1)/count - 1, not its index k.
+        stretched: positions are index * stretched / count, so that every grid spans that of training; 0: the index.
         unrotated: number of rows of angle 0 after the grid's.
         merge: patches come in blocks of merge x merge, row by row within a block, as the model's merger reads them.
         source: the class whose table this matches.
@@ -50,10 +51,16 @@ class Axial:
     spectrum: Literal["each", "shared"] = "each"
     first: int = 0
     centred: bool = False
+    stretched: int = 0
     unrotated: int = 0
     merge: int = 1
     source: str = ""
     note: str = ""
+
+    @property
+    def by_grid(self) -> bool:
+        """Whether angles depend on the size of the grid."""
+        return self.centred or self.stretched > 0
 
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -148,8 +155,8 @@ def tabulate_axial(
     def block(start: int, stop: int) -> tuple[Array, Array]:
         rotated = patches(start, min(stop, count))  # [2, n]
         unrotated_rows = np.zeros((2, stop - start - rotated.shape[1]), np.int64)
-        if row.centred and known_grid is not None:
-            return centred_cos_sin(parts, rotated, known_grid)
+        if row.by_grid and known_grid is not None:
+            return grid_cos_sin(row, parts, rotated, known_grid)
         return multi_axis_cos_sin(parts, np.concatenate([rotated + row.first, unrotated_rows], axis=1))
 
     unrotated = row.unrotated if positions is None else 0
@@ -164,6 +171,7 @@ def tabulate_axial(
 def _formula(row: Axial) -> str:
     spectrum = {"each": "theta^(-4j/head_dim) for each axis", "shared": "theta^(-2i/head_dim), even i and odd i"}
     step = f"(position + {row.first})" if row.first else "position"
+    step = f"{row.stretched} index/count" if row.stretched else step
     return f"{'2 pi ((2 index + 1)/count - 1)' if row.centred else step} * {spectrum[row.spectrum]}"
 
 
@@ -179,8 +187,8 @@ def _patches(
     if positions.ndim != 2 or positions.shape[1] != 2:
         raise BadEncoding(f"positions are {list(positions.shape)}; they must be [patches, 2]: row and column of each")
     checked_positions(positions.ravel())
-    if row.centred != (known_grid is not None):
-        need = "needs the grid as well as the positions" if row.centred else "takes a grid or positions, not both"
+    if row.by_grid != (known_grid is not None):
+        need = "needs the grid as well as the positions" if row.by_grid else "takes a grid or positions, not both"
         raise BadEncoding(f"{kind} {need}")
     if known_grid is not None and (outside := (positions >= [known_grid.height, known_grid.width]).any(axis=1)).any():
         raise BadEncoding(
@@ -200,17 +208,22 @@ def _grid(grid: tuple[int, int], merge: int) -> Grid:
     return Grid(height, width, merge)
 
 
-def centred_cos_sin(parts: Sequence[AxisColumns], patches: Int64s, grid: Grid) -> tuple[Array, Array]:
-    """Return cos and sin of 2 pi times each patch's centre (-1 to 1) times a frequency, [N, head_dim/2] each."""
-    angles = [_centred_angles(patches[part.axis], (grid.height, grid.width)[part.axis], part.freqs) for part in parts]
+def grid_cos_sin(row: Axial, parts: Sequence[AxisColumns], patches: Int64s, grid: Grid) -> tuple[Array, Array]:
+    """Return cos and sin of the patches of a tower whose angles depend on the grid, [N, head_dim/2] each."""
+    angles = [_angles(row, patches[part.axis], (grid.height, grid.width)[part.axis], part.freqs) for part in parts]
     joined = np.concatenate(angles, axis=-1)
     return np.cos(joined), np.sin(joined)
 
 
-def _centred_angles(index: Int64s, count: int, freqs: Frequencies) -> Array:
+def _angles(row: Axial, index: Int64s, count: int, freqs: Frequencies) -> Array:
+    """Return 2 pi times the centre of each patch (-1 to 1), or its stretched position, times a frequency."""
+    places: Array
     if freqs.arithmetic == "exact":
-        return ((2 * index + 1 - count) / count)[:, None] * (2.0 * math.pi * freqs.inverse_frequency)
-    one = np.float32(1.0)
-    centres = (index.astype(np.float32) + one / 2) / np.float32(count)
-    around = np.float32(2.0 * math.pi) * (2 * centres - one)
-    return np.asarray(around[:, None] * freqs.inverse_frequency.astype(np.float32))
+        places = index / count * row.stretched if row.stretched else (2 * index + 1 - count) / count * (2.0 * math.pi)
+        return np.asarray(places[:, None] * freqs.inverse_frequency)
+    one, total = np.float32(1.0), np.float32(count)
+    if row.stretched:
+        places = index.astype(np.float32) / total * np.float32(row.stretched)
+    else:
+        places = np.float32(2.0 * math.pi) * (2 * ((index.astype(np.float32) + one / 2) / total) - one)
+    return np.asarray(places[:, None] * freqs.inverse_frequency.astype(np.float32))
