@@ -1,7 +1,7 @@
 """Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from math import prod
@@ -12,7 +12,6 @@ import numpy as np
 import orjson
 import pybase64
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from models.positions.table import DTYPES, Table
 from service.embedding.position_tables import (
@@ -30,9 +29,8 @@ from service.http.negotiation import negotiate
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
-from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
+from service.http.routes import Request
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.openapi_parts import DATA
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -239,50 +237,3 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
     if row == 0:
         return b"[" * (len(shape) - 1)
     return b"]" * depth + b"," + b"[" * depth
-
-
-# ---- descriptions for the OpenAPI document
-
-BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
-
-
-def table_answer(document: Schema | None = None) -> Answer:
-    """Return the description of a table's response."""
-    return Answer(
-        description="The table.",
-        headers=DATA.descriptions["table headers"],
-        content={JSON: document or DATA.parts["table"], **BINARY_TABLES},
-    )
-
-
-def tensor_route(
-    path: str,
-    handler: Handler,
-    name: str,
-    summary: str,
-    parameters: type[BaseModel],
-    *,
-    tag: str,
-    examples: Mapping[str, Any],
-    answer: Answer | None = None,
-    need: Need | None = None,
-) -> Route:
-    """Return a POST route whose handler reads its body with `parsing.from_body`.
-
-    Args:
-        parameters: the model of the body.
-        examples: JSON bodies by name.
-        answer: the response; None: a table.
-        need: what the route needs that not every model has.
-    """
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
-        tag=tag,
-        body=RequestBody(model=parameters, examples=examples),
-        need=need,
-        answers={200: answer or table_answer()},
-    )
