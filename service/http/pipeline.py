@@ -20,7 +20,7 @@ from service.http.intake import too_large
 from service.http.negotiation import Policy, choose
 from service.http.response import Headers, Response
 from service.http.router import Router
-from service.http.routes import GONE, Handler, Head, Request, Route
+from service.http.routes import GONE, Handler, Head, Request
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.access_log import AccessLog, Ended
@@ -128,34 +128,33 @@ class Pipeline:
 
     def gather(self, request: Request, connection: Connection) -> None:
         """Add a request to those for its route's batch handler that are readable in this turn of the loop."""
-        self._gathered.append((request, connection))
-        if len(self._gathered) > 1:
-            return
         alone, gap = self._alone, request.arrived - self._answered_at
-        if alone is connection or (alone is not None and gap > SAME_TURN_SECONDS):
-            self._answer_gathered()  # a turn of the loop would cost a lone caller 4 µs
-        else:
+        if alone is connection or (alone is not None and gap > SAME_TURN_SECONDS and not self._gathered):
+            self._answer_batch([(request, connection)])  # a turn of the loop would cost a lone caller 4 µs
+            return
+        self._gathered.append((request, connection))
+        if len(self._gathered) == 1:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
         """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
-        waiting, self._gathered = self._gathered, []
-        self._alone = None  # requests gathered meanwhile take a turn
-        route, size, count = waiting[0][0].head.route, 0, 0
+        waiting, size, count = self._gathered, 0, 0
+        route = waiting[0][0].head.route
         for request, _ in waiting:
             if size > TURN_BYTES or request.head.route is not route:
-                self._gathered = waiting[count:]
-                asyncio.get_running_loop().call_soon(self._answer_gathered)
                 break
             size, count = size + len(request.body), count + 1
-        self._answer_batch(route, waiting[:count])
-        self._alone = waiting[0][1] if count == 1 else None
-        self._answered_at = perf_counter()
+        self._gathered = waiting[count:]
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self._answer_gathered)
+        self._answer_batch(waiting[:count])
 
-    def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
+    def _answer_batch(self, batch: Sequence[tuple[Request, Connection]]) -> None:
         """Answer requests of one route; serve those singly that its batch handler declines."""
+        route = batch[0][0].head.route
         assert route is not None
         assert route.batch_handler is not None
+        self._alone = None  # requests gathered meanwhile take a turn
         answers: Sequence[Response | InlayError | Handler] = [route.handler] * len(batch)
         if self._admission.has_room(len(batch)) and self.budget.has_room and not self._lifecycle.stopping:
             try:
@@ -178,6 +177,8 @@ class Pipeline:
             else:
                 request.handler = answer
                 connection.serve(request)
+        self._alone = batch[0][1] if len(batch) == 1 else None
+        self._answered_at = perf_counter()
 
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return a response if the body need not be read."""

@@ -238,11 +238,11 @@ class EmbedHandler:
         self, request: Request, result: EmbedResult, form: AnswerForm, encode: Encode
     ) -> Response | InlayError | Handler:
         try:
-            response = encode(result, form.encoding == "base64")
+            body, headers, status, stream, _ = encode(result, form.encoding == "base64")
         except InlayError as error:
             return error.without_frames()
-        response = Response(*response[:4], timing_lines(result, self._registry, request.arrived))
-        return response if response.stream is None else partial(_stream, response)
+        response = Response(body, headers, status, stream, timing_lines(result, self._registry, request.arrived))
+        return response if stream is None else partial(_stream, response)
 
 
 def _format_of(head: Head) -> Encode:
