@@ -126,7 +126,7 @@ faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes 
 proxies: $(INLAY) .venv/.locked-dev ## hostile HTTP framing through nginx and HAProxy (on Debian: apt-get install nginx-light haproxy)
 	@$(BIN)/python -m pytest -m proxies $(ARGS) tests/proxies
 
-observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of deploy/observe/ (on Debian: apt-get install prometheus)
+observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of the alerts and the dashboard (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
 
 # In the browser that is installed: Playwright's own is not downloaded. CHROMIUM=/path/to/chrome names another one.

@@ -274,6 +274,10 @@ CASES: dict[str, Made] = {
     "adapters": adapted,
     "factor": lambda draw: (draw.attention(factor=0.22, right=0), draw.feed_forward(factor=1.5, gate=True)),
     "Gemma 3": attending(like_gemma3),
+    "norms inside, scaled by channel": lambda draw: (
+        draw.attention(mixed_norm=draw.layer_norm(), closing=Multiply(draw.tensor(WIDTH))),
+        draw.feed_forward(gate=True, inner_norm=draw.layer_norm(INNER), closing=Multiply(draw.tensor(WIDTH))),
+    ),
     "mean of layers": lambda draw: (Collect(0.5), draw.attention(), Collect(0.2), draw.attention(), Collect(0.3, True)),
     "inputs for each layer": per_layer_inputs,
     "experts": mixed(lambda draw: {}),

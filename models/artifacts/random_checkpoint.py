@@ -27,8 +27,7 @@ from models.checkpoints.tokenizers.classes import VOCABULARIES
 from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER
 from models.errors import ModelError
 from models.families import family_of
-from models.families.config import Config
-from models.families.family import Family
+from models.families.family import Family, read_config
 from models.families.filling import position_rule
 from models.families.fitting import fit, variant_of
 from models.families.padding import padding_rows
@@ -141,7 +140,7 @@ def _tensors(
         data: config.json, which names the head.
         whole: as of `create`.
     """
-    sizes = Config(values, family.defaults, family.names)
+    sizes = read_config(family, values)
     held = layout(family, sizes, model_type, whole)
     tensors = {family.prefix + name: tensor for name, tensor in held.tensors.items()}
     if whole:

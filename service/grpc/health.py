@@ -4,7 +4,7 @@ Their streams last as long as a caller likes, so they are few, and end when the 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,6 +41,17 @@ class OpenStreams:
             yield
         finally:
             self._active -= 1
+
+    async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do a stream's work, or as much of it as is done when the server begins to stop."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            working.cancel()
+            stopping.cancel()
 
 
 class Health:
@@ -112,15 +123,7 @@ def open_handlers(checks: Health, streams: OpenStreams, services: Sequence[str])
 
     async def reflect(requests: AsyncIterator[Any], context: Context) -> None:
         async with streams.one(context):
-            answering = asyncio.create_task(answer_all(requests, context))
-            stopping = asyncio.create_task(streams.stopping.wait())
-            try:
-                await asyncio.wait((answering, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if answering.done():
-                    answering.result()
-            finally:
-                answering.cancel()
-                stopping.cancel()
+            await streams.until_stop(answer_all(requests, context))
 
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     check = health_pb2.HealthCheckRequest.FromString

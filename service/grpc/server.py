@@ -27,13 +27,10 @@ from service.grpc.calls import (
 )
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
-from service.observability.access_log import AccessLog
 from service.observability.metrics import GATE, Metrics
-from service.observability.tracing import Tracing
 from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
-from service.scheduling.memory_budget import MemoryBudget
-from service.security.api_keys import Key, Keys
+from service.security.api_keys import Key
 from service.security.tls import Pem, Renewed, contents, files
 from service.settings import Settings
 
@@ -143,34 +140,15 @@ class RpcServer:
     """Every gRPC service on one port, with health and reflection.
 
     Args:
-        admission: shared with HTTP; None: gRPC's own.
-        keys: callers must show one of them; None: everyone may call.
-        budget: the memory of all requests, shared with HTTP; None: gRPC's own.
+        shared: the parts that it shares with HTTP; None: parts of its own, without keys and logs.
 
     Attributes:
         pipeline: serves calls, from `open` or `start` on.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        services: Sequence[Service],
-        *,
-        metrics: Metrics | None = None,
-        admission: AdmissionController | None = None,
-        keys: Keys | None = None,
-        tracing: Tracing | None = None,
-        budget: MemoryBudget | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, services: Sequence[Service], shared: Shared | None = None) -> None:
         self._settings, self._services = settings, services
-        followed = tracing is not None or settings.access_log
-        self._shared = Shared(
-            metrics or Metrics(),
-            admission or AdmissionController(settings.max_concurrent_requests),
-            AccessLog(tracing, settings.access_log) if followed else None,
-            keys,
-            budget or MemoryBudget(settings.max_answering_bytes),
-        )
+        self._shared = shared or Shared(Metrics(), AdmissionController(settings.max_concurrent_requests))
         self._streams = OpenStreams()
         self.health = Health(self._streams)
         self._server: Any = None

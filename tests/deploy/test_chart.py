@@ -335,13 +335,16 @@ def test_network_lets_out_what_the_values_say() -> None:
     assert ports(OBJECTS["defaults"], "inlay") == [53, 53]
     assert ports(OBJECTS["hub"], "inlay") == [53, 53, 443]
     assert ports(OBJECTS["existing-claim"], "inlay") == [53, 53]
-    assert ports(OBJECTS["closed"], "inlay") == [53, 53, 4318]
-    assert ports(OBJECTS["closed"], "-export") == [53, 53, 443]
+    assert ports(OBJECTS["cuda"], "inlay") == [53, 53]
+    assert ports(OBJECTS["cuda"], "-export") == [53, 53, 443]
+    assert ports(OBJECTS["closed"], "inlay") == [53, 53, 4318, 3128]
+    assert ports(OBJECTS["closed"], "-export") == [53, 53, 3128]
     egress = of_kind(OBJECTS["closed"], "NetworkPolicy", "inlay")["spec"]["egress"]
     assert all("to" in rule for rule in egress)
     policy = of_kind(OBJECTS["closed"], "NetworkPolicy", "-export")["spec"]
-    job = of_kind(OBJECTS["closed"], "Job")["spec"]["template"]["metadata"]["labels"]
-    assert policy["podSelector"]["matchLabels"].items() <= job.items()
+    job = of_kind(OBJECTS["closed"], "Job")["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"].items() <= job["metadata"]["labels"].items()
+    assert "HTTPS_PROXY" in {each["name"] for each in job["spec"]["containers"][0]["env"]}
 
 
 def test_outside_leads_to_the_http_port_of_the_service() -> None:

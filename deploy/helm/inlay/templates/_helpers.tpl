@@ -115,6 +115,13 @@ securityContext:
         secretKeyRef: {{ toJson .tokenSecret }}
     {{- end }}
     {{- end }}
+    {{- with $root.Values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $root.Values.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   resources:
     {{- toYaml .resources | nindent 4 }}
   securityContext:

@@ -86,7 +86,7 @@ def test_axial_graph_matches_transformers(case: Case, arithmetic: Arithmetic) ->
     model = graphs.axial(kind, case.params["head_dim"], arithmetic=arithmetic)
     where = place(case)
     inputs = {"positions": where.get("positions", raster(*where.get("grid", (0, 1))))}
-    if AXIAL[kind].centred:
+    if AXIAL[kind].by_grid:
         inputs["grid"] = np.array(where["grid"])
     actual = [
         np.concatenate([each, np.full((AXIAL[kind].unrotated, each.shape[1]), still, np.float32)])
@@ -174,11 +174,11 @@ def test_mrope_graph_matches_the_table_of_a_scaled_rope(axes: str, arithmetic: A
 @pytest.mark.parametrize("kind", AXIAL)
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
 def test_axial_graph_matches_the_table_of_every_kind(kind: str, arithmetic: Arithmetic) -> None:
-    positions, centred = raster(6, 4), AXIAL[kind].centred
-    grid = {"grid": np.array([6, 4])} if centred else {}
+    positions, by_grid = raster(6, 4), AXIAL[kind].by_grid
+    grid = {"grid": np.array([6, 4])} if by_grid else {}
     actual = graph(graphs.axial(kind, 32, arithmetic=arithmetic), positions=positions, **grid)
     table = tabulate_axial(
-        kind, 32, positions=positions, grid=(6, 4) if centred else None, merge=1, arithmetic=arithmetic
+        kind, 32, positions=positions, grid=(6, 4) if by_grid else None, merge=1, arithmetic=arithmetic
     )
     for mine, expected in zip(actual, values(table), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=2e-7)
@@ -218,7 +218,7 @@ def test_block_of_patches_equals_the_whole_table(kind: str) -> None:
     np.testing.assert_array_equal(np.concatenate(parts), output.whole())
 
 
-@pytest.mark.parametrize("kind", sorted(set(AXIAL) - {"dinov3"}))
+@pytest.mark.parametrize("kind", sorted(set(AXIAL) - {"dinov3", "eva02"}))
 def test_exact_axial_values_match_mpmath(kind: str) -> None:
     row, head_dim = AXIAL[kind], 16
     patches = np.array([[0, 3], [1000, 77], [131_071, 4095]])
@@ -232,6 +232,20 @@ def test_exact_axial_values_match_mpmath(kind: str) -> None:
                 angle = where * mpmath.mpf(row.theta) ** -(mpmath.mpf(exponent) / (head_dim // 2))
                 assert abs(cos_row[column] - mpmath.cos(angle)) < 1e-15
                 assert abs(sin_row[column] - mpmath.sin(angle)) < 1e-15
+
+
+@pytest.mark.parametrize(("height", "width"), [(4, 7), (36, 36)])
+def test_exact_stretched_values_match_mpmath(height: int, width: int) -> None:
+    """EVA-02: a grid spans the 16 positions of training, whatever its size."""
+    cos, sin = values(tabulate_axial("eva02", 16, grid=(height, width)))
+    with mpmath.workdps(60):
+        for index in (0, 3, height * width - 1):
+            for column in range(8):
+                half, j = divmod(column, 4)
+                where, count = divmod(index, width)[half], (height, width)[half]
+                angle = mpmath.mpf(16 * where) / count * mpmath.mpf(10000) ** -(mpmath.mpf(j) / 4)
+                assert abs(cos[index, column] - mpmath.cos(angle)) < 1e-14
+                assert abs(sin[index, column] - mpmath.sin(angle)) < 1e-14
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (4, 7), (224, 14)])
