@@ -38,8 +38,7 @@ class Checkpoint:
         config: the object in config.json.
         tensors: tensors by name.
         source: source named in cards: the file's name or org/name@commit; "": the folder's name.
-        fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
-            are partial and temporary: no export may link to them.
+        fetch: downloads the bytes of tensors before they are read; None: they are on disk.
         no_blocks_reason: why its blocks cannot be read; None: they can.
         separate: every tensor lies by itself, under the base class's name (GGUF).
     """

@@ -24,7 +24,6 @@ class LocatedCheckpoint:
     Attributes:
         folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
         name: name in cards: a folder's or a file's name, or org/name@commit.
-        temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
         repository: repository to fetch other files from; None: the checkpoint is on this machine.
         fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
@@ -32,7 +31,6 @@ class LocatedCheckpoint:
 
     folder: Path
     name: str
-    temporary: bool
     checkpoint: Callable[[], Checkpoint]
     repository: Repository | None = None
     fetch_module: Fetch = on_disk
