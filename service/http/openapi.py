@@ -19,6 +19,8 @@ References = Mapping[type[BaseModel], Schema]
 FIXED = orjson.loads((files("service.http") / "openapi.json").read_bytes())
 """What every document has: `info`, and as `parameters` the headers that a request to any path may have."""
 
+BEARER = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
+
 
 class OperationContext(NamedTuple):
     """What operations are described with.
@@ -53,25 +55,23 @@ def build_document(router: Router, version: str, model: str = PLACEHOLDER, *, gu
     for group, route, described in routes:
         operations = paths.setdefault(route.path.replace(":path}", "}"), {})
         operations[route.verb.lower()] = _operation(group, route, described, context)
-    used = {described["tag"] for _, _, described in routes}
-    data = [group.data for group in router.groups if group.data]
+    used, data = {described["tag"] for _, _, described in routes}, [group.data for group in router.groups if group.data]
     tags = {name: about for each in data for name, about in each.tags.items() if name in used}
-    of_data = {name: schema for each in data for name, schema in each.schemas.items()}
-    document: dict[str, Any] = {
+    components: dict[str, Any] = {
+        "schemas": {name: schema for each in data for name, schema in each.schemas.items()}
+        | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
+        "parameters": {each["name"]: each for each in FIXED["parameters"]},
+    }
+    if guarded:
+        components["securitySchemes"] = {"key": BEARER}
+    return {
         "openapi": "3.1.0",
         "info": _info(version, guarded),
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
-        "components": {
-            "schemas": of_data | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
-            "parameters": {each["name"]: each for each in FIXED["parameters"]},
-        },
+        "components": components,
+        **({"security": [{"key": []}]} if guarded else {}),
     }
-    if guarded:
-        scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
-        document["components"]["securitySchemes"] = {"key": scheme}
-        document["security"] = [{"key": []}]
-    return document
 
 
 def operation_of(group: RouteGroup, route: Route) -> Schema | None:

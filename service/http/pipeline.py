@@ -126,10 +126,15 @@ class Pipeline:
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
-    def gather(self, request: Request, connection: Connection) -> None:
-        """Add a request to those for its route's batch handler that are readable in this turn of the loop."""
-        alone, gap = self._alone, request.arrived - self._answered_at
-        if alone is connection or (alone is not None and gap > SAME_TURN_SECONDS and not self._gathered):
+    def gather(self, request: Request, connection: Connection, pipelined: bool) -> None:
+        """Add a request to those for its route's batch handler that are readable in this turn of the loop.
+
+        Args:
+            pipelined: the request may have come together with the last one of its connection.
+        """
+        is_next = self._alone is connection and not pipelined
+        is_later = self._alone is not None and request.arrived - self._answered_at > SAME_TURN_SECONDS
+        if is_next or (is_later and not self._gathered):
             self._answer_batch([(request, connection)])  # a turn of the loop would cost a lone caller 4 µs
             return
         self._gathered.append((request, connection))

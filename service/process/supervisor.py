@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from service.errors import StartError
-from service.process.stop_signals import LAME_DUCK_SECONDS, STOPS
+from service.process.stop_signals import STOPS
 
 START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
@@ -61,7 +61,6 @@ class Supervisor:
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
         drain_seconds: how long a worker that was told to stop fails its probes and serves on; a second signal ends it.
-        on_stop: called once the workers were told to stop and had the time to take no more connections.
     """
 
     def __init__(
@@ -71,12 +70,10 @@ class Supervisor:
         served: Callable[[], bool],
         stop_seconds: float,
         drain_seconds: float = 0.0,
-        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._run = run
         self._served = served
         self._stop_seconds, self._drain_seconds = stop_seconds, drain_seconds
-        self._on_stop = on_stop
         self._signals = 0
         self.workers: list[Worker | None] = [None] * workers
         self.stopping = False
@@ -179,8 +176,6 @@ class Supervisor:
         if self._signals > 1:
             _terminate(workers)
         stopping_at = monotonic()
-        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
-        self._on_stop()
         _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():

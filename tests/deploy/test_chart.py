@@ -94,6 +94,11 @@ def test_twelve_value_sets_use_every_value() -> None:
     assert set(known) - used - {"gpus", "scratch", "startupSeconds", "drainSeconds", "shutdownSeconds"} == set()
 
 
+def test_page_of_the_chart_lists_every_example() -> None:
+    page = (ROOT / "docs/deploy/helm/index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"`([\w-]+)\.yaml`", page)) == set(EXAMPLES)
+
+
 def test_walk_from_an_empty_cluster_is_thirty_lines() -> None:
     """A model of BGE-M3's shape behind an Ingress, with keys, dashboards and autoscaling."""
     assert len(EXAMPLES["bge-m3"].read_text(encoding="utf-8").splitlines()) <= 30
