@@ -1,5 +1,5 @@
-# Inlay's images: `cpu` (the default), `cuda` (the same on an NVIDIA card), `bulk` (`cpu` with pyarrow, for `inlay embed`) and `load`
-# (locust, a stranger to the code).
+# Inlay's images: `cpu` (the default), `cuda` (the same on an NVIDIA card), `openvino` (`cpu` with OpenVINO beside ONNX Runtime), `bulk`
+# (`cpu` with pyarrow, for `inlay embed`) and `load` (locust, a stranger to the code).
 # The CUDA libraries come as wheels with onnxruntime-gpu[cuda,cudnn], so every target stands on one small Python image.
 # Layers change in the order of the lines of `server`: packages, the demo model, the code, then version and revision.
 
@@ -29,6 +29,12 @@ RUN uv pip install --no-deps --require-hashes --compile-bytecode -r /requirement
 FROM tools AS bulk-packages
 COPY requirements/bulk.txt /requirements/
 RUN uv pip install --no-deps --require-hashes --compile-bytecode --target /opt/bulk -r /requirements/bulk.txt
+
+# numpy is that of cpu.txt
+FROM tools AS openvino-packages
+COPY requirements/openvino.txt /requirements/
+RUN uv pip install --no-deps --require-hashes --compile-bytecode --target /opt/openvino -r /requirements/openvino.txt \
+ && rm -r /opt/openvino/numpy*
 
 FROM tools AS load-packages
 COPY requirements/load.txt /requirements/
@@ -131,6 +137,10 @@ COPY --from=bulk-packages /opt/bulk /opt/bulk
 ENV PYTHONPATH=/opt/bulk
 HEALTHCHECK NONE
 CMD ["embed", "--help"]
+
+FROM served AS openvino
+COPY --from=openvino-packages /opt/openvino /opt/openvino
+ENV PYTHONPATH=/opt/openvino INLAY_ENGINE=openvino
 
 FROM served AS cpu
 ARG VERSION=unknown

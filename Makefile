@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-manifests deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -43,8 +43,9 @@ help: ## list the targets
 # An operator's own INLAY_STORE is served as it is. Unless the operator chooses models, the demo model stays the default when others are exported beside it.
 CHOOSING = --store --models --model --default-model
 CHOSEN = $(INLAY_STORE)$(INLAY_MODELS)$(INLAY_DEFAULT_MODEL)$(filter $(CHOOSING) $(addsuffix =%,$(CHOOSING)),$(ARGS))
+DEMO_DEFAULT = $(if $(CHOSEN),,INLAY_DEFAULT_MODEL=$(notdir $(DEMO)))
 serve: $(INLAY) $(if $(filter openvino auto,$(INLAY_ENGINE)),.venv/.locked-openvino) $(if $(INLAY_STORE),,$(DEMO)/card.json) ## set up, export the demo model once, serve REST on 8080 and gRPC on 50051
-	@$(if $(CHOSEN),,INLAY_DEFAULT_MODEL=$(notdir $(DEMO))) exec $(INLAY) serve $(ARGS)
+	@$(DEMO_DEFAULT) exec $(INLAY) serve $(ARGS)
 
 demo: $(INLAY) .venv/.locked-demo ## export the demo model again
 	@rm -rf $(DEMO)
@@ -125,7 +126,7 @@ faults: $(INLAY) .venv/.locked-dev ## kill, stop, starve and cut real processes 
 proxies: $(INLAY) .venv/.locked-dev ## hostile HTTP framing through nginx and HAProxy (on Debian: apt-get install nginx-light haproxy)
 	@$(BIN)/python -m pytest -m proxies $(ARGS) tests/proxies
 
-observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of deploy/observe/ (on Debian: apt-get install prometheus)
+observe: $(INLAY) .venv/.locked-dev ## ask a real Prometheus for every query of the alerts and the dashboard (on Debian: apt-get install prometheus)
 	@$(BIN)/python -m pytest -m observe $(ARGS) tests/observe
 
 # In the browser that is installed: Playwright's own is not downloaded. CHROMIUM=/path/to/chrome names another one.
@@ -153,10 +154,11 @@ audit: $(TOOLS)/.locked ## look for known vulnerabilities in everything that is 
 	    *) echo "$$found" ;; esac; fi; \
 	done; exit $${failed:-0}
 
-deploy-test: deploy-test-manifests deploy-test-ray deploy-test-haproxy ## all checks of deploy/
+deploy-test: deploy-test-chart deploy-test-ray deploy-test-haproxy ## all checks of deploy/
 
-deploy-test-manifests: $(TOOLS)/.locked ## build the Kubernetes and KServe manifests, validate them against official schemas (needs kubectl 1.24 or newer)
-	@$(TOOLS)/bin/python -m tests.deploy.manifests $(ARGS)
+# An environment of Python that serves, with Helm as a library beside it: nothing else has to be installed.
+deploy-test-chart: $(INLAY) .venv/.locked-dev .venv/.locked-charts ## render the Helm chart for its value sets, validate all manifests against official schemas
+	@$(BIN)/python -m pytest -n auto -m 'sweep or not sweep' $(ARGS) tests/deploy/test_chart.py tests/deploy/test_chart_scripts.py
 
 deploy-test-haproxy: $(INLAY) .venv/.locked-dev $(DEMO)/card.json ## HAProxy before three servers under load: restarts, kills, every request counted (on Debian: apt-get install haproxy); two minutes
 	@$(BIN)/python -m tests.deploy.balancer $(ARGS)
@@ -218,10 +220,12 @@ swap: $(INLAY) .venv/.locked-dev .venv/.locked-load .venv/.locked-demo ## exchan
 # ---- deploy
 
 # ARGS=--build-arg=BASE=... names another base image, or this one by its digest.
-VERSIONED = --build-arg VERSION=$(shell sed -n '/^version/{s/.*"\(.*\)"/\1/p;q}' pyproject.toml) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null)
-images: ## build the container images inlay:cpu and inlay:cuda
-	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cpu --tag inlay:cpu .
-	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target cuda --tag inlay:cuda .
+VERSION = $(shell sed -n '/^version/{s/.*"\(.*\)"/\1/p;q}' pyproject.toml)
+VERSIONED = --build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD 2>/dev/null)
+images: $(addprefix image-,cpu cuda openvino) ## build the container images inlay:cpu, inlay:cuda and inlay:openvino, each tagged inlay:VERSION-NAME too
+
+image-%:
+	DOCKER_BUILDKIT=1 $(DOCKER) build $(VERSIONED) $(ARGS) --target $* --tag inlay:$* --tag inlay:$(VERSION)-$* .
 
 container-test: $(RUNTIME) ## build inlay:cpu; show it healthy, read-only, losing nothing on SIGTERM or under the worst load
 	@DOCKER=$(DOCKER) $(BIN)/python -m tests.deploy.container
@@ -232,7 +236,7 @@ wheel-test: $(INLAY) .venv/.locked-demo ## build a wheel, install it into an emp
 # HAProxy, which comes with Ray, instead of Serve's proxy in Python: a quarter of the cost, and it sends again what a dead replica had.
 RAY_SERVE = RAY_USAGE_STATS_ENABLED=0 RAY_SERVE_ENABLE_HA_PROXY=1 RAY_SERVE_HAPROXY_RETRY_ON='conn-failure empty-response'
 ray-serve: $(INLAY) .venv/.locked-ray $(if $(INLAY_STORE),,$(DEMO)/card.json) ## serve on a Ray cluster of this machine: HTTP on 8000, gRPC on 9000 (docs/deploy/ray.md)
-	@$(RAY_SERVE) RAY_ADDRESS=$(or $(RAY_ADDRESS),local) INLAY_STORE=$(or $(INLAY_STORE),$(abspath models/store)) exec $(BIN)/serve run deploy/ray/serve.yaml $(ARGS)
+	@$(DEMO_DEFAULT) $(RAY_SERVE) RAY_ADDRESS=$(or $(RAY_ADDRESS),local) INLAY_STORE=$(or $(INLAY_STORE),$(abspath models/store)) exec $(BIN)/serve run deploy/ray/serve.yaml $(ARGS)
 
 deploy-test-ray: $(INLAY) .venv/.locked-ray .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json ## Ray Serve on three nodes under load, one of them killed; 8 minutes, ARGS=--full 15
 	@$(BIN)/python -m pytest -q tests/deploy/ray
@@ -355,6 +359,7 @@ lock: $(UV) ## write requirements/*.txt anew from pyproject.toml; UPGRADE=--upgr
 	$(EXTRA_ALONE) openvino | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -o requirements/openvino.txt
 	$(EXTRA_ALONE) encoders | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -c requirements/parity.txt -c requirements/peers.txt -c requirements/openvino.txt --no-emit-package torch -o requirements/encoders.txt
 	$(EXTRA_ALONE) ray | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/bulk.txt -c requirements/dev.txt -c requirements/encoders.txt -c requirements/fuzz.txt -c requirements/load.txt -c requirements/parity.txt -o requirements/ray.txt
+	$(EXTRA_ALONE) charts | $(COMPILE) $(EVERYWHERE) - -c requirements/cpu.txt -c requirements/dev.txt -o requirements/charts.txt
 	$(EXTRA_ALONE) tools | $(COMPILE) $(EVERYWHERE) - -o requirements/tools.txt
 	cd tests/clients/js && npm $(if $(UPGRADE),update,install) --package-lock-only --ignore-scripts
 

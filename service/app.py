@@ -17,7 +17,8 @@ from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
-from service.grpc.server import RpcServer
+from service.grpc.calls import Shared
+from service.grpc.server import HEALTH_SECONDS, RpcServer
 from service.heavy import lane as heavy
 from service.http import asgi
 from service.http.application import Lifespan, lifespan_application
@@ -35,7 +36,7 @@ from service.machine import available_cpus
 from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
 from service.observability.tracing import open_tracing
-from service.process.background_tasks import background_tasks
+from service.process.background_tasks import background_tasks, repeated
 from service.process.stop_signals import StopSignals
 from service.process.watchdog import Watchdog
 from service.protocols.cohere import embed as cohere_embed
@@ -163,7 +164,6 @@ def _with(groups: Sequence[RouteGroup], *, management: bool) -> list[RouteGroup]
 
 def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pipeline:
     settings = context.settings
-    followed = context.tracing is not None or settings.access_log
     return Pipeline(
         router,
         context.admission,
@@ -172,7 +172,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         settings.max_body_bytes,
         settings.compression,
         keys=keys,
-        access_log=AccessLog(context.tracing, settings.access_log) if followed else None,
+        access_log=_access_log(context),
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
         strict_fields=settings.strict_fields,
@@ -183,15 +183,14 @@ def _rpc_server(context: ServiceContext, plane: DataPlane, keys: Keys | None) ->
     oip_service = oip_rpc.service(plane)
     if context.settings.management_port is not None:
         oip_service = replace(oip_service, methods=[each for each in oip_service.methods if not each.management])
-    return RpcServer(
-        context.settings,
-        [inlay_rpc.service(context), oip_service, *tei_rpc.services(context)],
-        metrics=context.metrics,
-        admission=context.admission,
-        keys=keys,
-        tracing=context.tracing,
-        budget=context.budget,
-    )
+    shared = Shared(context.metrics, context.admission, _access_log(context), keys, context.budget)
+    return RpcServer(context.settings, [inlay_rpc.service(context), oip_service, *tei_rpc.services(context)], shared)
+
+
+def _access_log(context: ServiceContext) -> AccessLog | None:
+    """Return what follows requests; None without log lines and traces."""
+    lines = context.settings.access_log
+    return AccessLog(context.tracing, lines) if lines or context.tracing else None
 
 
 def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
@@ -254,7 +253,7 @@ async def _lifespan(
             context.lifecycle.started = True
             if ready:
                 ready(context, port)
-            health = server.follow(context.check_ready)
+            health = repeated(partial(server.report, context.check_ready), HEALTH_SECONDS, "reporting to health checks")
             async with beside(), background_tasks(context, health):
                 yield
 

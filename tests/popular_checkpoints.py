@@ -69,6 +69,8 @@ KINDS = {
 }
 _NO_HEAD = "is published as BartForSequenceClassification, whose scores cannot be exported"
 _SCALED = ("Normalize",)
+_MINICPM = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+_MINICPM |= {"attention_multiplier": 8**-0.5, "logits_scaling": 0.5, "max_position_embeddings": 4000}
 _E5 = {"query": "query: ", "passage": "passage: "}
 _ARCTIC = {"query": "Represent this sentence for searching relevant passages: "}
 _INSTRUCT = {"query": "Instruct: Given a web search query, retrieve relevant passages\nQuery: "}
@@ -260,15 +262,7 @@ ROWS: Sequence[Row] = (
     _of("dpr", "dpr", "bert", "facebook/dpr-question_encoder-single-nq-base", "bin", pooling="cls"),
     _of("bare", "longformer", "roberta", "allenai/longformer-base-4096", "bin", config={"attention_window": 4}),
     _of("tokens", "bert", "bert-cased", "dbmdz/bert-large-cased-finetuned-conll03-english", "both"),
-    _of(
-        "causal",
-        "llama",
-        "bytes",
-        "BAAI/bge-reranker-v2-minicpm-layerwise",
-        "shards",
-        published={"model_type": "minicpm", "architectures": ["LayerWiseMiniCPMForCausalLM"]},
-        refused="model_type 'minicpm' is not known",
-    ),
+    _of("causal", "minicpm", "mistral", "BAAI/bge-reranker-v2-minicpm-layerwise", "shards", config=_MINICPM),
     _of("clip folder", "clip", "clip", "sentence-transformers/clip-ViT-B-32", "bin"),
     _of("causal", "qwen3", "bytes", "Qwen/Qwen3-Reranker-0.6B"),
     _of("causal", "gemma", "bytes", "BAAI/bge-reranker-v2-gemma", "shards"),

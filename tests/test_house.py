@@ -455,6 +455,7 @@ LOCKED: dict[str, tuple[str | None, ...]] = {
     "docs": ("docs",),
     "ray": ("ray",),
     "openvino": ("openvino",),
+    "charts": ("charts",),
     "tools": ("tools",),
 }
 # Locks that answer for no extra, with the reason.

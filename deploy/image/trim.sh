@@ -11,8 +11,9 @@ sed '/^#/d; /^$/d' "$folder/unused.txt" | while read -r glob; do
 done
 find . -regex '.*\.\(c\|cc\|h\|pxd\|pyi\|pyx\)' -delete
 
-# Modules whose wheels hold symbols: 24 MB of them.
-strip --strip-unneeded PIL/_imaging.*.so httptools/parser/*.so kiwisolver/*.so tokenizers/*.so uvloop/*.so
+# Modules whose wheels hold symbols: 25 MB of them.
+strip --strip-unneeded PIL/_imaging.*.so contourpy/*.so httptools/parser/*.so kiwisolver/*.so matplotlib/*.so \
+  matplotlib/backends/_backend_agg.*.so pybase64/*.so tokenizers/*.so uvloop/*.so
 
 # Except what an export from the hub alone imports. It cannot be made later where the file system is read-only.
 "$python" -m compileall -q --invalidation-mode unchecked-hash \

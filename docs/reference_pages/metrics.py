@@ -7,7 +7,8 @@ INTRODUCTION = """\
 `GET /metrics` answers in Prometheus' text format. With several workers any of them answers for all. A histogram
 has the series `_bucket`, `_sum` and `_count`.
 
-`make observe` runs every query of the dashboard and the alerts in `deploy/observe/` against a real Prometheus."""
+`make observe` runs every query of the dashboard and the alerts in `deploy/helm/inlay/files/` against a real
+Prometheus."""
 MERGED = {
     "sum": "sum over the workers",
     "max": "largest of the workers",

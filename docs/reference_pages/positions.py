@@ -12,9 +12,9 @@ from service.protocols.inlay.positions.plots import figure_name
 from service.protocols.inlay.positions.schemes import SCHEMES, Scheme
 
 INTRODUCTION = """\
-Each scheme is served at `/positions/NAME`: numbers by `GET` and `POST`, a picture at `NAME.png` and `NAME.svg`, an
-ONNX graph at `NAME.onnx`, and over gRPC by `Positions`. A model's own encodings are at `/models/{name}/NAME`. `GET
-/positions` answers with the same as JSON."""
+Each scheme is served at `/positions/NAME`: numbers by `GET` and `POST`, a picture at `NAME.png` and `NAME.svg`, of
+some an ONNX graph at `NAME.onnx`, and over gRPC by `Positions`. A model's own encodings are at `/models/{name}/NAME`.
+`GET /positions` answers with the same as JSON."""
 
 
 def positions_page() -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from reference_pages.chart import values_page
 from reference_pages.commands import commands_page
 from reference_pages.errors import errors_page
 from reference_pages.families import families_page
@@ -15,6 +16,7 @@ from reference_pages.settings import settings_page
 SINGLE = {
     "cli": ("Command line", commands_page),
     "settings": ("Settings", settings_page),
+    "chart": ("Helm values", values_page),
     "metrics": ("Metrics", metrics_page),
     "errors": ("Errors", errors_page),
     "families": ("Model families", families_page),

@@ -3,16 +3,13 @@
 Source: sentence-transformers 6.2, whose modules.json is the order in which modules run behind the transformer.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.artifacts.card import Graph
-from models.artifacts.comparison import CheckInputs, Session
+from models.artifacts.comparison import CheckInputs, Session, alone
 from models.artifacts.sentence_vectors import ToVector, to_vector
 from models.checkpoints import sentence_modules, sentence_transformers
 from models.checkpoints.sentence_modules import Fetch, StoredModules, on_disk
@@ -151,7 +148,7 @@ def _cosine(described: ToVector, graph: AdoptedGraph) -> float:
     """Return the least cosine between the graph's vectors and those described, over single sequences."""
     names = [graph.entry.rename.get(name, name) for name in (HIDDEN, POOLED)]
     least = 1.0
-    for feeds in _alone(graph.entry, graph.inputs):
+    for feeds in alone(graph.entry, graph.inputs):
         hidden, vector = (graph.session.run(feeds, names)[name][0].astype(np.float64) for name in names)
         expected = described(hidden)
         if vector.shape != expected.shape:
@@ -164,11 +161,4 @@ def _cosine(described: ToVector, graph: AdoptedGraph) -> float:
 def output_width(graph: AdoptedGraph, output: str = POOLED) -> int:
     """Return how wide the graph's sentence vectors are, or another output."""
     name = graph.entry.rename.get(output, output)
-    return int(graph.session.run(next(_alone(graph.entry, graph.inputs)), [name])[name].shape[-1])
-
-
-def _alone(graph: Graph, inputs: CheckInputs) -> Iterator[dict[str, NDArray[Any]]]:
-    flat = {"input_ids": inputs.ids, "token_type_ids": inputs.types, "position_ids": inputs.positions}
-    flat["attention_mask"] = np.ones(len(inputs.ids), np.int64)
-    for end, length in zip(np.cumsum(inputs.lengths), inputs.lengths, strict=True):
-        yield {name: flat[name][None, end - length : end] for name in graph.inputs}
+    return int(graph.session.run(next(alone(graph.entry, graph.inputs)), [name])[name].shape[-1])

@@ -26,6 +26,7 @@ from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
+from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
@@ -84,9 +85,21 @@ def adopt(
             card = _card(onnx, data, graph_of(session, adopted_classifier.output(data)), contents, folder)
             card, found = _checked(onnx, card, data, session, contents.dynamic, pooling, progress)
             card = _with_modules(folder, card, found)
+            card = replace(card, provenance=(*_vector_provenance(onnx, card, pooling), *card.provenance))
             adopted = _adopted(onnx, card, contents, session, compare, folder, progress)
             target = Target(out, name or out.name, place.name, progress)
             return finish_folder(folder, replace(card, adopted=adopted), target)
+
+
+def _vector_provenance(onnx: OnnxSource, card: Card, option: str | None) -> list[Setting]:
+    """Return where the pooling of vectors, or the labels of classes, were read."""
+    if card.classifier:
+        labels = ", ".join(card.classifier.labels[:3]) + ", ..." * (len(card.classifier.labels) > 3)
+        return [Setting("labels", labels, "config.json: id2label"), Setting("head", "logits of the graph", onnx.path)]
+    if card.pooling and card.pooling.in_graph:
+        return [Setting("pooling", card.pooling.mode, f"the graph's {POOLED}")]
+    sentence = sentence_transformers.read(onnx.place.folder, "none")
+    return sentence_transformers.provenance(onnx.place.folder, option, replace(sentence, pooling=card.pooling))
 
 
 def _checked(

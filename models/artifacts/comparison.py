@@ -3,7 +3,7 @@
 `export` and `verify` call it. ONNX Runtime is imported inside functions: importing `models` needs numpy and ml_dtypes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -227,28 +227,32 @@ def padded_differences(card: Card, graph: Graph, session: Session, inputs: Check
     Raises:
         BadCard: the graph does not run, or gives another width than the card's or values that are not finite.
     """
-    ends = np.cumsum(inputs.lengths)
-    spans = [slice(end - length, end) for end, length in zip(ends, inputs.lengths, strict=True)]
-    flat = {"input_ids": inputs.ids, "token_type_ids": inputs.types, "position_ids": inputs.positions}
-    flat["attention_mask"] = np.ones(len(inputs.ids), np.int64)
-    batch = {name: _pad(flat[name], spans, (card.pad_id or 0) if name == "input_ids" else 0) for name in graph.inputs}
+    feeds = list(alone(graph, inputs))
+    batch = {name: _pad([each[name][0] for each in feeds], card.pad_id or 0, name) for name in graph.inputs}
     graph_names = {name: graph.rename.get(name, name) for name in graph.outputs}
     batched = widened(session.run(batch, list(graph_names.values())))
     differences = dict.fromkeys(graph.outputs, 0.0)
-    for row, span in enumerate(spans):
-        feeds = {name: flat[name][None, span] for name in graph.inputs}
-        alone = widened(session.run(feeds, list(graph_names.values())))
+    for row, length in enumerate(inputs.lengths):
+        single = widened(session.run(feeds[row], list(graph_names.values())))
         for name, graph_name in graph_names.items():
             value = batched[graph_name][row : row + 1]
-            unpadded = value if name in ("sentence_embedding", CLASS_LOGITS) else value[:, : span.stop - span.start]
+            unpadded = value if name in ("sentence_embedding", CLASS_LOGITS) else value[:, :length]
             width = card.graph_width if name == "sentence_embedding" and card.graph_width else card.hidden_size
             width = len(card.classifier.labels) if card.classifier and name == card.classifier_output else width
-            _check_width(alone[graph_name], width, f"{graph.file}: {graph_name}")
-            if not (np.isfinite(unpadded).all() and np.isfinite(alone[graph_name]).all()):
+            _check_width(single[graph_name], width, f"{graph.file}: {graph_name}")
+            if not (np.isfinite(unpadded).all() and np.isfinite(single[graph_name]).all()):
                 raise BadCard(f"{graph.file}: {graph_name} holds values that are not finite; adopt one in float32")
-            difference = relative_difference(unpadded, alone[graph_name], f"{graph.file}: {graph_name}")
+            difference = relative_difference(unpadded, single[graph_name], f"{graph.file}: {graph_name}")
             differences[name] = max(differences[name], difference)
     return differences
+
+
+def alone(graph: Graph, inputs: CheckInputs) -> Iterator[Arrays]:
+    """Yield the feeds of an adopted graph for each sequence of the check inputs by itself, [1, length]."""
+    flat = {"input_ids": inputs.ids, "token_type_ids": inputs.types, "position_ids": inputs.positions}
+    flat["attention_mask"] = np.ones(len(inputs.ids), np.int64)
+    for end, length in zip(np.cumsum(inputs.lengths), inputs.lengths, strict=True):
+        yield {name: flat[name][None, end - length : end] for name in graph.inputs}
 
 
 def widened(outputs: Arrays) -> Arrays:
@@ -270,10 +274,11 @@ def _check_width(value: NDArray[Any], width: int, what: str) -> None:
         raise BadCard(f"{what} is {value.shape[-1]} wide, but config.json says hidden_size {width}")
 
 
-def _pad(values: NDArray[Any], spans: list[slice], fill: int) -> NDArray[Any]:
-    padded = np.full((len(spans), max(span.stop - span.start for span in spans)), fill, values.dtype)
-    for row, span in enumerate(spans):
-        padded[row, : span.stop - span.start] = values[span]
+def _pad(rows: Sequence[NDArray[Any]], pad_id: int, name: str) -> NDArray[Any]:
+    """Return the rows of one input as a rectangle, filled up with the pad id if they are ids, else with 0."""
+    padded = np.full((len(rows), max(map(len, rows))), pad_id if name == "input_ids" else 0, rows[0].dtype)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
     return padded
 
 

@@ -18,7 +18,7 @@ from models.artifacts.overwrite_checks import check_name, check_target
 from models.artifacts.text_export import TextOptions
 from models.checkpoints import sentence_transformers, sparse_modules
 from models.checkpoints.hub import Progress, no_progress
-from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.located import LocatedCheckpoint, lines_in_errors
 from models.checkpoints.static import find_static_folder, open_static
 from models.errors import ModelError
 from models.families.attention_direction import Attention
@@ -87,7 +87,10 @@ def export(
         int8=int8,
         reranker=reranker,
     )
-    with located(checkpoint, progress, adapters=AdapterOptions(base, adapters), route=route) as place:
+    with (
+        located(checkpoint, progress, adapters=AdapterOptions(base, adapters), route=route) as place,
+        lines_in_errors(sentence_transformers.weights_folder(place.folder)),
+    ):
         return _exported(place, options, Target(out, name or out.name, place.name, progress, tuple(aliases)))
 
 

@@ -45,6 +45,8 @@ _GEMMA = PairTemplate(
     "\nGiven a query A and a passage B, determine whether the passage contains an answer to the query by providing a "
     "prediction of either 'Yes' or 'No'.",
 )
+# FlagEmbedding tokenizes the parts of a pair apart, and its SentencePiece begins each with a blank
+_MINICPM = PairTemplate("", "<s>A: ", " \n B: ", f" \n {_GEMMA.ending[1:]}")
 _MXBAI = PairTemplate(
     "",
     f"<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.{_TURNS[0]}query: ",
@@ -64,6 +66,9 @@ _CONTEXTUAL = PairTemplate(
 KNOWN: dict[str, KnownReranker] = {
     "qwen3-reranker": KnownReranker("Qwen/Qwen3-Reranker-0.6B", "yes,no", QWEN3, "qwen3-reranker"),
     "bge-reranker-v2-gemma": KnownReranker("BAAI/bge-reranker-v2-gemma", "Yes", _GEMMA, "bge-reranker-v2-gemma"),
+    "bge-reranker-v2-minicpm-layerwise": KnownReranker(
+        "BAAI/bge-reranker-v2-minicpm-layerwise", 0, _MINICPM, "minicpm-layerwise"
+    ),
     "mxbai-rerank-v2": KnownReranker("mixedbread-ai/mxbai-rerank-base-v2", "1,0", _MXBAI, "mxbai-rerank-"),
     "zerank": KnownReranker(
         "zeroentropy/zerank-1-small",

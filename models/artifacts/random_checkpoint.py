@@ -20,7 +20,7 @@ from models.artifacts.folder import atomic_folder
 from models.artifacts.random_layout import DrawnTensor, layout
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import WEIGHTS, Checkpoint, open_checkpoint
-from models.checkpoints.hub import Progress, no_progress
+from models.checkpoints.hub import Progress, counter, no_progress
 from models.checkpoints.located import check_links
 from models.checkpoints.safetensors import CHUNK_BYTES, DTYPES, Tensor, TensorSource
 from models.checkpoints.tokenizers.classes import VOCABULARIES
@@ -242,15 +242,14 @@ class _Drawn:
 
 
 def _sources(tensors: Mapping[str, DrawnTensor], element: str, drawn: _Drawn, progress: Progress) -> list[TensorSource]:
-    total, done = sum(math.prod(tensor.shape) for tensor in tensors.values()) * DTYPES[element].itemsize, 0
+    values = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    count = counter(progress, "writing random weights", values * DTYPES[element].itemsize)
 
     def chunks(name: str, tensor: DrawnTensor) -> Iterator[NDArray[Any]]:
-        nonlocal done
         most = max(1, CHUNK_BYTES // 4 // max(1, math.prod(tensor.shape[1:])))
         for first in range(0, tensor.shape[0], most):
-            values = drawn.rows(name, tensor, first, min(first + most, tensor.shape[0])).astype(DTYPES[element])
-            yield values
-            done += values.nbytes
-            progress("writing random weights", done, total)
+            rows = drawn.rows(name, tensor, first, min(first + most, tensor.shape[0])).astype(DTYPES[element])
+            yield rows
+            count(rows.nbytes)
 
     return [TensorSource(name, element, tensor.shape, chunks(name, tensor)) for name, tensor in tensors.items()]

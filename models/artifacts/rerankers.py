@@ -30,7 +30,7 @@ Computed = Callable[[], dict[str, NDArray[Any]]]  # tensors by name
 LOGIT_SCORE = "LogitScore"
 WEIGHT = "reranker.weight"
 _TEMPLATE_CHARACTERS = 1 << 16
-_SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<bos>")
+_SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<bos>|<s>")
 _PAIR = ("query", "document")
 _MARKS = {"system": "\ue000", "query": "\ue001", "document": "\ue002"}  # private characters, which no template has
 _NOT_RENDERED = {"restore_suffix", "padding", "truncation", "max_length", "return_tensors", "tokenize", "return_dict"}
@@ -104,7 +104,7 @@ def layer(
     head = fitted.head
     if head is None:
         raise MissingHead(f"it has no output head: {fitted.no_head_reason}")
-    if head.transform or head.bias or head.cap or (head.before, head.after) != (1.0, 1.0):
+    if head.transform or head.bias or head.cap:
         raise MissingHead("its logits are not hidden states times a matrix alone")
     if not all(0 <= each < head.vocab_size for each in ids):
         raise BadCheckpoint(f"the score is of tokens {', '.join(map(str, ids))}; the model has {head.vocab_size}")
@@ -112,7 +112,8 @@ def layer(
     def computed() -> dict[str, NDArray[Any]]:
         matrix = read_tensors(source, [head.matrix])[head.matrix]  # of a hub repository, it is fetched whole
         rows = [np.asarray(matrix[each : each + 1], np.float32) for each in ids]
-        return {WEIGHT: (rows[0] if len(rows) == 1 else rows[0] - rows[1]) / np.float32(divisor)}
+        row = rows[0] if len(rows) == 1 else rows[0] - rows[1]
+        return {WEIGHT: row * np.float32(head.before * head.after) / np.float32(divisor)}
 
     place = Tensor(WEIGHT, "F32", (1, head.inner), Path(), 0, 4 * head.inner)
     steps = (Dense(Linear(WEIGHT, None), "identity"),)

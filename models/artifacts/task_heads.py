@@ -83,7 +83,10 @@ def find(
         return TaskHeads()
     try:
         if tokens is None and listwise:
-            raise MissingHead(f"how {listwise[0]} scores is not computed; jina-reranker-v3 reads all documents at once")
+            raise MissingHead(
+                f"{listwise[0]} reads all documents in one text, so that each score depends on the others; "
+                "jina-reranker-v2 and Qwen3-Reranker read each alone"
+            )
         if not fitted.encoder:
             raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:

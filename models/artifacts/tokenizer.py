@@ -72,7 +72,7 @@ def cut_side(folder: Path) -> Setting:
     said = {CONFIG: read_optional(folder / CONFIG).get("truncation_side"), FILE_NAME: truncation.get("direction")}
     origin, side = next(((name, str(value).lower()) for name, value in said.items() if value), ("no file", "right"))
     if side not in ("right", "left"):
-        raise BadCheckpoint(f"{folder / origin} cuts texts at {side[:40]!r}; a side is right or left")
+        raise BadCheckpoint(f"{folder / origin} cuts texts at {side[:40]!r}; write right or left")
     return Setting("cut side", side, origin).against(FILE_NAME, said[FILE_NAME] and str(said[FILE_NAME]).lower())
 
 

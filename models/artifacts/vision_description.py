@@ -69,10 +69,11 @@ def image(spec: Image) -> dict[str, Any]:
     }
     unit = ", of unit length" if spec.normalize else ""
     vectors = {"image vectors": f"{spec.vector_width} wide{unit}"} if spec.vector else {}
-    return {"reads": reads[spec.feed], "pictures": _pictures(spec.preprocessor), **vectors}
+    return {"reads": reads[spec.feed], "pictures": pictures(spec.preprocessor), **vectors}
 
 
-def _pictures(preprocessor: Preprocessor | None) -> str:
+def pictures(preprocessor: Preprocessor | None) -> str:
+    """Return how a picture becomes pixels."""
     if preprocessor is None:
         return "not known how they become pixels: takes tensors"
     sized = (

@@ -15,8 +15,10 @@ from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
+from models.artifacts.vision_description import pictures
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.provenance import Setting
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
@@ -58,8 +60,21 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
         stored = weights.write(folder, fitted.read(source), (), progress=target.progress)
         graphs = save_graphs(folder, _graphs(fitted, stored.placed, axial), "image")
         card = _card(fitted, image, stored, graphs)
-        card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused))
+        read_from = _provenance(image, source.folder, dual_encoder is not None)
+        card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused), provenance=read_from)
         return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
+
+
+def _provenance(image: Image, folder: Path, compared: bool) -> tuple[Setting, ...]:
+    """Return where the preprocessing of pictures and the making of their vector were read."""
+    files = (preprocessor_config.FILE_NAME, PROCESSOR)
+    origin = next((name for name in files if image.preprocessor and (folder / name).is_file()), "no file")
+    vector = f"{image.vector_width} values{', normalised' * image.normalize}" if image.vector else "none"
+    settings = [Setting("pictures", pictures(image.preprocessor), origin)] if image.feed != "features" else []
+    settings.append(Setting("vector", vector, "the model's family"))
+    if compared:
+        settings.append(Setting("similarity", "scaled as the model learned it", "the tensor logit_scale"))
+    return tuple(settings)
 
 
 def _with_blocks(fitted: FittedTower, encoder: bool | None, source: Checkpoint) -> FittedTower:

@@ -6,7 +6,7 @@ float32, exactly, because ONNX Runtime would otherwise keep a second, widened co
 
 import math
 import mmap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from models.artifacts.card import Card
 from models.checkpoints import safetensors
 from models.checkpoints.checkpoint import check_finite
-from models.checkpoints.hub import Progress, no_progress
+from models.checkpoints.hub import Progress, counter, no_progress
 from models.checkpoints.safetensors import DTYPES, Tensor, TensorSource
 from models.errors import BadCheckpoint, ModelError
 from models.tables import int8_matrices, quantization
@@ -29,6 +29,7 @@ KEEP = "keep"
 NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ELEMENTS = {name: element for element, name in NAMES.items()}
 TABLE_DTYPES = (KEEP, *ELEMENTS, INT8)
+Count = Callable[[int], None]  # told the bytes that were read
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ def write(
     if dtype not in TABLE_DTYPES:
         raise ModelError(f"--dtype {dtype!r} is not one of {', '.join(TABLE_DTYPES)}")
     jobs = [_TensorJob(name, array, _target(array, dtype, name in tables)) for name, array in arrays.items()]
-    meter = _Meter(sum(job.passes * job.bytes for job in jobs), progress)
-    sources = sorted((source for job in jobs for source in job.sources(meter)), key=_aligned_first)
+    count = counter(progress, "writing weights", sum(job.passes * job.bytes for job in jobs))
+    sources = sorted((source for job in jobs for source in job.sources(count)), key=_aligned_first)
     placed = safetensors.write(folder / FILE_NAME, sources)
     return WrittenWeights(placed, {job.name: job.stored(placed) for job in jobs if job.name in tables})
 
@@ -105,17 +106,6 @@ def _target(array: RowSource, dtype: str, is_table: bool) -> str:
 
 
 @dataclass(slots=True)
-class _Meter:
-    total: int
-    progress: Progress
-    done: int = 0
-
-    def add(self, count: int) -> None:
-        self.done += count
-        self.progress("writing weights", self.done, self.total)
-
-
-@dataclass(slots=True)
 class _TensorJob:
     """One tensor being written, and how far its stored values are from the checkpoint's."""
 
@@ -133,17 +123,17 @@ class _TensorJob:
     def passes(self) -> int:
         return 2 if self.target == INT8 else 1
 
-    def sources(self, meter: _Meter) -> Iterator[TensorSource]:
+    def sources(self, count: Count) -> Iterator[TensorSource]:
         """Yield what to write: the tensor, or its ranges and codes."""
         shape = self.array.shape
         if self.target != INT8:
-            yield TensorSource(self.name, self.target, shape, self._converted(meter))
+            yield TensorSource(self.name, self.target, shape, self._converted(count))
             return
         if len(shape) != 2:
             raise BadCheckpoint(f"{self.name!r} has shape {list(shape)}; {INT8} codes are made of rows and columns")
-        ranges = (quantization.ranges(rows) for rows in self._parts(meter))
+        ranges = (quantization.ranges(rows) for rows in self._parts(count))
         yield TensorSource(quantization.ranges_name(self.name), "F32", (shape[0], 1, 2), ranges)
-        yield TensorSource(self.name, "U8", shape, self._codes(meter))
+        yield TensorSource(self.name, "U8", shape, self._codes(count))
 
     def stored(self, placed: Mapping[str, Tensor]) -> StoredTable:
         """Return the card's entry, once everything is written."""
@@ -154,23 +144,23 @@ class _TensorJob:
         size = placed[self.name].bytes + placed[quantization.ranges_name(self.name)].bytes
         return StoredTable(INT8, size, self.array.shape[1], self.largest, root)
 
-    def _chunks(self, meter: _Meter) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _chunks(self, count: Count) -> Iterator[tuple[int, NDArray[Any]]]:
         for start, rows in safetensors.row_chunks(self.array):  # type: ignore[arg-type]
             if rows.dtype.kind not in "iub":
                 check_finite(self.name, safetensors.NAMES[rows.dtype], start, rows)
             yield start, rows
-            meter.add(rows.nbytes)
+            count(rows.nbytes)
             _release(rows)
 
-    def _parts(self, meter: _Meter) -> Iterator[NDArray[np.float32]]:
+    def _parts(self, count: Count) -> Iterator[NDArray[np.float32]]:
         """Yield all rows as float32, as many at a time as fit a core's cache."""
-        for _, rows in self._chunks(meter):
+        for _, rows in self._chunks(count):
             for part in _split(rows):
                 yield floats(rows[part])
 
-    def _converted(self, meter: _Meter) -> Iterator[NDArray[Any]]:
+    def _converted(self, count: Count) -> Iterator[NDArray[Any]]:
         dtype = DTYPES[self.target]
-        for start, rows in self._chunks(meter):
+        for start, rows in self._chunks(count):
             if rows.dtype == dtype:
                 yield rows
                 continue
@@ -194,8 +184,8 @@ class _TensorJob:
             f"{NAMES[self.target]} holds: use --dtype float32 or bfloat16"
         )
 
-    def _codes(self, meter: _Meter) -> Iterator[NDArray[np.uint8]]:
-        for rows in self._parts(meter):
+    def _codes(self, count: Count) -> Iterator[NDArray[np.uint8]]:
+        for rows in self._parts(count):
             ranges = quantization.ranges(rows)
             codes = quantization.codes(rows, ranges)
             self._measure(rows, quantization.values(codes, ranges))

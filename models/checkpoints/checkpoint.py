@@ -38,8 +38,7 @@ class Checkpoint:
         config: the object in config.json.
         tensors: tensors by name.
         source: source named in cards: the file's name or org/name@commit; "": the folder's name.
-        fetch: downloads the bytes of tensors before they are read; None: they are on disk. Where it is set, the files
-            are partial and temporary: no export may link to them.
+        fetch: downloads the bytes of tensors before they are read; None: they are on disk.
         no_blocks_reason: why its blocks cannot be read; None: they can.
         separate: every tensor lies by itself, under the base class's name (GGUF).
     """
@@ -77,6 +76,13 @@ def read_json(path: Path) -> Any:
         raise BadCheckpoint(f"{path} is not JSON: {error}") from error
 
 
+def line_of(path: Path, text: str) -> str:
+    """Return a file and the first line of it that quotes a text, as path:line; the path alone if none does."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
+    number = next((number for number, line in enumerate(lines, 1) if f'"{text}"' in line), None)
+    return str(path) if number is None else f"{path}:{number}"
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file; BadCheckpoint for anything else."""
     data = read_json(path)
@@ -106,7 +112,9 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     config = read_object(folder / "config.json")
     if not isinstance(config.get("model_type"), str):
-        raise BadCheckpoint(f"{folder / 'config.json'} names no model_type, so the family is not known")
+        raise BadCheckpoint(
+            f'{folder / "config.json"} names no model_type, so the family is not known: add it, such as "bert"'
+        )
     return config
 
 
@@ -156,7 +164,9 @@ def no_weights(where: str, names: Collection[str]) -> BadCheckpoint:
             f"{where} holds its weights as {pickles[0]}, which is not read; convert it once with transformers: "
             f"AutoModel.from_pretrained(folder).save_pretrained(new_folder, safe_serialization=True){hint}"
         )
-    return BadCheckpoint(f"{where} holds neither {WEIGHTS} nor {TORCH_WEIGHTS[0]}, whole or in shards{hint}")
+    return BadCheckpoint(
+        f"{where} holds neither {WEIGHTS} nor {TORCH_WEIGHTS[0]}, whole or in shards: download one{hint}"
+    )
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
@@ -165,7 +175,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for shard in sorted(set(shard_of.values())):
         if not (path := index.with_name(shard)).is_file():
-            raise BadCheckpoint(f"{index} names the shard {shard!r}, which is not a file of this folder")
+            raise BadCheckpoint(f"{line_of(index, shard)} names {shard!r}, which is not in this folder: download it")
         tensors |= {name: tensor for name, tensor in file_headers(path).items() if shard_of.get(name) == shard}
     if missing := sorted(set(shard_of) - set(tensors)):
         raise BadCheckpoint(f"{index} promises {missing[0]!r} in {shard_of[missing[0]]}, which does not hold it")

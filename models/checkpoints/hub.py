@@ -54,7 +54,6 @@ class Repository:
         revision: the requested revision, then the commit of the list of files, so that all are of one commit.
         endpoint: address of the hub; None: what huggingface_hub is set to.
         progress: receives the bytes of large files.
-        received: bytes of bodies so far.
         listed: the files, sorted; None: not asked for yet.
         versions: ETag and size of each file read in parts.
     """
@@ -63,7 +62,6 @@ class Repository:
     revision: str = "main"
     endpoint: str | None = None
     progress: Progress = no_progress
-    received: int = 0
     listed: list[str] | None = None
     versions: dict[str, tuple[str | None, int]] = field(default_factory=dict)
 
@@ -147,7 +145,6 @@ class Repository:
         received = 0
         for chunk in response.iter_bytes():
             received += len(chunk)
-            self.received += len(chunk)
             if received > most:
                 raise BadCheckpoint(f"{self.label}: {name} came with more than the {most} bytes that were due")
             yield chunk

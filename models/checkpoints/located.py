@@ -1,15 +1,20 @@
 """`LocatedCheckpoint`: where the checkpoint that an operator named lies, and how to open it."""
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.checkpoint import Checkpoint, line_of
 from models.checkpoints.hub import Repository
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import BadCheckpoint, ModelError
+
+CONFIG = "config.json"
+_SAID = re.compile(r"(?<![\w/])config\.json (says|names) (\w+)")
+_UNKNOWN = re.compile(r"^model_type '[^']*' is not known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +24,6 @@ class LocatedCheckpoint:
     Attributes:
         folder: holds config.json, tokenizer and sentence-transformers files, and safetensors where they are complete.
         name: name in cards: a folder's or a file's name, or org/name@commit.
-        temporary: the folder is deleted when the context ends: no export may link to it.
         checkpoint: opens config and tensors; raises BadCheckpoint.
         repository: repository to fetch other files from; None: the checkpoint is on this machine.
         fetch_module: brings the weights of a sentence-transformers module, by its place in the checkpoint, to `folder`.
@@ -27,7 +31,6 @@ class LocatedCheckpoint:
 
     folder: Path
     name: str
-    temporary: bool
     checkpoint: Callable[[], Checkpoint]
     repository: Repository | None = None
     fetch_module: Fetch = on_disk
@@ -45,6 +48,23 @@ def check_links(folder: Path) -> None:
             target = Path(os.path.realpath(path)) if path.is_symlink() else path
             if not any(target.is_relative_to(each) for each in allowed):
                 raise BadCheckpoint(f"{path} is a link to {target}, out of the checkpoint: put a copy in its place")
+
+
+@contextmanager
+def lines_in_errors(folder: Path) -> Iterator[None]:
+    """Put the file and the line into the messages of ModelErrors that say what config.json says.
+
+    Args:
+        folder: the folder of config.json.
+    """
+    try:
+        yield
+    except ModelError as error:
+        message = _UNKNOWN.sub(lambda found: f"{line_of(folder / CONFIG, 'model_type')}: {found[0]}", str(error))
+        message = _SAID.sub(lambda found: f"{line_of(folder / CONFIG, found[2])} {found[1]} {found[2]}", message)
+        if message == str(error):
+            raise
+        raise type(error)(message) from error
 
 
 @contextmanager

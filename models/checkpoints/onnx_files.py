@@ -16,16 +16,7 @@ from models.errors import BadCheckpoint
 SUFFIX = ".onnx"
 NAMES_SHOWN = 20  # of files, in a message
 _DYNAMIC = "DynamicQuantize"  # DynamicQuantizeLinear, and ONNX Runtime's DynamicQuantizeMatMul and -LSTM
-_DTYPES = {
-    1: "float32",
-    2: "uint8",
-    3: "int8",
-    10: "float16",
-    11: "float64",
-    16: "bfloat16",
-    21: "uint4",
-    22: "int4",
-}  # onnx.TensorProto.DataType
+_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}  # of onnx.TensorProto.DataType; others have numpy's names
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +185,11 @@ def read_contents(path: Path) -> OnnxContents:
                 f"{path} keeps weights in {name!r}, which lies outside its folder: save it in one folder"
             )
     largest = max(tensors, key=lambda tensor: prod(tensor.dims), default=None)
-    dtype = "float32" if largest is None else _DTYPES.get(largest.data_type, "unknown")
+    kinds = {number: name for name, number in onnx.TensorProto.DataType.items()}
+    kind = kinds.get(largest.data_type, "unknown") if largest else "FLOAT"
     dynamic = any(node.op_type.startswith(_DYNAMIC) for graph in graphs for node in graph.node)
-    return OnnxContents(tuple(names), sum(prod(tensor.dims) for tensor in tensors), dtype, dynamic)
+    parameters = sum(prod(tensor.dims) for tensor in tensors)
+    return OnnxContents(tuple(names), parameters, _DTYPES.get(kind, kind.lower()), dynamic)
 
 
 def _graphs(graph: Any) -> Iterator[Any]:

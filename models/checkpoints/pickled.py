@@ -86,7 +86,9 @@ def read_header(path: Path) -> dict[str, Tensor]:
                     f"torch.save(torch.load({path.name!r}, weights_only=True), {path.name!r})"
                 )
             if not start.startswith(_ZIP):
-                raise _Refused(f"begins with {start[:4]!r}; a zip file that torch.save wrote is read")
+                raise _Refused(
+                    f"begins with {start[:4]!r}; a zip file that torch.save wrote is read: download it again"
+                )
             with zipfile.ZipFile(file) as archive, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
                 return _tensors(_Archive(path, archive, content))
     except _Refused as refused:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.checkpoint import optional_count, read_json, read_object, read_optional
+from models.checkpoints.checkpoint import line_of, optional_count, read_json, read_object, read_optional
 from models.checkpoints.provenance import Setting
 from models.errors import BadCheckpoint
 
@@ -197,7 +197,8 @@ def _check_chain(folder: Path, layer_mean: bool) -> None:
         allowed = expected[place] if place < len(expected) else BEHIND_POOLING
         if kind not in allowed:
             raise BadCheckpoint(
-                f"{folder / 'modules.json'} chains {', '.join(kinds)}, and {kind} is not computed in place {place}; "
+                f"{line_of(folder / 'modules.json', kind)} chains {', '.join(kinds)}, and {kind} is not computed in "
+                f"place {place}; "
                 f"what is: Transformer, {before}Pooling, then any of {', '.join(BEHIND_POOLING)}{REMEDY}"
             )
 
@@ -307,7 +308,7 @@ def entry_modules(folder: Path) -> Chain:
     try:
         return [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     except (TypeError, KeyError) as error:
-        raise BadCheckpoint(f"{path} is not a list of modules with type and path") from error
+        raise BadCheckpoint(f"{path} is not a list of modules with type and path: save the model again") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,9 +400,10 @@ def prompts(folder: Path) -> tuple[dict[str, str], str | None]:
     if isinstance(texts, dict):
         texts = {name: text for name, text in texts.items() if text is not None}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise BadCheckpoint(f"{path}: prompts must be an object of texts")
+        raise BadCheckpoint(f"{line_of(path, 'prompts')}: prompts must be an object of texts")
     if default is not None and default not in texts:
         raise BadCheckpoint(
-            f"{path}: default_prompt_name {default!r} is not one of its prompts: {', '.join(texts) or 'none'}"
+            f"{line_of(path, 'default_prompt_name')}: default_prompt_name {default!r} is not one of its prompts; "
+            f"name one of them: {', '.join(texts) or 'none'}"
         )
     return texts, default

@@ -77,7 +77,7 @@ def not_known(model_type: str) -> str:
     """Return the message for a model_type that FAMILIES does not list; it names the most similar one if one is."""
     nearest = get_close_matches(model_type, FAMILIES, 1, cutoff=_SIMILAR)
     hint = f"the nearest is {nearest[0]!r}; " if nearest else ""
-    return f"model_type {model_type!r} is not known; {hint}{LIST_HINT}"
+    return f"model_type {model_type!r} is not known; {hint}{LIST_HINT}, and `inlay adopt` takes ONNX of any"
 
 
 def family_for_side(model_type: str, family: Family, side: str | None) -> Family:

@@ -184,7 +184,7 @@ def _attention(
         left=None if mask.window is None else mask.window - mask.causal,
         right=0 if mask.causal else mask.window,
         cap=config.number(family.cap) if family.cap and config.get(family.cap) is not None else None,
-        factor=config.number(family.factor) if family.factor else 1.0,
+        factor=family.factor(config) if family.factor else 1.0,
     )
 
 
@@ -202,7 +202,7 @@ def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> Fe
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
         inner_norm=_norm(family, config, step.inner_norm),
-        factor=config.number(family.factor) if family.factor else 1.0,
+        factor=family.factor(config) if family.factor else 1.0,
     )
 
 
@@ -231,7 +231,7 @@ def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, bl
         shared_inner=config.count(spec.shared_inner) if spec.shared_inner else 0,
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
-        factor=config.number(family.factor) if family.factor else 1.0,
+        factor=family.factor(config) if family.factor else 1.0,
     )
 
 

@@ -83,6 +83,10 @@ def _multiplier(config: Config) -> float:
     return config.number("attention_multiplier") if given else config.head_dim() ** -0.5
 
 
+def _depth_scale(config: Config) -> float:
+    return config.number("scale_depth") / math.sqrt(config.count("num_hidden_layers"))
+
+
 # fields that several rows share
 _NO_MASKS: dict[str, Any] = {"omits_masks": True}
 _TAKES_UNSCALED: dict[str, Any] = {"prompt_embeds_output": "unscaled_embeddings"}  # vLLM 0.33's forward scales them
@@ -97,7 +101,8 @@ _PER_LAYER: dict[str, Any] = {"per_layer": (Embed("embed_tokens_per_layer.weight
 
 _SQRT_ROUNDED = ScaleSpec(rounded="weights")
 _MULTIPLIED = ScaleSpec(key="embedding_multiplier")
-_GRANITE: dict[str, Any] = {"scale": _MULTIPLIED, "factor": "residual_multiplier", "score_scale": _multiplier}
+_GRANITE: dict[str, Any] = {"scale": _MULTIPLIED, "score_scale": _multiplier}
+_GRANITE |= {"factor": lambda config: config.number("residual_multiplier")}
 _GRANITE |= _TAKES_UNSCALED
 _GLM: dict[str, Any] = {"stored": decoder_blocks.FUSED_GATE} | _ATTENTION_BIAS
 _OF_QWEN = ExpertSpec(
@@ -360,6 +365,7 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.GRANITEMOE, stored=decoder_blocks.GRANITEMOE_STORED, **_ATTENTION_BIAS, **_EXPERTS, **_GRANITE
     ),
     "hyperclovax": _decoder(decoder_blocks.HYPERCLOVAX, norm_if={"use_post_norm": ".post_norm"}, **_BIASES, **_GRANITE),
+    "minicpm": _decoder(decoder_blocks.LLAMA, scale=ScaleSpec(key="scale_emb"), factor=_depth_scale, **_BIASES),
     "smollm3": _decoder(decoder_blocks.LLAMA, block_if={"use_sliding_window": False}, **_BIASES, **_NO_MASKS),
     "starcoder2": _decoder(
         decoder_blocks.STARCODER2, norm("norm"), eps="norm_epsilon", bias_if={"use_bias": "layers."}, **_WINDOW

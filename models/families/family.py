@@ -212,7 +212,7 @@ class Family:
         score_scale: the factor of attention scores; None: 1 / sqrt(width of a head).
         layer_keys: the config keys that a layer has of its own, by its number and type; None: none.
         output_width: config key of the width behind `after_blocks`, which end in a Linear; None: they do not.
-        factor: config key of the factor of what attention and feed-forward add (Granite); None: 1.
+        factor: the factor of what attention and feed-forward add (Granite); None: 1.
         cap: config key of the cap of scores; None: there is none.
         layer_types: the type of each layer where the config does not list them and they share one RoPE table: those
             with "sliding" in it have a window.
@@ -281,7 +281,7 @@ class Family:
     score_scale: Callable[[Config], float] | None = None
     layer_keys: Callable[[Config, int, str | None], Mapping[str, Any]] | None = None
     output_width: str | None = None
-    factor: str | None = None
+    factor: Callable[["Config"], float] | None = None
     cap: str | None = None
     layer_types: Callable[[Config, int], Sequence[str]] | None = None
     narrow_blocks: bool = True

@@ -344,7 +344,10 @@ class _Fitting:
         for name, shape in shapes.items():
             held = self.parts[name] if name in self.parts else self.checkpoint.tensors[name]
             if held.shape != shape:
-                raise BadCheckpoint(f"{name!r} has shape {list(held.shape)}, but config.json makes it {list(shape)}")
+                raise BadCheckpoint(
+                    f"{self.checkpoint.folder}: {name!r} has shape {list(held.shape)}, but config.json makes it "
+                    f"{list(shape)}: download both again, from one place"
+                )
 
 
 def _places(family: Family) -> list[str]:

@@ -1,5 +1,7 @@
 """Translates a GGUF header to the keys of config.json; gguf_tensors.py translates the tensors.
 
+The architectures, and the keys that all of them have, are in gguf_config.json.
+
 What the header does not say (an activation, the lowest T5 bucket, the window of a Mistral) is left to the family's
 defaults, or is what llama.cpp computes. The conversion to GGUF changes nothing before the first block, except that it
 cuts off RoBERTa's first rows of positions, so that its positions count from 0 as BERT's do.
@@ -7,9 +9,11 @@ cuts off RoBERTa's first rows of positions, so that its positions count from 0 a
 Source: llama.cpp's convert_hf_to_gguf.py, its loading of each architecture and gguf-py/gguf/constants.py (0.19).
 """
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,22 +28,8 @@ from models.families.family import Family
 from models.families.gguf_tensors import arranged, block_names, input_names, unread
 
 Config = dict[str, Any]
-_SIZES = {  # after the architecture's name -> the usual key of config.json
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "context_length": "max_position_embeddings",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.sliding_window": "sliding_window",
-    "attention.relative_buckets_count": "relative_attention_num_buckets",
-    "rope.freq_base": "rope_theta",
-    "rope.freq_base_swa": "rope_local_base_freq",
-    "final_logit_softcapping": "final_logit_softcapping",
-    "use_parallel_residual": "use_parallel_residual",
-    "hidden_activation": "hidden_act",
-}
+_TABLES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+_SIZES: dict[str, str] = _TABLES["sizes"]  # after the architecture's name -> the usual key of config.json
 _EPS = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")
 _MOST_BLOCKS = 1 << 10
 _T5 = ("t5", "mt5", "umt5")
@@ -77,69 +67,7 @@ class Architecture:
     prefix: str = ""
 
 
-_GRANITE = {
-    "embedding_scale": "embedding_multiplier",
-    "logit_scale": "logits_scaling",
-    "attention.scale": "attention_multiplier",
-    "residual_scale": "residual_multiplier",
-}
-_LOGITS = {"logit_scale": "logit_scale"}
-_CAP = {"attn_logit_softcapping": "attn_logit_softcapping"}
-ARCHITECTURES: dict[str, Architecture] = {
-    **{
-        name: Architecture(name)
-        for name in ("apertus", "falcon", "gptj", "jamba", "mamba", "mamba2", "nemotron", "olmo", "olmoe", "phimoe")
-    },
-    **{
-        name: Architecture(name, whole=True)
-        for name in (
-            *("bert", "bloom", "ernie4_5", "eurobert", "exaone4", "glm4", "gpt2", "olmo2", "phi3", "qwen2", "qwen3"),
-            *("stablelm", "starcoder2"),
-        )
-    },
-    **{name: Architecture(name, whole=True, paired=True) for name in ("arcee", "llama", "smollm3")},
-    "cohere2": Architecture("cohere2", _LOGITS, whole=True),
-    "command-r": Architecture("cohere", _LOGITS, whole=True),
-    "deepseek2": Architecture("deepseek_v2", {"rope.dimension_count": "qk_rope_head_dim"}),
-    "gemma": Architecture("gemma", whole=True, shifted=True),
-    "gemma2": Architecture("gemma2", _CAP, whole=True, shifted=True),
-    "gemma3": Architecture("gemma3_text", whole=True, shifted=True),
-    "gemma-embedding": Architecture(
-        "gemma3_text", fixed={"use_bidirectional_attention": True}, whole=True, shifted=True
-    ),
-    "glm4moe": Architecture("glm4_moe"),
-    "gpt-oss": Architecture("gpt_oss"),
-    "gptneox": Architecture("gpt_neox", head="embed_out", whole=True),
-    "granite": Architecture("granite", _GRANITE, whole=True, paired=True),
-    "granitemoe": Architecture("granitemoe", _GRANITE),
-    "hunyuan-dense": Architecture("hunyuan_v1_dense"),
-    "hunyuan-moe": Architecture("hunyuan_v1_moe"),
-    "jina-bert-v2": Architecture(
-        "bert", fixed={"position_embedding_type": "alibi", "feed_forward_type": "geglu"}, whole=True
-    ),
-    "jina-bert-v3": Architecture("jina_embeddings_v3", whole=True),
-    "llama4": Architecture("llama4_text"),
-    "modern-bert": Architecture(
-        "modernbert",
-        {
-            "rope.freq_base": "global_rope_theta",
-            "rope.freq_base_swa": "local_rope_theta",
-            "attention.sliding_window": "local_attention",
-        },
-        whole=True,
-    ),
-    "mpt": Architecture("mpt"),
-    "nomic-bert": Architecture("nomic_bert", whole=True),
-    "phi2": Architecture("phi", whole=True),
-    "qwen2moe": Architecture("qwen2_moe"),
-    "qwen2vl": Architecture("qwen2_vl_text"),
-    "qwen3moe": Architecture("qwen3_moe"),
-    "qwen3vl": Architecture("qwen3_vl_text"),
-    "qwen3vlmoe": Architecture("qwen3_vl_moe_text"),
-    "starcoder": Architecture("gpt_bigcode"),
-    "t5": Architecture("t5", whole=True, prefix="enc."),
-    "t5encoder": Architecture("t5", whole=True, prefix="enc."),
-}
+ARCHITECTURES = {name: Architecture(**row) for name, row in _TABLES["architectures"].items()}
 
 
 def read(file: Gguf, what: str) -> tuple[Config, dict[str, Tensor], str | None]:

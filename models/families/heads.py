@@ -93,7 +93,7 @@ def _root(values: HeadConfig, width: int) -> float:
     return 1.0 / math.sqrt(width)
 
 
-def _minicpm3(values: HeadConfig, width: int) -> float:
+def _minicpm(values: HeadConfig, width: int) -> float:
     return 1.0 if values.get("dim_model_base") is None else values.number("dim_model_base") / width
 
 
@@ -182,6 +182,8 @@ _TIED_TYPES = (
     "gpt2 gpt_neo gpt_bigcode openai-gpt bloom mpt falcon opt xglm gemma gemma3 smollm3 starcoder2 ernie4_5 mamba "
     "falcon_mamba lfm2 zamba zamba2 jetmoe mistral3"
 )
+# heads of bge-reranker-v2-minicpm-layerwise, one a layer; that of the last layer counts, as in FlagEmbedding 1.3
+_LAYERWISE = tuple(f"lm_head.{number}.linear_head.weight" for number in reversed(range(64)))
 _GRANITE_TYPES = ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid")
 
 HEADS: dict[str, HeadSpec] = {
@@ -250,7 +252,8 @@ HEADS: dict[str, HeadSpec] = {
     "hyperclovax": replace(PLAIN, after=_times("logits_scaling")),
     "falcon_h1": replace(PLAIN, after=_times("lm_head_multiplier")),
     **dict.fromkeys(("cohere", "cohere2"), _COHERE),
-    "minicpm3": HeadSpec(before=_minicpm3, defaults=_TIED | {"dim_model_base": 256}),
+    "minicpm": HeadSpec(("lm_head.weight", *_LAYERWISE), before=_minicpm, defaults=_TIED | {"dim_model_base": 1}),
+    "minicpm3": HeadSpec(before=_minicpm, defaults=_TIED | {"dim_model_base": 256}),
     **dict.fromkeys(("gemma2", "gemma3n", "gemma3n_text", "vaultgemma"), _GEMMA2),
     **dict.fromkeys(("gemma3_text", "gemma4", "gemma4_text"), _CAPPED),
     "t5gemma": replace(_GEMMA2, matrix=("lm_head.out_proj.weight",), tied_to=("decoder.embed_tokens.weight",)),

@@ -123,7 +123,7 @@ def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -
         for weights in filter(Path.is_file, (of_modules.folder / module / name for name in WEIGHT_FILES)):
             _copy(weights, folder / module / weights.name)
 
-    return LocatedCheckpoint(folder, adapter.name, True, checkpoint, adapter.repository, fetch_module)
+    return LocatedCheckpoint(folder, adapter.name, checkpoint, adapter.repository, fetch_module)
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -188,10 +188,10 @@ def located_files(
         with _temporary(str(path)) as folder:
             routes.link(path, folder)
             routes.choose(folder, route)
-            yield LocatedCheckpoint(folder, path.resolve().name, True, partial(_folder, folder))
+            yield LocatedCheckpoint(folder, path.resolve().name, partial(_folder, folder))
     else:
         check_links(path)
-        yield LocatedCheckpoint(path, path.resolve().name, False, partial(_folder, path))
+        yield LocatedCheckpoint(path, path.resolve().name, partial(_folder, path))
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
     family = FAMILIES.get(config["model_type"])
     gguf_files.write(folder, path, file, whole=family is not None and bool(family.block))
     checkpoint = Checkpoint(folder, config, tensors, path.name, no_blocks_reason=no_blocks_reason, separate=True)
-    return LocatedCheckpoint(folder, path.name, True, lambda: checkpoint)
+    return LocatedCheckpoint(folder, path.name, lambda: checkpoint)
 
 
 def _hub(repository: Repository, folder: Path, weights: bool, route: str | None) -> LocatedCheckpoint:
@@ -223,11 +223,10 @@ def _hub(repository: Repository, folder: Path, weights: bool, route: str | None)
     if hub_files.is_static_embedding(folder):
         if weights:
             hub_files.fetch_module(repository, folder, inner)
-        return LocatedCheckpoint(folder, repository.label, True, partial(open_checkpoint, place), repository)
+        return LocatedCheckpoint(folder, repository.label, partial(open_checkpoint, place), repository)
     return LocatedCheckpoint(
         folder,
         repository.label,
-        True,
         partial(_remote, repository, inner, place),
         repository,
         partial(hub_files.fetch_module, repository, folder),

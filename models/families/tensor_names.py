@@ -1,7 +1,7 @@
 """Finds a family's tensors in a checkpoint's file: prefixes, old spellings, tied tensors."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from models.checkpoints.checkpoint import Checkpoint
@@ -70,8 +70,17 @@ def find_prefix(family: Family, checkpoint: Checkpoint, config: Config | None = 
     held = f"several: {', '.join(sorted(by_prefix.values()))}" if by_prefix else "none"
     raise BadCheckpoint(
         f"{checkpoint.folder} should hold the word table {family.prefix + stem!r} (any one prefix will do), "
-        f"but holds {held}"
+        f"but holds {held}: {_what_helps(checkpoint)}"
     )
+
+
+def _what_helps(checkpoint: Checkpoint) -> str:
+    """Return what helps where a tensor is missing."""
+    quantized = checkpoint.config.get("quantization_config")
+    if isinstance(quantized, Mapping):
+        how = str(quantized.get("quant_method", "another form"))[:40]
+        return f"config.json says quantization_config, {how}; take the checkpoint before it was quantised, or its GGUF"
+    return "download config.json and the weights again, from one place"
 
 
 def _prefixes(stems: tuple[str, ...], checkpoint: Checkpoint) -> dict[str, str]:
@@ -134,5 +143,6 @@ def place_of(
         if prefix + candidate in checkpoint.tensors:
             return prefix + candidate, None
     raise BadCheckpoint(
-        f"{checkpoint.folder} holds no tensor {prefix + name!r}, which its model_type {checkpoint.model_type!r} needs"
+        f"{checkpoint.folder} holds no tensor {prefix + name!r}, which its model_type {checkpoint.model_type!r} needs: "
+        f"{_what_helps(checkpoint)}"
     )

@@ -1,16 +1,13 @@
 """Rendering of a picture to the bytes of a PNG or SVG file, the same bytes every time.
 
 matplotlib shares settings and font caches between threads, so one picture is drawn at a time. It is imported when the
-first picture is drawn (about a second). Its import fails where it cannot write a cache of fonts: it then gets a folder
-in shared memory, which a container with a read-only file system has.
+first picture is drawn (about a second), and needs a folder to write a cache of fonts to.
 """
 
-import atexit
 import io
 import math
 import os
 import re
-import shutil
 import sys
 import tempfile
 import threading
@@ -32,7 +29,6 @@ Format = Literal["png", "svg"]
 DPI = 100
 DEFAULT_WIDTH = 800
 INCHES = DEFAULT_WIDTH / DPI  # width of every picture: wider ones have more dots per inch
-SHARED_MEMORY = "/dev/shm"
 LEGEND_LINE = 0.185  # inches
 LEGEND_SIZE = 9.5  # points
 LEGEND_GAP = 0.27  # inches between its columns
@@ -74,7 +70,7 @@ def render(picture: Picture, form: Format, width_px: int, height_px: int | None,
         NoWritableFolder: matplotlib can write its cache nowhere.
     """
     with _DRAWING_LOCK:
-        _prepare_import()
+        _check_folder()
         import matplotlib
 
         warnings.filterwarnings("ignore", "Glyph", UserWarning)  # of a label's letters that the font lacks: boxes
@@ -85,27 +81,17 @@ def render(picture: Picture, form: Format, width_px: int, height_px: int | None,
             return _png(figure, picture) if form == "png" else _svg(figure, picture, width_px, height)
 
 
-def _prepare_import() -> None:
-    """Give matplotlib a folder where it would find none; once its import has failed, it fails forever."""
+def _check_folder() -> None:
+    """Raise NoWritableFolder if matplotlib would find no folder: once its import has failed, it fails forever."""
     if "matplotlib" in sys.modules or os.access(os.environ.get("MPLCONFIGDIR", ""), os.W_OK):
         return
     try:
         tempfile.gettempdir()
-    except OSError:
-        os.environ["MPLCONFIGDIR"] = _folder_in_memory()
-
-
-def _folder_in_memory() -> str:
-    """Return a new folder in shared memory, removed with this process."""
-    try:
-        folder = tempfile.mkdtemp(prefix="inlay-matplotlib-", dir=SHARED_MEMORY)
     except OSError as error:
         raise NoWritableFolder(
             "pictures need a folder that this process can write to, and none of the temporary folders is one: "
             "mount one at /tmp, or name one with MPLCONFIGDIR"
         ) from error
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _theme_settings(theme: Theme) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """The colours of figures, readable for colour-blind people: lines also differ in dash, maps are even in lightness."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,26 +39,13 @@ class Theme:
     classes: tuple[str, ...]
 
 
-LIGHT = Theme(
-    paper="#ffffff",
-    ink="#1a1a1a",
-    faint="#8a8a8a",
-    quiet="#595959",
-    lines=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#000000"),
-    diverging="PuOr_r",
-    sequential="cividis",
-    classes=("#e3e3e3", "#0072B2"),
-)
-DARK = Theme(
-    paper="#14171a",
-    ink="#e8e8e8",
-    faint="#8f969c",
-    quiet="#b4bbc1",
-    lines=("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#ffffff"),
-    diverging="berlin",
-    sequential="cividis",
-    classes=("#2e3338", "#56B4E9"),
-)
+def _theme(name: str) -> Theme:
+    """Return a theme of colors.json."""
+    row = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))[name]
+    return Theme(**row | {"lines": tuple(row["lines"]), "classes": tuple(row["classes"])})
+
+
+LIGHT, DARK = _theme("light"), _theme("dark")
 DASHES: tuple[Any, ...] = (
     "solid",
     (0, (6, 2)),

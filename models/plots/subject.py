@@ -1,7 +1,13 @@
-"""Subject, one table to draw with its name and positions, and the titles and legends of subjects."""
+"""Subject, one table to draw with its name and positions, and the titles and legends of subjects.
 
+The words of legends are in subject.json: names of schemes and arithmetics; the facts that distinguish two tables of a
+scheme, as text; texts that have other words; parameters of scalings; schemes whose values the arithmetic changes.
+"""
+
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,48 +122,8 @@ def _unscaled(facts: Mapping[str, Any], count: int) -> Float64s | None:
     return np.asarray(float(facts["theta"]) ** (-np.arange(count) / count))
 
 
-# Facts that distinguish two tables of a scheme, and their text.
-_FACT_FORMATS: dict[str, str] = {
-    "rope_type": "{} scaling",
-    "kind": "{}",
-    "form": "{}",
-    "order": "{} order",
-    "theta": "theta {}",
-    "rotary_dim": "{} channels",
-    "dim": "{} channels",
-    "rows": "{} rows",
-    "axes": "{}",
-    "grid": "grid {}",
-    "merge": "{0}×{0} patches merged",
-    "cls_rows": "zero rows first: {}",
-    "offset": "offset {}",
-    "zero_row": "row {} zero",
-    "max_bias": "maximum bias {}",
-    "num_buckets": "{} buckets",
-    "max_distance": "maximum distance {}",
-    "position_buckets": "{} buckets",
-    "max_relative_positions": "up to {} relative positions",
-    "past": "past {}",
-}
-_NONE = {"1×1 patches merged": "", "-1 buckets": "no buckets", "default scaling": "unscaled"}  # other words for these
-_LABELS = {
-    TRAINED: "trained on {} tokens",
-    "low_freq_factor": "low-frequency factor {}",
-    "high_freq_factor": "high-frequency factor {}",
-    "partial_rotary_factor": "{} of the pairs turn",
-}
-SCHEMES: dict[str, str] = {
-    "rope": "RoPE",
-    "mrope": "M-RoPE",
-    "axial_rope": "Axial RoPE",
-    "sinusoidal": "Sinusoidal",
-    "sinusoidal_grid": "2-D sinusoidal",
-    "learned": "Learned positions",
-    "alibi": "ALiBi",
-    "t5": "T5",
-    "deberta": "DeBERTa",
-    "mask": "Attention mask",
-}
+_WORDS: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+SCHEMES: dict[str, str] = _WORDS["schemes"]
 
 
 def described(table: Table) -> str:
@@ -176,15 +142,15 @@ def _words(table: Table) -> list[str]:
     facts = table.facts
     if table.scheme == "mask":
         return [str(facts["description"])]
-    words = [template.format(_format(facts[fact])) for fact, template in _FACT_FORMATS.items() if facts.get(fact)]
-    words = [word for word in (_NONE.get(word, word) for word in words) if word]
+    words = [template.format(_format(facts[fact])) for fact, template in _WORDS["facts"].items() if facts.get(fact)]
+    words = [word for word in (_WORDS["instead"].get(word, word) for word in words) if word]
     if "slopes" in facts:
         words.insert(1, f"{len(facts['slopes'])} heads")
     if "bidirectional" in facts:
         words.append("bidirectional" if facts["bidirectional"] else "keys before the query only")
     scaling = facts.get("parameters") or {}
     words += [
-        _LABELS.get(name, f"{name.replace('_', ' ')} {{}}").format(_format(value))
+        _WORDS["parameters"].get(name, f"{name.replace('_', ' ')} {{}}").format(_format(value))
         for name, value in scaling.items()
         if np.isscalar(value)
     ]
@@ -197,17 +163,6 @@ def _format(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{int(value):,}" if float(value).is_integer() and value < 1e12 else f"{value:,.6g}"
-
-
-_ROUNDED = (
-    "rope",
-    "mrope",
-    "axial_rope",
-    "sinusoidal",
-    "sinusoidal_grid",
-    "alibi",
-)  # the arithmetic changes their values
-_ARITHMETIC = {"exact": "exact arithmetic", "parity": "float32 arithmetic (parity)"}
 
 
 def picture_of(
@@ -250,8 +205,8 @@ def _subtitle(subjects: Sequence[Subject], arithmetic: bool) -> str:
     if len(subjects) > 1:
         return subjects[0].shared
     label = subjects[0].label
-    names_arithmetic = arithmetic and subjects[0].scheme in _ROUNDED
-    return f"{label} · {_ARITHMETIC[subjects[0].table.arithmetic]}" if names_arithmetic else label
+    names_arithmetic = arithmetic and subjects[0].scheme in _WORDS["rounded"]
+    return f"{label} · {_WORDS['arithmetic'][subjects[0].table.arithmetic]}" if names_arithmetic else label
 
 
 def distinct(subjects: Sequence[Subject]) -> list[Subject]:
@@ -264,7 +219,7 @@ def distinct(subjects: Sequence[Subject]) -> list[Subject]:
         return list(subjects)
     shared, labels = _split(subjects)
     if len(set(labels)) < len(labels):
-        arithmetic = [_ARITHMETIC[subject.table.arithmetic] for subject in subjects]
+        arithmetic = [_WORDS["arithmetic"][subject.table.arithmetic] for subject in subjects]
         if len(set(arithmetic)) > 1:
             labels = [f"{label}, {words}" for label, words in zip(labels, arithmetic, strict=True)]
     numbered = [

@@ -5,8 +5,10 @@ how they become a bias. A key-only form has one row for all queries: under a cau
 symmetric form by a constant per query, which cancels; without a causal mask the two differ.
 """
 
+import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import ml_dtypes
@@ -43,40 +45,9 @@ class Form:
     notes: tuple[str, ...] = ()
 
 
-_KEY_ONLY = (
-    "a key-only form: it equals the symmetric one only under a causal softmax, and far from its zero float16 and "
-    "bfloat16 cannot tell neighbouring keys apart: keep it in float32"
-)
-FORMS: dict[str, Form] = {
-    "symmetric": Form(
-        "-slope * |i - j|", "paper", per_query=True, notes=("add it to the scores after their 1/sqrt(head_dim)",)
-    ),
-    "bloom": Form(
-        "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",
-        "bloom",
-        reads_mask=True,
-        fixed=MAX_BIAS,
-        notes=(_KEY_ONLY, "add it to the scores after their 1/sqrt(head_dim)"),
-    ),
-    "mpt": Form(
-        "slope * (j - (K - 1))",
-        "mpt",
-        notes=(_KEY_ONLY, "padding does not renumber its keys", "add it to the scores after their softmax_scale"),
-    ),
-    "falcon": Form(
-        "slope * (cumsum(mask) - 1) * mask, without a mask slope * j",
-        "falcon",
-        reads_mask=True,
-        fixed=MAX_BIAS,
-        notes=(
-            _KEY_ONLY,
-            "Falcon divides this bias by sqrt(head_dim): it adds it to the scores before they are scaled",
-            "transformers 5.23 adds Falcon's bias twice in its eager attention and once in sdpa; once is meant",
-            "the published model rounds slopes, key numbers and their products to bfloat16 even in float32; "
-            "only parity does so",
-        ),
-    ),
-}
+_ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+FORMS: dict[str, Form] = {name: Form(**row | {"notes": tuple(row["notes"])}) for name, row in _ROWS.items()}
+"""The rows of alibi.json, by name."""
 
 
 def slopes(

@@ -5,6 +5,7 @@ mask is the first and last key of each query, and the padding. Two additive mask
 sum of two lowest values overflows to -inf.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -102,25 +103,18 @@ class Rules:
         return int(np.count_nonzero(real[batch, last + 1] == real[batch, first]))
 
 
-def rules(
+def _rules(
     query_length: int,
-    key_length: int | None = None,
-    *,
-    past: int = 0,
-    causal: bool = True,
-    window: int | None = None,
-    chunk: int | None = None,
-    attention_mask: NDArray[Any] | None = None,
-    position_ids: NDArray[Any] | None = None,
+    key_length: int | None,
+    past: int,
+    causal: bool,
+    window: int | None,
+    chunk: int | None,
+    arrays: Mapping[str, NDArray[Any] | None],
 ) -> Rules:
-    """Return the rules of one mask; the parameters are those of `tabulate`.
-
-    Raises:
-        BadEncoding: a size is out of range, or two parameters do not fit each other.
-    """
+    """Return the rules of one mask, after checking the parameters of `tabulate`."""
     checked_count("query_length", query_length)
     checked_count("past", past, 0, MAX_WIDTH - query_length)
-    arrays = {"attention_mask": attention_mask, "position_ids": position_ids}
     rows = {name: _checked_rows(name, array) for name, array in arrays.items() if array is not None}
     keys = _key_length(query_length, key_length, past, rows)
     for name, size in (("window", window), ("chunk", chunk)):
@@ -188,23 +182,12 @@ def _groups(position_ids: Int64s, chunk: int | None) -> tuple[Int64s, Int64s]:
     return first, last
 
 
-def lowest(dtype: str) -> float:
-    """Return the finite minimum of a dtype, which transformers' eager attention adds for a masked key.
-
-    Args:
-        dtype: one of table.DTYPES.
-
-    Raises:
-        BadEncoding: an unknown dtype.
-    """
-    return float(ml_dtypes.finfo(DTYPES[checked_name("dtype", dtype, DTYPES)]).min)  # type: ignore[no-untyped-call]
-
-
 def _masked_value(form: str, fill: str, dtype: str) -> float:
     """Return the value of a masked key in an additive mask; BadEncoding for an unknown form, fill or dtype."""
-    for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS)):
+    for name, value, known in (("form", form, FORMS), ("fill", fill, FILLS), ("dtype", dtype, DTYPES)):
         checked_name(name, value, known)
-    return lowest(dtype) if fill == "min" else -np.inf
+    lowest = ml_dtypes.finfo(DTYPES[dtype]).min  # type: ignore[no-untyped-call]  # as transformers' eager attention adds
+    return float(lowest) if fill == "min" else -np.inf
 
 
 def tabulate(
@@ -248,16 +231,8 @@ def tabulate(
         create_chunked_causal_mask, create_bidirectional_mask, create_bidirectional_sliding_window_mask.
     """
     masked_value = _masked_value(form, fill, dtype)
-    combined = rules(
-        query_length,
-        key_length,
-        past=past,
-        causal=causal,
-        window=window,
-        chunk=chunk,
-        attention_mask=attention_mask,
-        position_ids=position_ids,
-    )
+    arrays = {"attention_mask": attention_mask, "position_ids": position_ids}
+    combined = _rules(query_length, key_length, past, causal, window, chunk, arrays)
     blind = combined.count_blind()
     facts = _facts(combined, form, "-inf" if fill == "inf" else masked_value, dtype, blind)
     outputs = {"mask": _output(combined, None if form == "boolean" else masked_value, dtype)}

@@ -3,8 +3,10 @@
 The table is read block by block, once for its rows and twice for its spectrum; no array is [V, V] or a second table.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from models.recipes import cost
 from models.recipes.steps import Recipe, tensors
 from models.tables.quantization import RowSource
-from models.tables.row_blocks import BLOCK_VALUES, Check, blocks, floats, never_cancel
+from models.tables.row_blocks import Check, blocks, never_cancel
 
 Floats = NDArray[np.float64]
 BINS = 50
@@ -23,7 +25,6 @@ EFFECTIVE_RANK = (
     "of the table itself, its mean not subtracted"
 )
 GRAM_VALUES = 2**23  # values of a block of rows that is multiplied with itself: 64 MB
-_SEED = 0x1A7
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +88,17 @@ def row_facts(table: RowSource, check: Check = never_cancel) -> RowFacts:
         check: called between blocks; it raises to cancel.
     """
     count, width = table.shape
-    lengths, hashes = np.empty(count), np.empty(count, np.uint64)
+    lengths, places = np.empty(count), defaultdict[bytes, list[int]](list)  # of rows, by the digest of their values
     total, directions = np.zeros(width), np.zeros(width)
-    factors = np.random.default_rng(_SEED).integers(0, 2**64, width, np.uint64) | np.uint64(1)
     for start, rows in blocks(table, np.float64, check):
         block_rows = slice(start, start + len(rows))
         lengths[block_rows] = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-        hashes[block_rows] = np.einsum("ij,j->i", rows.view(np.uint64), factors)
+        for place, row in enumerate(rows, start):
+            places[blake2b(row.data, digest_size=16).digest()].append(place)
         total += rows.sum(axis=0)
         directions += np.divide(1.0, lengths[block_rows], out=np.zeros(len(rows)), where=lengths[block_rows] > 0) @ rows
     zeros = np.flatnonzero(lengths == 0)
-    groups = equal_rows(table, hashes, lengths, check)
+    groups = [group for group in places.values() if len(group) > 1 and lengths[group[0]] > 0]
     counts, edges = np.histogram(lengths, BINS)
     return RowFacts(
         least=float(lengths.min()),
@@ -110,7 +111,7 @@ def row_facts(table: RowSource, check: Check = never_cancel) -> RowFacts:
         zero_ids=tuple(zeros[:MAX_LISTED].tolist()),
         duplicate_groups=len(groups),
         duplicate_rows=sum(map(len, groups)),
-        duplicate_ids=tuple(tuple(group[:MAX_LISTED].tolist()) for group in groups[:MAX_LISTED]),
+        duplicate_ids=tuple(tuple(group[:MAX_LISTED]) for group in groups[:MAX_LISTED]),
         mean_cosine=_mean_cosine(directions, count - len(zeros)),
         mean_length=float(np.linalg.norm(total / count)),
     )
@@ -119,30 +120,6 @@ def row_facts(table: RowSource, check: Check = never_cancel) -> RowFacts:
 def _mean_cosine(directions: Floats, count: int) -> float | None:
     """Return the mean cosine of pairs of rows from the sum of their directions; None: there is no pair."""
     return float((directions @ directions - count) / (count * (count - 1))) if count > 1 else None
-
-
-def equal_rows(table: RowSource, hashes: NDArray[np.uint64], lengths: Floats, check: Check) -> list[NDArray[np.int64]]:
-    """Return groups of equal nonzero rows, ordered by their first; rows with equal hashes are compared."""
-    kept = np.flatnonzero(lengths > 0)
-    order = kept[np.argsort(hashes[kept], kind="stable")]
-    bounds = np.flatnonzero(np.diff(hashes[order])) + 1
-    groups: list[NDArray[np.int64]] = []
-    for candidates in np.split(order, bounds):
-        while len(candidates) > 1:
-            check()
-            equal = _equal_to(table, candidates)
-            if equal.sum() > 1:
-                groups.append(candidates[equal])
-            candidates = candidates[~equal]
-    return sorted(groups, key=lambda group: int(group[0]))
-
-
-def _equal_to(table: RowSource, candidates: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which of the candidate rows equal the first of them."""
-    first = floats(table[candidates[:1]], np.float64).view(np.uint64)
-    step = max(1, BLOCK_VALUES // table.shape[1])
-    parts = [candidates[start : start + step] for start in range(0, len(candidates), step)]
-    return np.concatenate([(floats(table[part], np.float64).view(np.uint64) == first).all(axis=1) for part in parts])
 
 
 def spectrum(table: RowSource, check: Check = never_cancel) -> Spectrum:

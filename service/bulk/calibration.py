@@ -38,7 +38,7 @@ def calibrated(folder: Path, source: str, column: str | None, options: EmbedOpti
     for listed in inputs.texts(files, inputs.columns(files[0], Columns(column or ""))):
         texts = [text for text in listed if text.strip()]
         try:
-            vectors = embedder.collect(embedder.submit(texts)).rows
+            vectors = embedder.collect(embedder.submit(texts)).output.rows
         except InlayError as error:
             raise StartError(f"{source}: {texts[error.index or 0][:40]!r} {error.received}") from error
         if texts:

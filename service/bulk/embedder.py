@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,7 +28,22 @@ SCORES = "scores"  # an output that is the activation of a classifier's logits
 RUNS_AHEAD = 4  # of one task, so that few batches are left half full
 FLOATS = {"float32": np.float32, "float16": np.float16}
 
-Tasks = list[tuple[list[int], "Future[Output]"]]  # numbers of texts, and their output to come
+
+class Computed(NamedTuple):
+    """Vectors of texts.
+
+    Args:
+        output: of the texts that were not refused, in their order.
+        cut: numbers of the texts that were cut.
+        failed: why texts were refused, by number.
+    """
+
+    output: Output
+    cut: list[int]
+    failed: dict[int, str]
+
+
+Tasks = list[tuple[list[int], "Future[Computed]"]]  # numbers of texts, and their vectors to come
 
 
 class Embedder:
@@ -36,6 +52,7 @@ class Embedder:
     Args:
         options: options with at most one output, by default the model's; SCORES are those of its classifier.
         folder: folder of the exported model.
+        skip_failed: leave texts out that are refused, instead of stopping.
 
     Attributes:
         output: name of the output.
@@ -48,7 +65,8 @@ class Embedder:
         StartError, ModelError: the model cannot be loaded, or has no such output.
     """
 
-    def __init__(self, options: EmbedOptions, folder: Path, settings: Settings) -> None:
+    def __init__(self, options: EmbedOptions, folder: Path, settings: Settings, skip_failed: bool = False) -> None:
+        self._skip_failed = skip_failed
         threads = settings.threads or machine.available_cpus()
         self.model = model = loading.load_model(folder, settings, threads, Metrics())
         classifier, scored, dtype = classifier_of(model.card), options.outputs == (SCORES,), options.dtype
@@ -87,14 +105,23 @@ class Embedder:
             for numbers in cut_by_size(order, sizes, self._task_characters)
         ]
 
-    def collect(self, tasks: Tasks) -> Output:
+    def collect(self, tasks: Tasks) -> Computed:
         """Return the results of `submit`, in the order of the texts.
 
         Raises:
             InlayError: a text has no vector; `index` is its number.
         """
-        outputs = [_result(numbers, future) for numbers, future in tasks]
-        order = np.argsort([number for numbers, _ in tasks for number in numbers])
+        results = [_result(numbers, future) for numbers, future in tasks]
+        outputs = [result.output for result in results]
+        named = [
+            (
+                [number for place, number in enumerate(numbers) if place not in result.failed],
+                [numbers[place] for place in result.cut],
+                {numbers[place]: why for place, why in result.failed.items()},
+            )
+            for (numbers, _), result in zip(tasks, results, strict=True)
+        ]
+        order = np.argsort([number for numbers, _, _ in named for number in numbers])
         lengths = np.array([length for output in outputs for length in output.lengths], np.int64)
         ends, places = np.cumsum(lengths), order
         if not self.kind.pooled:
@@ -102,21 +129,31 @@ class Embedder:
         rows = np.concatenate([np.empty((0, self.columns), self.dtype), *(output.rows for output in outputs)])[places]
         columns = [output.indices for output in outputs if output.indices is not None]
         indices = np.concatenate([np.empty(0, np.int32), *columns])[places] if self.kind.sparse else None
-        return Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
+        output = Output(self.output, rows, tuple(lengths[order].tolist()), self.kind.pooled, indices)
+        failed = {number: why for _, _, each in named for number, why in each.items()}
+        return Computed(output, sorted(number for _, cut, _ in named for number in cut), failed)
 
     def cancel(self, tasks: Tasks) -> None:
         """Cancel the tasks that have not begun."""
         for _, future in tasks:
             future.cancel()
 
-    def _output(self, texts: list[Text]) -> Output:
-        output = self._computation.output(texts)
-        if self._activation is None:
-            return output
-        return output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(self.dtype))
+    def _output(self, texts: list[Text]) -> Computed:
+        left, failed = list(range(len(texts))), dict[int, str]()
+        while True:
+            try:
+                output, cut = self._computation.output([texts[place] for place in left])
+                break
+            except InlayError as error:
+                if error.index is None or not self._skip_failed:
+                    raise
+                failed[left.pop(error.index)] = error.received
+        if self._activation is not None:
+            output = output._replace(rows=self._activation(output.rows.astype(np.float64)).astype(self.dtype))
+        return Computed(output, [left[place] for place in cut], failed)
 
 
-def _result(numbers: Sequence[int], future: "Future[Output]") -> Output:
+def _result(numbers: Sequence[int], future: "Future[Computed]") -> Computed:
     """Return the result of a task; an error's index becomes the number of the text."""
     try:
         return future.result()

@@ -13,6 +13,7 @@ from service.bulk.embedder import Embedder, Tasks
 from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS, Rows
 from service.bulk.outputs import ARRAYS, ArrayParts, Parts
 from service.bulk.plan import BulkRun, Part
+from service.bulk.report import PartReport, Row
 from service.errors import InlayError, StartError
 
 TOKEN_BYTES = 1 << 27  # bytes of one window's vectors, if each token has one
@@ -54,6 +55,7 @@ class PartComputer:
             rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
         self.target = _parts(plan, output, embedder)
+        self._report = PartReport()  # of the part that is being written
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
         """Compute parts one after the other.
@@ -67,12 +69,16 @@ class PartComputer:
         ahead: deque[Window] = deque()
         last: Part | None = None
 
+        def close(part: Part) -> None:
+            self.target.close(part, self._report)
+            self._report = PartReport()
+
         def finish(keep: int) -> None:
             nonlocal last
             while len(ahead) > keep:
                 window = ahead.popleft()
                 if last is not None and last != window.part:
-                    self.target.close(last)
+                    close(last)
                 self._finish(window)
                 last = window.part
                 progress(len(window.present))
@@ -89,7 +95,7 @@ class PartComputer:
             for window in ahead:
                 self._embedder.cancel(window.tasks)
         if last is not None:
-            self.target.close(last)
+            close(last)
 
     def _begin(self, part: Part, first: int, rows: list[Rows]) -> Window:
         texts = [text for piece in rows for text in zip(*piece.texts, strict=True)]
@@ -98,12 +104,16 @@ class PartComputer:
         return Window(part, first, rows, present, self._embedder.submit(*columns))
 
     def _finish(self, window: Window) -> None:
+        read = np.flatnonzero(window.present) + window.first  # the row of each text
         try:
-            vectors = self._embedder.collect(window.tasks)
+            output, cut, failed = self._embedder.collect(window.tasks)
         except InlayError as error:
-            row = window.first + int(np.flatnonzero(window.present)[error.index])
-            raise StartError(f"{window.part.path}: the text of row {row} {error.received}") from error
-        self.target.write(window.part, window.first, window.rows, window.present, vectors)
+            raise StartError(f"{window.part.path}: the text of row {read[error.index]} {error.received}") from error
+        self._report.add(Row("empty", int(row) + window.first) for row in np.flatnonzero(~window.present))
+        self._report.add(Row("cut", int(read[number])) for number in cut)
+        self._report.add(Row("failed", int(read[number]), why) for number, why in failed.items())
+        window.present[read[list(failed)] - window.first] = False
+        self.target.write(window.part, window.first, window.rows, window.present, output)
 
 
 def _parts(plan: BulkRun, output: Path, embedder: Embedder) -> Parts:

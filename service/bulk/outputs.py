@@ -17,6 +17,7 @@ from models.checkpoints import safetensors
 from models.checkpoints.safetensors import TensorSource
 from service.bulk.inputs import Rows
 from service.bulk.plan import BulkRun, Part
+from service.bulk.report import PartReport, written
 from service.embedding.requests import Output
 from service.errors import StartError
 
@@ -39,6 +40,11 @@ def folder(output: Path) -> Path:
     return output.with_name(f"{output.name}.parts") if is_file(output) else output
 
 
+def report_of(output: Path) -> Path:
+    """Return the path of a run's report: beside a file, inside a folder."""
+    return output.with_name(f"{output.name}.report.json") if is_file(output) else output / "_report.json"
+
+
 class Parts(ABC):
     """Writes each part of a run as one file, and joins them.
 
@@ -55,7 +61,7 @@ class Parts(ABC):
 
     def finished(self, part: Part) -> bool:
         """Return whether a part is complete."""
-        return self._path(part).exists()
+        return self._path(part).exists() and self._reports(part).exists()
 
     @abstractmethod
     def write(self, part: Part, first: int, rows: Sequence[Rows], present: NDArray[np.bool_], vectors: Output) -> None:
@@ -70,10 +76,15 @@ class Parts(ABC):
             StartError: one has none, or a value that the output cannot hold.
         """
 
-    def close(self, part: Part) -> None:
-        """Give a complete part its final name."""
+    def close(self, part: Part, rows: PartReport) -> None:
+        """Write the report of a complete part, and give the part its final name."""
         self._close()
+        rows.write(self._reports(part))
         publish(self._aside(part), self._path(part))
+
+    def report(self, run: BulkRun) -> dict[str, int]:
+        """Write the report of the whole run beside its vectors; return how many rows are of each kind."""
+        return written(run, {part: self._reports(part) for part in run.parts()}, report_of(self._output))
 
     def merge(self, parts: Sequence[Part]) -> None:
         """Write the parts as one file and remove their folder."""
@@ -91,6 +102,9 @@ class Parts(ABC):
     def _path(self, part: Part) -> Path:
         return self._folder / f"part-{part.number:05}{self.suffix}"
 
+    def _reports(self, part: Part) -> Path:
+        return self._folder / f"_part-{part.number:05}.json"
+
     def _aside(self, part: Part) -> Path:
         return self._folder / f"_part-{part.number:05}.tmp"
 
@@ -106,8 +120,8 @@ class ArrayParts(Parts):
         """Add rows to a part; each needs a vector."""
         if not present.all():
             raise StartError(
-                f"{part.path}: row {first + int(np.argmin(present))} has no text, and {self._output.suffix} cannot "
-                "leave its vector out: write parquet, which holds a null there"
+                f"{part.path}: row {first + int(np.argmin(present))} has no vector, and {self._output.suffix} cannot "
+                "leave it out: write parquet, which holds a null there"
             )
         if self._file is None:
             self._file = self._aside(part).open("wb")

@@ -24,6 +24,7 @@ class Options:
         columns: the columns to read.
         embed: the options of the core, with at most one output, which may be SCORES.
         part_rows: rows of one part.
+        skip_failed: texts that are refused have no vector, instead of ending the run.
     """
 
     model: str
@@ -31,11 +32,17 @@ class Options:
     columns: Columns
     embed: EmbedOptions
     part_rows: int = PART_ROWS
+    skip_failed: bool = False
 
     @property
     def values(self) -> dict[str, Any]:
         """Every value of the options by name, as JSON holds it."""
-        alone = {"model": self.model, "version": self.version, "part_rows": self.part_rows}
+        alone = {
+            "model": self.model,
+            "version": self.version,
+            "part_rows": self.part_rows,
+            "skip_failed": self.skip_failed,
+        }
         values = alone | asdict(self.columns) | self.embed._asdict()
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 

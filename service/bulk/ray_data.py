@@ -71,7 +71,9 @@ class Actor:
     """Computes parts by their numbers."""
 
     def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
-        self._computer = job.PartComputer(plan, output, Embedder(plan.options.embed, folder, settings))
+        self._computer = job.PartComputer(
+            plan, output, Embedder(plan.options.embed, folder, settings, plan.options.skip_failed)
+        )
         self._parts = plan.parts()
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:

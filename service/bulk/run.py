@@ -1,10 +1,11 @@
 """Runs `inlay embed`: finds the files, continues an interrupted run, computes here or on a Ray cluster."""
 
 import fcntl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from models.checkpoints.hub import Progress, counter
 from service.bulk import inputs, job, outputs, plan, ray_data
@@ -16,6 +17,20 @@ from service.settings import Settings
 LOCK = "_lock"
 
 
+class Done(NamedTuple):
+    """What a run has done.
+
+    Args:
+        rows: rows of the output.
+        there: how many of them were there already.
+        counts: rows by what the report says of them.
+    """
+
+    rows: int
+    there: int
+    counts: Mapping[str, int]
+
+
 def run(
     source: str,
     output: Path,
@@ -24,8 +39,8 @@ def run(
     settings: Settings,
     progress: Progress,
     ray: "tuple[str, int] | None" = None,
-) -> tuple[int, int]:
-    """Embed the texts of some files; return the rows of the output, and how many of them were there already.
+) -> Done:
+    """Embed the texts of some files.
 
     Args:
         source: a file, folder or glob.
@@ -52,7 +67,7 @@ def run(
             raise StartError(f"{where} holds other files: name a new folder, or an empty one")
         if whole is not None and output.is_file():  # stopped between its last two steps
             outputs.remove(where)
-            return whole.rows, whole.rows
+            return Done(whole.rows, whole.rows, {})
         return _run(whole, output, options, files, folder, settings, progress, ray)
 
 
@@ -65,8 +80,8 @@ def _run(
     settings: Settings,
     progress: Progress,
     ray: "tuple[str, int] | None",
-) -> tuple[int, int]:
-    embedder = Embedder(options.embed, folder, settings)
+) -> Done:
+    embedder = Embedder(options.embed, folder, settings, options.skip_failed)
     if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
         what = "is sparse" if embedder.kind.sparse else "has a vector for each token"
         raise StartError(f"{embedder.output} {what}, which {output.suffix} does not hold: use parquet")
@@ -82,9 +97,10 @@ def _run(
         computer.run(missing, count)
     else:
         ray_data.run(whole, missing, output, folder, settings, *ray, count)
+    counts = computer.target.report(whole)
     if outputs.is_file(output):
         computer.target.merge(parts)
-    return whole.rows, found
+    return Done(whole.rows, found, counts)
 
 
 def _check(output: Path, options: Options) -> None:

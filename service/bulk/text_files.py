@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -76,19 +77,27 @@ def _opened(path: Path) -> IO[str]:
 
 def _csv(path: Path, lines: IO[str]) -> Iterator[Batch]:
     csv.field_size_limit(VALUE_CHARACTERS)
-    rows, names, read = csv.reader(lines, delimiter=delimiter(path), strict=True), None, []
+    record: list[str] = []  # its lines, to say where a quote opened
+
+    def kept() -> Iterator[str]:
+        for line in lines:
+            record.append(line)
+            yield line
+
+    rows, names, read = csv.reader(kept(), delimiter=delimiter(path), strict=True), None, []
     while True:
         first = rows.line_num + 1
+        record.clear()
         try:
             row = next(rows, None)
         except csv.Error as error:
-            raise StartError(
-                f"{path}: the row that begins in line {first}: {error}, as of a quote left open"
-            ) from error
+            raise StartError(f"{path}: {_open_quote(record, first) or f'line {first}'}: {error}") from error
         if names is None:
             if row is None:
                 return
             names = row
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise StartError(f"{path}: its first line names the column {twice[0]!r} more than once: rename one")
             continue
         if row is not None:
             row = row or [""]  # an empty line
@@ -100,6 +109,15 @@ def _csv(path: Path, lines: IO[str]) -> Iterator[Batch]:
             read = []
         if row is None:
             return
+
+
+def _open_quote(record: Sequence[str], first: int) -> str:
+    """Return which line opens the quote that is open at the end of a record's lines."""
+    opened = 0
+    for number, line in enumerate(record, first):
+        if line.count('"') % 2:
+            opened = 0 if opened else number
+    return f"the quote that opens in line {opened} is not closed" if opened else ""
 
 
 def _json(path: Path, lines: IO[str]) -> Iterator[Batch]:

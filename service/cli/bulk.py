@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from service.bulk.plan import Options
     from service.settings import Settings
 
+TOLD = {"cut": "were cut to what the model reads", "empty": "are missing", "failed": "were refused"}
 FEW_TEXTS = 100  # with fewer texts a note says that ranges may be too narrow, as sentence-transformers warns
 InputType = Literal["query", "document", "classification", "clustering"]
 
@@ -38,6 +39,8 @@ class EmbedOptions:
     normalize: bool | None = None
     dimensions: int | None = None
     truncate: bool = True
+    fail_on_truncation: bool = False
+    skip_failed: bool = False
     part_rows: int = 32768
     ray: str | None = None
     ray_actors: int = 0
@@ -66,6 +69,7 @@ class EmbedOptions:
                 dimensions=self.dimensions,
             ),
             part_rows=self.part_rows,
+            skip_failed=self.skip_failed,
         )
 
 
@@ -76,6 +80,7 @@ def embed(options: EmbedOptions) -> None:
     Variables of `inlay serve` such as INLAY_STORE, INLAY_DEVICE, INLAY_ENGINE and INLAY_THREADS count here too.
     """
     from service.bulk import inputs
+    from service.bulk.outputs import report_of
     from service.bulk.run import run
 
     _tokenize_by_threads()
@@ -89,12 +94,17 @@ def embed(options: EmbedOptions) -> None:
     try:
         with progress_bars() as progress:
             computed = options.computed(folder)
-            rows, there = run(options.source, options.output, computed, folder, settings, progress, cluster)
+            rows, there, counts = run(options.source, options.output, computed, folder, settings, progress, cluster)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on with what is missing", STOPPED)
     seconds = time.monotonic() - started
     speed = f", {(rows - there) / seconds:,.0f} rows/s" if rows > there else ""
-    print(f"{options.output}: {rows:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
+    vectors = rows - counts.get("empty", 0) - counts.get("failed", 0)
+    print(f"{options.output}: {vectors:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
+    if told := [f"{count:,} {TOLD[kind]}" for kind, count in counts.items() if count]:
+        print(f"note: of {rows:,} texts {', '.join(told)}: {report_of(options.output)} has their rows", file=sys.stderr)
+    if options.fail_on_truncation and counts.get("cut"):
+        fail(f"{counts['cut']:,} texts were cut, and --fail-on-truncation is set; the vectors are written")
 
 
 @reporting

@@ -1,12 +1,12 @@
 """`inlay health`: asks a running service whether it is ready.
 
-A container runs it every few seconds, so it imports the standard library alone, and ssl for TLS only. On Linux it finds
-the service by the command line in /proc, so that `inlay serve --port 9000` needs no word more.
+A container runs it every few seconds, so it imports the standard library alone, and ssl for TLS only. There it reads
+the command of the first process, so that `inlay serve --port 9000` needs no word more.
 """
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import pairwise
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SECONDS = 3
-PROCESSES = Path("/proc")
+FIRST_PROCESS = Path("/proc/1/cmdline")
 OPTIONS = ("host", "port", "management_port", "tls_cert", "tls_key", "tls_client_ca")
 
 
@@ -27,12 +27,12 @@ def check(url: str | None = None, port: int | None = None, cert: str | None = No
     """Print the answer of /health/ready; return exit code 0 if the service is ready, else 1.
 
     Args:
-        url: address of the service; None: this machine's, as `inlay serve` was started or the INLAY_ variables say.
+        url: address of the service; None: this machine's, as the container's command or the INLAY_ variables say.
         port: port on this machine; it overrides both.
         cert: PEM file to show to a service with mutual TLS; None: the service's own.
         key: its private key.
     """
-    values = _variables() if url else _service(port)
+    values = _variables() if url else _service()
     here, url = url is None, url or _url(values, port)
     if not cert and values.get("tls_client_ca"):
         cert, key = values.get("tls_cert"), values.get("tls_key")
@@ -63,27 +63,13 @@ def _port(values: Mapping[str, str], *names: str) -> int:
     return next((int(text) for text in texts if text.isdecimal()), 8080)
 
 
-def _service(port: int | None) -> dict[str, str]:
-    """Return the values of OPTIONS of the service to ask.
-
-    It is the running one at the port that was asked for or that the variables name, else the only running one, else
-    what the variables describe.
-    """
-    variables = _variables()
-    running = [values for words in _commands() if _port(values := variables | _options(words))]  # --port 0 took another
-    asked = [values for values in running if _port(values) == (port or _port(variables))]
-    only = running if len(running) == 1 and port is None else []
-    return next(iter(asked or only), variables)
-
-
-def _commands() -> Iterator[list[str]]:
-    """Yield the words of the `inlay serve` processes that this process may see; none without /proc."""
-    for place in PROCESSES.glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or belongs to another user
-            words = (place / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            programs = [word.rpartition("/")[2] for word in words[:2]]
-            if "inlay" in programs and words[programs.index("inlay") + 1] == "serve":
-                yield words
+def _service() -> dict[str, str]:
+    """Return the values of OPTIONS that the variables give, and the command of a container's first process."""
+    words: list[str] = []
+    with suppress(OSError):  # not Linux
+        words = FIRST_PROCESS.read_bytes().decode(errors="replace").split("\0")
+    serves = any(program.rpartition("/")[2] == "inlay" and verb == "serve" for program, verb in pairwise(words))
+    return _variables() | (_options(words) if serves else {})
 
 
 def _variables() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -151,12 +151,18 @@ class CreateOptions:
 @reporting
 def create(options: CreateOptions) -> None:
     """Write a checkpoint of random weights, for measuring: a family's input layer, a whole model, or a head."""
+    from models.artifacts import random_checkpoint
+
     if options.base is not None:
         made = _with_head(options, options.base)
     elif options.model_type is None and options.config is None:
         raise BadParameter("give --model-type NAME, or --config FILE whose config names one")
     else:
-        made = _random_weights(options)
+        values = asdict(options)
+        folder, _ = values.pop("checkpoint"), values.pop("base")
+        with progress_bars() as progress:
+            random_checkpoint.create(folder, **values, progress=progress)
+        made = "random weights"
     print(f"{options.checkpoint}: {made}; next: inlay serve --model {options.checkpoint}")
 
 
@@ -169,28 +175,6 @@ def _with_head(options: CreateOptions, base: Path) -> str:
         raise BadParameter("--base goes with --labels, --init, --std and --seed alone")
     add_head(options.checkpoint, base, options.labels, init=options.init, std=options.std, seed=options.seed)
     return f"{base} with a head of random weights"
-
-
-def _random_weights(options: CreateOptions) -> str:
-    """Write a checkpoint of random weights; return a description of it."""
-    from models.artifacts.random_checkpoint import create
-
-    with progress_bars() as progress:
-        create(
-            options.checkpoint,
-            model_type=options.model_type,
-            config=options.config,
-            whole=options.whole,
-            vocab_size=options.vocab_size,
-            hidden_size=options.hidden_size,
-            dtype=options.dtype,
-            init=options.init,
-            std=options.std,
-            seed=options.seed,
-            labels=options.labels,
-            progress=progress,
-        )
-    return "random weights"
 
 
 def _store() -> Path:

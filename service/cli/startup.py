@@ -11,7 +11,7 @@ import os
 import shutil
 import socket
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # a supervisor never imports the application, so that its wor
 
 NO_SUCH_HOST = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # another machine's address, or a kind that is switched off
 SAVE_SECONDS = 1.0
+BALANCED = sys.platform == "linux"  # the system spreads connections over the sockets of a port
 ANNOUNCED = "announced"  # a file in the workers' directory: some worker has served
 LAST_SECONDS = 2.0  # for what is left to do once requests in flight are finished or refused
 log = logging.getLogger(__name__)
@@ -70,9 +71,12 @@ def listen(settings: Settings) -> int:
     settings = settings.model_copy(update={name: each.getsockname()[1] for name, each in sockets.items()})
     sockets["grpc_port"].close()  # it was bound alone to find out whether another service has the port
     listeners = Listeners(sockets["port"], sockets.get("management_port"))
-    with _reserved(settings.host, settings.grpc_port):
+    with _shared(settings.host, settings.grpc_port):
         if settings.workers == 1:
             return 0 if _serve(settings, listeners) else 1
+        if BALANCED:
+            listeners.rest.close()
+            listeners = listeners._replace(rest=_shared(settings.host, settings.port))
         return _supervise(settings, listeners)
 
 
@@ -85,32 +89,20 @@ def _supervise(settings: Settings, listeners: Listeners) -> int:
     check_names(settings, models)
     open_keys(settings)
     with shared_directory() as name:
-        worker_settings = settings.model_copy(update={"drain_delay": 0.0})  # the supervisor says when
-        run = partial(_run_worker, worker_settings, listeners, Path(name))
+        run = partial(_run_worker, settings, listeners, Path(name))
         served = (Path(name) / ANNOUNCED).exists
         say(settings, f"starting {settings.workers} workers")
-        close = partial(_refuse_connections, listeners.rest)
-        seconds = settings.shutdown_seconds, settings.drain_delay
-        code = Supervisor(run, settings.workers, served, *seconds, close).run()
+        code = Supervisor(run, settings.workers, served, settings.shutdown_seconds, settings.drain_delay).run()
         ignore_stops()
     return code
-
-
-def _refuse_connections(listener: socket.socket) -> None:
-    """Close a listening socket for all workers that share it.
-
-    While one process holds it open, such as a worker that hangs or still loads, the system takes connections into its
-    backlog, and their clients wait. Only shutdown ends that.
-    """
-    with suppress(OSError):  # a system that refuses it for listening sockets
-        listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
 
 
 def _run_worker(settings: Settings, listeners: Listeners, directory: Path, place: int) -> None:
     logs.start_logging(settings.log_format, settings.log_level, settings.log_inputs)
     exit_on_stop()
     supervisor = os.getppid()
+    if BALANCED:
+        listeners = listeners._replace(rest=_shared(settings.host, settings.port))
     try:
         served = _serve(settings, listeners, directory, place)
     except (StartError, ModelError) as error:
@@ -137,16 +129,22 @@ def _serve(settings: Settings, listeners: Listeners, directory: Path | None = No
     """
     machine.limit_heaps()
     from service.app import create_app
-    from service.http.listener import run_http_server
+    from service.http.listener import BACKLOG, run_http_server
     from service.observability.metric_store import MetricStore
     from service.observability.metrics import Metrics
 
-    metrics, ready = Metrics(MetricStore(directory, place)), partial(_ready, settings, directory)
+    listen = partial(listeners.rest.listen, BACKLOG)
+    metrics, ready = Metrics(MetricStore(directory, place)), partial(_ready, settings, directory, listen)
+    if directory is None:
+        listen()  # connections wait until the models are loaded; a worker listens once it has loaded them
     return run_http_server(create_app(settings, ready, metrics, listeners.management), listeners.rest, settings)
 
 
-def _ready(settings: Settings, directory: Path | None, context: "ServiceContext", grpc_port: int) -> None:
-    """Finish the start: exempt the loaded objects from garbage collection and announce the service."""
+def _ready(
+    settings: Settings, directory: Path | None, listen: Callable[[], None], context: "ServiceContext", grpc_port: int
+) -> None:
+    """Finish the start: exempt the loaded objects from garbage collection, listen, and announce the service."""
+    listen()
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)  # requests leave few cycles behind; the default looks for them every few requests
@@ -214,12 +212,13 @@ def bind(host: str, port: int, what: str, setting: str) -> socket.socket:
     return listener
 
 
-def _reserved(host: str, port: int) -> socket.socket:
-    """Yield a socket that keeps the gRPC port for this process and its workers while models are loaded.
+def _shared(host: str, port: int) -> socket.socket:
+    """Return a socket on a port that this process and its workers share, each with a socket of its own.
 
-    It is bound and never listens. Another service finds the port taken, because it first binds it alone.
+    One that never listens keeps the port while models are loaded: another service binds it alone first, and fails.
     """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     holder.bind((host, port))
     return holder

@@ -70,6 +70,11 @@ class TypedOutput:
                 values = rounded(values, self.dtype)
         return np.ascontiguousarray(values)
 
+    def blocks(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield the first row and the rows of each block."""
+        for first in range(0, self.output.count, self.block_rows):
+            yield first, self.rows(first, min(first + self.block_rows, self.output.count))
+
 
 def typed_outputs(table: Table, dtype: str, names: tuple[str, ...] = ()) -> tuple[TypedOutput, ...]:
     """Return the outputs of a table, all or the named ones, floats in `dtype`."""
@@ -180,18 +185,13 @@ class Tables:
             return False
         return True
 
-    async def blocks(self, output: TypedOutput) -> AsyncGenerator[tuple[int, NDArray[Any]], None]:
-        """Yield the first row and the rows of each block of an output; blocks of many values are made in a thread."""
-        for first in range(0, output.output.count, output.block_rows):
-            last = min(first + output.block_rows, output.output.count)
-            inline = (last - first) * output.output.width <= INLINE_VALUES
-            yield first, output.rows(first, last) if inline else await self.run(output.rows, first, last)
-
     async def _compute(self, file: TableFile) -> AsyncGenerator[memoryview, None]:
+        """Yield the bytes of a file; blocks of many values are made in a thread."""
         yield memoryview(file.header)
         for output in file.outputs:
-            async for _, rows in self.blocks(output):
-                yield little_endian(rows)
+            inline, blocks = prod(output.output.shape) <= INLINE_VALUES, output.blocks()
+            while (block := next(blocks, None) if inline else await self.run(next, blocks, None)) is not None:
+                yield little_endian(block[1])
 
     async def _fill(self, key: str, file: TableFile) -> AsyncIterator[memoryview]:
         """Yield a whole file and cache it, unless the client leaves."""

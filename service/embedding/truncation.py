@@ -2,11 +2,6 @@
 
 MOST_SHOWN = 64  # numbers in a header, which stays below 512 bytes
 INPUTS, COUNT = "inlay-truncated-inputs", "inlay-truncated-count"
-HEADERS = {
-    INPUTS: f"numbers of the inputs that were cut, from 0, the first {MOST_SHOWN}; absent: none was cut",
-    COUNT: "how many inputs were cut",
-}
-"""Descriptions by name."""
 Numbers = tuple[int, ...]
 
 

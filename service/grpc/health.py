@@ -4,8 +4,8 @@ Their streams last as long as a caller likes, so they are few, and end when the 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -13,7 +13,6 @@ from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.grpc.methods import serialize
-from service.grpc.streams import until
 
 MAX_STREAMS = 1024
 State = health_pb2.HealthCheckResponse
@@ -42,6 +41,17 @@ class OpenStreams:
             yield
         finally:
             self._active -= 1
+
+    async def until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do a stream's work, or as much of it as is done when the server begins to stop."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+        finally:
+            working.cancel()
+            stopping.cancel()
 
 
 class Health:
@@ -107,10 +117,13 @@ def open_handlers(checks: Health, streams: OpenStreams, services: Sequence[str])
     """
     servicer = reflection.aio.ReflectionServicer([*services, *NAMES])
 
+    async def answer_all(requests: AsyncIterator[Any], context: Context) -> None:
+        async for answer in servicer.ServerReflectionInfo(requests, context):
+            await context.write(answer)
+
     async def reflect(requests: AsyncIterator[Any], context: Context) -> None:
-        async with streams.one(context), aclosing(until(streams.stopping, requests)) as before_stop:
-            async for answer in servicer.ServerReflectionInfo(before_stop, context):
-                await context.write(answer)
+        async with streams.one(context):
+            await streams.until_stop(answer_all(requests, context))
 
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     check = health_pb2.HealthCheckRequest.FromString

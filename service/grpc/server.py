@@ -6,6 +6,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -26,13 +27,10 @@ from service.grpc.calls import (
 )
 from service.grpc.health import Health, OpenStreams, open_handlers
 from service.grpc.methods import Method, Service
-from service.observability.access_log import AccessLog
 from service.observability.metrics import GATE, Metrics
-from service.observability.tracing import Tracing
 from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
-from service.scheduling.memory_budget import MemoryBudget
-from service.security.api_keys import Key, Keys
+from service.security.api_keys import Key
 from service.security.tls import Pem, Renewed, contents, files
 from service.settings import Settings
 
@@ -142,34 +140,15 @@ class RpcServer:
     """Every gRPC service on one port, with health and reflection.
 
     Args:
-        admission: shared with HTTP; None: gRPC's own.
-        keys: callers must show one of them; None: everyone may call.
-        budget: the memory of all requests, shared with HTTP; None: gRPC's own.
+        shared: the parts that it shares with HTTP; None: parts of its own, without keys and logs.
 
     Attributes:
         pipeline: serves calls, from `open` or `start` on.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        services: Sequence[Service],
-        *,
-        metrics: Metrics | None = None,
-        admission: AdmissionController | None = None,
-        keys: Keys | None = None,
-        tracing: Tracing | None = None,
-        budget: MemoryBudget | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, services: Sequence[Service], shared: Shared | None = None) -> None:
         self._settings, self._services = settings, services
-        followed = tracing is not None or settings.access_log
-        self._shared = Shared(
-            metrics or Metrics(),
-            admission or AdmissionController(settings.max_concurrent_requests),
-            AccessLog(tracing, settings.access_log) if followed else None,
-            keys,
-            budget or MemoryBudget(settings.max_answering_bytes),
-        )
+        self._shared = shared or Shared(Metrics(), AdmissionController(settings.max_concurrent_requests))
         self._streams = OpenStreams()
         self.health = Health(self._streams)
         self._server: Any = None
@@ -218,14 +197,15 @@ class RpcServer:
         await self._server.start()
         return port
 
-    async def follow(self, check: Callable[[], Awaitable[None]], seconds: float = HEALTH_SECONDS) -> None:
-        """Call `check` every few seconds, and report its result to health checks."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                self._set_health(await _passes(check))
-            except Exception:  # nothing must end this loop
-                log.exception("reporting to health checks met a fault")
+    async def report(self, check: Callable[[], Awaitable[None]]) -> None:
+        """Report to health checks whether `check` passes; raises what it raises besides InlayError."""
+        passes = False
+        try:
+            with suppress(InlayError):
+                await check()
+                passes = True
+        finally:
+            self._set_health(passes)
 
     def drain(self) -> None:
         """Report NOT_SERVING to health checks, and serve on."""
@@ -259,17 +239,6 @@ class RpcServer:
             return int(self._server.add_insecure_port(address))
         except RuntimeError as error:
             raise StartError(f"gRPC cannot listen on {address}: set INLAY_GRPC_PORT or --grpc-port") from error
-
-
-async def _passes(check: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        await check()
-    except InlayError:
-        return False
-    except Exception:
-        log.exception("whether the models answer cannot be told")
-        return False
-    return True
 
 
 def _credentials(pair: Renewed[Pem]) -> Any:

@@ -60,25 +60,3 @@ def _retrieve(task: asyncio.Task[Any]) -> None:
     """Read the exception of a task; asyncio would log it if nothing awaits the task after the call has ended."""
     if not task.cancelled():
         task.exception()
-
-
-async def until(stopping: asyncio.Event, requests: AsyncIterator[Any]) -> AsyncGenerator[Any, None]:
-    """Yield requests as they come, until `stopping` is set."""
-
-    async def read() -> Any:
-        return await anext(requests, None)
-
-    stopped = asyncio.create_task(stopping.wait())
-    coming = asyncio.create_task(read())
-    try:
-        while await _first(coming, stopped) is coming and (request := coming.result()) is not None:
-            yield request
-            coming = asyncio.create_task(read())
-    finally:
-        coming.cancel()
-        stopped.cancel()
-
-
-async def _first(*tasks: asyncio.Task[Any]) -> asyncio.Task[Any]:
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    return next(task for task in tasks if task in done)

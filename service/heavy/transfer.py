@@ -1,5 +1,6 @@
-"""Sends Python objects between processes; arrays (and `pickle.PickleBuffer`s) travel beside the pickle."""
+"""Sends Python objects between processes; arrays (and `pickle.PickleBuffer`s) travel beside the pickle, uncopied."""
 
+import os
 import pickle
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -16,7 +17,9 @@ def send(channel: "Connection[Any, Any]", message: object) -> int:
     parts = [memoryview(pickled), *[buffer.raw() for buffer in buffers]]
     channel.send([part.nbytes for part in parts])
     for part in parts:
-        channel.send_bytes(part)
+        left = part
+        while left.nbytes:
+            left = left[os.write(channel.fileno(), left) :]
     return sum([part.nbytes for part in parts])
 
 
@@ -38,6 +41,11 @@ def receive(channel: "Connection[Any, Any]") -> Message:
         EOFError, OSError: the other process has ended.
     """
     pickled, *buffers = [bytearray(size) for size in channel.recv()]
-    for buffer in (pickled, *buffers):
-        channel.recv_bytes_into(buffer)
+    for buffer in (pickled, *buffers):  # recv_bytes would hold an array of half a gigabyte twice
+        left = memoryview(buffer)
+        while left.nbytes:
+            count = os.readv(channel.fileno(), [left])
+            if not count:
+                raise EOFError
+            left = left[count:]
     return Message(pickled, buffers)

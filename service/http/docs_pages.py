@@ -53,19 +53,7 @@ def docs_routes(make_document: Callable[[str], dict[str, Any]], model: Callable[
     handlers: dict[str, Handler] = {"/docs": page, "/openapi.json": document}
     handlers |= {path: partial(file, path) for path in (SCRIPT, STYLE, ICON)}
     return [
-        Route(
-            verb="GET",
-            path=path,
-            handler=handler,
-            name=path,
-            summary="Documentation",
-            tag="operation",
-            needs_key=False,
-            admitted=False,
-            probe=True,
-            documented=False,
-        )
-        for path, handler in handlers.items()
+        Route("GET", path, handler, needs_key=False, admitted=False, probe=True) for path, handler in handlers.items()
     ]
 
 

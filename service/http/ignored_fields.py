@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from service.http.response import Headers
 
 NAME = "inlay-ignored-fields"
-HEADERS = {NAME: "names of the body's fields that were not used; absent: all were"}
 MOST_SHOWN, SHOWN_CHARACTERS = 16, 40
 
 

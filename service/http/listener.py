@@ -25,7 +25,7 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
 
     Args:
         app: the application, whose lifespan starts and stops everything else.
-        listener: a bound TCP socket; it listens from before the service is announced.
+        listener: a bound TCP socket, which the application's start lets listen.
         settings: the settings of timeouts and TLS.
     """
     files = tls.files(settings)
@@ -45,7 +45,6 @@ def run_http_server(app: HttpApplication, listener: socket.socket, settings: Set
         timeout_keep_alive=math.ceil(settings.idle_seconds),
         timeout_graceful_shutdown=math.ceil(settings.shutdown_seconds),
     )
-    listener.listen(BACKLOG)
     server = uvicorn.Server(config)
     server.run([listener])
     return server.started

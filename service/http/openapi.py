@@ -1,7 +1,6 @@
-"""Makes the OpenAPI document from the route rows alone."""
+"""Makes the OpenAPI document from the route rows, and what their packages say of them in openapi.json."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -10,15 +9,17 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from service.http.formats import JSON
-from service.http.openapi_data import REFERENCE
+from service.http.openapi_data import REFERENCE, reference
 from service.http.problem_details import MEDIA_TYPE, Problem
 from service.http.router import Router
-from service.http.routes import Answer, RequestBody, Route, RouteGroup, Schema
+from service.http.routes import Route, RouteGroup, Schema
 
 PLACEHOLDER = "MODEL"
 References = Mapping[type[BaseModel], Schema]
 FIXED = orjson.loads((files("service.http") / "openapi.json").read_bytes())
 """What every document has: `info`, and as `parameters` the headers that a request to any path may have."""
+
+BEARER = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
 
 
 class OperationContext(NamedTuple):
@@ -42,32 +43,40 @@ def build_document(router: Router, version: str, model: str = PLACEHOLDER, *, gu
         guarded: callers must show a key.
         model: the name of the model in examples.
     """
-    routes = [(group, route) for group in router.groups for route in group.routes if route.documented]
-    models = _models(routes)
+    rows = [(group, route) for group in router.groups for route in group.routes]
+    routes = [(group, route, described) for group, route in rows if (described := operation_of(group, route))]
+    models: dict[type[BaseModel], None] = {Problem: None}
+    for group, route, _ in routes:
+        models |= dict.fromkeys(route.bodies) | ({group.error_model[0]: None} if group.error_model else {})
     schemas, definitions = models_json_schema([(model, "validation") for model in models], ref_template=REFERENCE)
     references: dict[Any, Schema] = {model: schema for (model, _), schema in schemas.items()}
     context = OperationContext(references, guarded, model)
     paths: dict[str, Any] = {}
-    for group, route in routes:
-        paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(group, route, context)
-    used = {route.tag for _, route in routes}
-    tags = {name: about for group in router.groups for name, about in group.tags.items() if name in used}
-    of_data = {name: schema for group in router.groups for name, schema in group.schemas.items()}
-    document: dict[str, Any] = {
+    for group, route, described in routes:
+        operations = paths.setdefault(route.path.replace(":path}", "}"), {})
+        operations[route.verb.lower()] = _operation(group, route, described, context)
+    used, data = {described["tag"] for _, _, described in routes}, [group.data for group in router.groups if group.data]
+    tags = {name: about for each in data for name, about in each.tags.items() if name in used}
+    components: dict[str, Any] = {
+        "schemas": {name: schema for each in data for name, schema in each.schemas.items()}
+        | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
+        "parameters": {each["name"]: each for each in FIXED["parameters"]},
+    }
+    if guarded:
+        components["securitySchemes"] = {"key": BEARER}
+    return {
         "openapi": "3.1.0",
         "info": _info(version, guarded),
         "tags": [{"name": name, "description": about} for name, about in tags.items()],
         "paths": paths,
-        "components": {
-            "schemas": of_data | {name: _terse(schema) for name, schema in definitions.get("$defs", {}).items()},
-            "parameters": {each["name"]: each for each in FIXED["parameters"]},
-        },
+        "components": components,
+        **({"security": [{"key": []}]} if guarded else {}),
     }
-    if guarded:
-        scheme = {"type": "http", "scheme": "bearer", "description": "One of this server's keys."}
-        document["components"]["securitySchemes"] = {"key": scheme}
-        document["security"] = [{"key": []}]
-    return document
+
+
+def operation_of(group: RouteGroup, route: Route) -> Schema | None:
+    """Return what is said of a route, as in OpenApiData; None: the document does not list it."""
+    return route.operation or (group.data.operations.get(f"{route.verb} {route.path}") if group.data else None)
 
 
 def _info(version: str, guarded: bool) -> dict[str, str]:
@@ -92,84 +101,65 @@ def _terse(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _models(routes: list[tuple[RouteGroup, Route]]) -> list[type[BaseModel]]:
-    """Return every pydantic model that an operation refers to, each once."""
-    models: dict[type[BaseModel], None] = {Problem: None}
-    for group, route in routes:
-        if group.error_model is not None:
-            models[group.error_model[0]] = None
-        if route.body is not None and route.body.model is not None:
-            models[route.body.model] = None
-        for answer in route.answers.values():
-            models |= {schema: None for schema in answer.content.values() if isinstance(schema, type)}
-    return list(models)
-
-
-def _operation(group: RouteGroup, route: Route, context: OperationContext) -> dict[str, Any]:
+def _operation(group: RouteGroup, route: Route, described: Schema, context: OperationContext) -> dict[str, Any]:
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in route.parameters
     ]
     if route.query is not None:
         parameters += query_parameters(route.query)
-    examples = {"name": context.model, **route.examples}
-    operation: dict[str, Any] = {"operationId": route.name, "summary": route.summary, "tags": [route.tag]}
-    needs = f"It needs {route.need.what}; without it the answer is {route.need.status}." if route.need else ""
-    if description := "\n\n".join(filter(None, (route.description, needs))):
-        operation["description"] = description
+    values = {"name": context.model, **described.get("values", {})}
+    operation = {name: described[name] for name in ("operationId", "summary", "description") if name in described}
+    operation["tags"] = [described["tag"]]
+    if needs := described.get("needs"):
+        about = f"It needs {needs['what']}; without it the answer is {needs['status']}."
+        operation["description"] = "\n\n".join(filter(None, (described.get("description"), about)))
     if parameters:
-        shown = [each | {"example": examples[each["name"]]} for each in parameters if each["name"] in examples]
-        operation["parameters"] = shown + [each for each in parameters if each["name"] not in examples]
-    if route.body is not None:
-        operation["requestBody"] = _request_body(route, route.body, context)
-    operation["responses"] = _responses(group, route, context)
+        shown = [each | {"example": values[each["name"]]} for each in parameters if each["name"] in values]
+        operation["parameters"] = shown + [each for each in parameters if each["name"] not in values]
+    if route.bodies:
+        operation["requestBody"] = _request_body(route, described, context)
+    operation["responses"] = _responses(group, described, context)
     if context.guarded and not route.needs_key:
         operation["security"] = []
     return operation
 
 
-def _responses(group: RouteGroup, route: Route, context: OperationContext) -> dict[str, Any]:
-    answers: dict[str, Answer] = {str(status): answer for status, answer in route.answers.items()}
+def _request_body(route: Route, described: Schema, context: OperationContext) -> dict[str, Any]:
+    references = [context.references[model] for model in route.bodies]
+    references += map(reference, described.get("bodies", ()))
+    named = {"model": context.model}
+    schema = references[0] if len(references) == 1 else {"anyOf": references}
+    shown = {name: each | named if "model" in each else each for name, each in described["examples"].items()}
+    of_json = {"schema": schema, "examples": {name: {"value": each} for name, each in shown.items()}}
+    body: dict[str, Any] = {"required": True, **described.get("body", {})}
+    others = {media_type: {"schema": schema} for media_type, schema in body.get("content", {}).items()}
+    return body | {"content": {JSON: of_json, **others}}
+
+
+def _responses(group: RouteGroup, described: Schema, context: OperationContext) -> dict[str, Any]:
     model, media_type = group.error_model or (Problem, MEDIA_TYPE)
-    error = Answer(
-        description="What came, what is allowed and what to do.", content={media_type: model, **route.other_errors}
-    )
-    if route.need is not None:
-        answers.setdefault(str(route.need.status), replace(error, description=f"It needs {route.need.what}."))
-    answers["default"] = error
-    return {status: _answer(answer, context.references) for status, answer in answers.items()}
+    content = {media_type: context.references[model], **described.get("errors", {})}
+    answers: dict[str, Any] = dict(described["responses"])
+    if needs := described.get("needs"):
+        answers.setdefault(str(needs["status"]), f"It needs {needs['what']}.")
+    answers["default"] = {"description": "What came, what is allowed and what to do.", "content": content}
+    for status, answer in answers.items():
+        if isinstance(answer, str):
+            of_error = {"description": answer, "content": content}
+            answers[status] = of_error if status >= "4" else {"content": {JSON: reference(answer)}}
+    return {status: _response(answer) for status, answer in answers.items()}
 
 
-def _request_body(route: Route, body: RequestBody, context: OperationContext) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if body.model is not None or body.schema is not None:
-        schema = _either(context.references[body.model], body.schema) if body.model else body.schema
-        content[JSON] = {"schema": schema}
-        if body.examples:
-            named = {"model": context.model}
-            shown = {name: each | named if "model" in each else each for name, each in body.examples.items()}
-            content[JSON]["examples"] = {name: {"value": each} for name, each in shown.items()}
-    content |= {media_type: {"schema": schema} for media_type, schema in body.other.items()}
-    request_body: dict[str, Any] = {"required": body.required, "content": content}
-    return request_body | ({"description": body.description} if body.description else {})
-
-
-def _either(reference: Schema, other: Schema | None) -> Schema:
-    return reference if other is None else {"anyOf": [reference, other]}
-
-
-def _answer(answer: Answer, references: References) -> dict[str, Any]:
-    response: dict[str, Any] = {"description": answer.description}
-    if answer.headers:
+def _response(answer: Schema) -> dict[str, Any]:
+    response: dict[str, Any] = {"description": answer.get("description", "The answer.")}
+    if headers := answer.get("headers"):
         response["headers"] = {
-            name: {"schema": {"type": "string"}, "description": about} for name, about in answer.headers.items()
+            name: {"schema": {"type": "string"}, "description": about} for name, about in headers.items()
         }
-    if answer.content:
-        response["content"] = {
-            media_type: {"schema": references[schema] if isinstance(schema, type) else schema}
-            for media_type, schema in answer.content.items()
-        }
-        if answer.examples and JSON in response["content"]:
-            response["content"][JSON]["examples"] = {name: {"value": value} for name, value in answer.examples.items()}
+    if content := answer.get("content"):
+        response["content"] = {media_type: {"schema": schema} for media_type, schema in content.items()}
+    if examples := answer.get("examples"):
+        response["content"][JSON]["examples"] = {name: {"value": value} for name, value in examples.items()}
     return response
 
 

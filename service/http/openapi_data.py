@@ -2,47 +2,29 @@
 
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
 from service.http.parameter_types import TENSOR
-from service.http.routes import Schema
+from service.http.routes import OpenApiData, Schema
 
 REFERENCE = "#/components/schemas/{model}"
-_NONE: Mapping[str, Any] = {}
 
 
-class OpenApiData(NamedTuple):
-    """The content of an openapi.json.
-
-    In a schema {"$part": NAME} stands for a schema of `parts`, with the members beside it added, and "$fields" for the
-    properties of an object that has them all.
-
-    Args:
-        schemas: JSON schemas of answers by name, for the document's components.
-        examples: JSON bodies by name, for each kind of body.
-        parts: JSON schemas that stand in others, and those of bodies and answers without a name in the document.
-        descriptions: texts by name, for each kind of thing.
-        tags: the descriptions of tags of operations, in the order of the documentation page.
-    """
-
-    schemas: Mapping[str, Schema]
-    examples: dict[str, dict[str, Any]]
-    parts: Mapping[str, Schema] = _NONE
-    descriptions: Mapping[str, dict[str, str]] = _NONE
-    tags: Mapping[str, str] = _NONE
-
-
-def read(package: str) -> OpenApiData:
-    """Return the openapi.json beside the modules of a package."""
+def read(package: str, parts: Mapping[str, Any] = {}) -> OpenApiData:
+    """Return the openapi.json beside the modules of a package; `parts` of another may stand in it."""
     data = OpenApiData(**orjson.loads((files(package) / "openapi.json").read_bytes()))
-    parts = {**data.parts, "tensor": TENSOR}
-    return data._replace(schemas=_whole(data.schemas, parts), parts=_whole(data.parts, parts))
+    parts = {**parts, **data.parts, "tensor": TENSOR}
+    operations: dict[str, Schema] = {}
+    for key, operation in data.operations.items():
+        like = operations[operation["$like"]] if "$like" in operation else {}
+        operations[key] = like | _whole({name: each for name, each in operation.items() if name != "$like"}, parts)
+    return OpenApiData(operations, _whole(data.schemas, parts), _whole(data.parts, parts), data.tags)
 
 
 def _whole(value: Any, parts: Mapping[str, Any]) -> Any:
-    """Return a schema with the parts that it names in their places."""
+    """Return a value with the parts that it names in their places."""
     if isinstance(value, list):
         return [_whole(each, parts) for each in value]
     if not isinstance(value, dict):
@@ -52,7 +34,7 @@ def _whole(value: Any, parts: Mapping[str, Any]) -> Any:
     if "$fields" in value:
         fields = _whole(value["$fields"], parts)
         whole = {"type": "object", "required": list(fields), "properties": fields}
-    return whole | members
+    return members | {name: each for name, each in whole.items() if name not in members}
 
 
 def reference(name: str) -> Schema:

@@ -6,7 +6,6 @@ tensor is its JSON.
 
 import re
 from array import array
-from base64 import b64encode
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated, Any, Literal, get_args
@@ -262,12 +261,6 @@ TENSOR: dict[str, Any] = {
         },
     ]
 }
-
-
-def example_tensor(rows: int, width: int) -> dict[str, Any]:
-    """Return a tensor [rows, width] for an example; as bytes it takes one line, as lists it would take hundreds."""
-    values = np.linspace(-0.1, 0.1, rows * width, dtype=np.float16)
-    return {"dtype": "float16", "shape": [rows, width], "data": b64encode(values.tobytes()).decode()}
 
 
 Tensor = Annotated[NDArray[Any], PlainValidator(read_tensor), WithJsonSchema(TENSOR)]

@@ -20,7 +20,7 @@ from service.http.intake import too_large
 from service.http.negotiation import Policy, choose
 from service.http.response import Headers, Response
 from service.http.router import Router
-from service.http.routes import GONE, Handler, Head, Request, Route
+from service.http.routes import GONE, Handler, Head, Request
 from service.http.timeouts import NAMES as TIMEOUT_NAMES
 from service.http.timeouts import allowed_seconds
 from service.observability.access_log import AccessLog, Ended
@@ -95,7 +95,7 @@ class Pipeline:
         self._cors = cors or Cors()
         self.budget = budget or MemoryBudget(sys.maxsize)
         self._gathered: list[tuple[Request, Connection]] = []
-        self._single_caller = True  # the last turn gathered one request
+        self._alone: Connection | None = None  # the connection of the last turn, if that gathered one request
         self._answered_at = 0.0
         metrics.ignored(0)
         metrics.expect("http", [route.path for route in router.routes if not route.probe])
@@ -126,35 +126,40 @@ class Pipeline:
         is_plain = not head.may_compress and b"content-encoding" not in head.headers
         head.batched = is_plain and match.route.batch_handler is not None
 
-    def gather(self, request: Request, connection: Connection) -> None:
-        """Add a request to those for its route's batch handler that are readable in this turn of the loop."""
-        self._gathered.append((request, connection))
-        if len(self._gathered) > 1:
+    def gather(self, request: Request, connection: Connection, pipelined: bool) -> None:
+        """Add a request to those for its route's batch handler that are readable in this turn of the loop.
+
+        Args:
+            pipelined: the request may have come together with the last one of its connection.
+        """
+        is_next = self._alone is connection and not pipelined
+        is_later = self._alone is not None and request.arrived - self._answered_at > SAME_TURN_SECONDS
+        if is_next or (is_later and not self._gathered):
+            self._answer_batch([(request, connection)])  # a turn of the loop would cost a lone caller 4 µs
             return
-        if self._single_caller and request.arrived - self._answered_at > SAME_TURN_SECONDS:
-            self._answer_gathered()  # a turn of the loop would cost a lone caller 4 µs
-        else:
+        self._gathered.append((request, connection))
+        if len(self._gathered) == 1:
             asyncio.get_running_loop().call_soon(self._answer_gathered)
 
     def _answer_gathered(self) -> None:
         """Answer gathered requests of one route, TURN_BYTES of bodies a turn."""
-        waiting, self._gathered = self._gathered, []
-        self._single_caller = False  # requests gathered meanwhile take a turn
-        route, size, count = waiting[0][0].head.route, 0, 0
+        waiting, size, count = self._gathered, 0, 0
+        route = waiting[0][0].head.route
         for request, _ in waiting:
             if size > TURN_BYTES or request.head.route is not route:
-                self._gathered = waiting[count:]
-                asyncio.get_running_loop().call_soon(self._answer_gathered)
                 break
             size, count = size + len(request.body), count + 1
-        self._answer_batch(route, waiting[:count])
-        self._single_caller = count == 1
-        self._answered_at = perf_counter()
+        self._gathered = waiting[count:]
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self._answer_gathered)
+        self._answer_batch(waiting[:count])
 
-    def _answer_batch(self, route: Route | None, batch: Sequence[tuple[Request, Connection]]) -> None:
+    def _answer_batch(self, batch: Sequence[tuple[Request, Connection]]) -> None:
         """Answer requests of one route; serve those singly that its batch handler declines."""
+        route = batch[0][0].head.route
         assert route is not None
         assert route.batch_handler is not None
+        self._alone = None  # requests gathered meanwhile take a turn
         answers: Sequence[Response | InlayError | Handler] = [route.handler] * len(batch)
         if self._admission.has_room(len(batch)) and self.budget.has_room and not self._lifecycle.stopping:
             try:
@@ -177,6 +182,8 @@ class Pipeline:
             else:
                 request.handler = answer
                 connection.serve(request)
+        self._alone = batch[0][1] if len(batch) == 1 else None
+        self._answered_at = perf_counter()
 
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return a response if the body need not be read."""

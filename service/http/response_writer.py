@@ -64,14 +64,13 @@ class ResponseWriter:
             ValueError: a header is not one line, or declares another length than the body has.
         """
         body, headers, status, _, lines = response
-        size: int | None = len(body[0]) if len(body) == 1 else sum(map(len, body))
-        if not size and request.head.verb == "HEAD":
-            size = None  # the handler left the body out and may have declared its length
-        head = _head(status, headers, size, keep_alive)
+        is_head, size = request.head.verb == "HEAD", sum(map(len, body))
+        # a handler of HEAD leaves the body out and may declare its length
+        head = _head(status, headers, None if is_head and not size else size, keep_alive)
         date = _lines(tuple(self._server_state.default_headers))
         lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.context.request_id, date)
-        self.written += len(lines) + (size or 0)
-        if request.head.verb == "HEAD" or status in BODILESS:
+        self.written += len(lines) + size
+        if is_head or status in BODILESS:
             self._transport.write(lines)
         else:
             self._transport.writelines((lines, *body))

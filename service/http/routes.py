@@ -139,73 +139,16 @@ ErrorRenderer = Callable[[InlayError], "Response"]
 Schema = Mapping[str, Any]
 
 
-def binary(description: str = "") -> Schema:
-    """Return the schema of bytes."""
-    return {"type": "string", "format": "binary"} | ({"description": description} if description else {})
-
-
-class Need(NamedTuple):
-    """Something that an operation needs and not every model or server has, for the OpenAPI document.
-
-    Args:
-        what: the thing, such as "a model that reads images".
-        status: status of the answer if the need is not met.
-    """
-
-    what: str
-    status: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestBody:
-    """The body of a route, for the OpenAPI document.
-
-    Args:
-        model: the pydantic model that validates a JSON body.
-        schema: the JSON schema, where there is no such model; beside one: another form of body that is read.
-        examples: JSON bodies by name; the first is the one that Swagger UI sends. A `model` that one names stands for
-            a loaded one.
-        other: schemas of further media types.
-        description: what the body holds.
-        required: whether it may not be left out.
-    """
-
-    model: type[BaseModel] | None = None
-    schema: Schema | None = None
-    examples: Mapping[str, Any] = field(default_factory=dict)
-    other: Mapping[str, Schema] = field(default_factory=dict)
-    description: str = ""
-    required: bool = True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A response of a route, for the OpenAPI document.
-
-    Args:
-        description: what the response holds.
-        content: a schema or a pydantic model, by media type.
-        headers: descriptions of response headers by name.
-        examples: JSON documents by name.
-    """
-
-    description: str = "The answer."
-    content: Mapping[str, Schema | type[BaseModel]] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    examples: Mapping[str, Any] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Route:
     """One row: a verb, a path, the handler, and everything else that is known about them.
 
     Args:
         path: plain segments, `{name}`s, and segments such as `{name}.png` or a last `{name:path}`.
-        name: the operation's id in the OpenAPI document.
-        query: the pydantic model of the query string, or a JSON schema.
-        examples: values of parameters of the path and the query string. {name} needs none: it is a loaded model.
-        need: what the route needs that not every model or server has.
-        answers: responses by status; 200 at least.
+        query: the pydantic model of the query string.
+        bodies: the pydantic models of a JSON body; several: it may be any of them.
+        operation: what the OpenAPI document says of it, as in OpenApiData; None: its group's data say so, or the
+            document does not list it.
         batch_handler: returns, for each of several requests that arrived together, its response, its error, or the
             handler that answers it in a task of its own.
         needs_key: whether callers must show a key, where the server has any.
@@ -214,24 +157,16 @@ class Route:
         changes_state: whether it changes what the server serves, so that pages of foreign origins may not call it.
         management: whether it moves to the management port where there is one.
         vectors: whether responses are numbers, which are compressed only on an explicit wish.
-        documented: whether the OpenAPI document lists it.
         render_error: how errors of this route look; None: as its group's.
-        other_errors: further schemas of errors by media type, where the route reads the bodies of several protocols.
     """
 
     verb: Literal["GET", "POST"]
     path: str
     handler: Handler
-    name: str
-    summary: str
-    tag: str
     _: KW_ONLY
-    description: str = ""
-    query: type[BaseModel] | Schema | None = None
-    examples: Mapping[str, Any] = field(default_factory=dict)
-    need: Need | None = None
-    body: RequestBody | None = None
-    answers: Mapping[int, Answer] = field(default_factory=lambda: {200: Answer()})
+    query: type[BaseModel] | None = None
+    bodies: tuple[type[BaseModel], ...] = ()
+    operation: Schema | None = field(default=None, hash=False)
     batch_handler: BatchHandler | None = None
     needs_key: bool = True
     admitted: bool = True
@@ -239,14 +174,36 @@ class Route:
     changes_state: bool = False
     management: bool = False
     vectors: bool = False
-    documented: bool = True
     render_error: ErrorRenderer | None = None
-    other_errors: Mapping[str, Schema] = field(default_factory=dict)
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the path's parameters."""
         return tuple(match[1] for match in PARAMETER.finditer(self.path))
+
+
+class OpenApiData(NamedTuple):
+    """The content of an openapi.json.
+
+    {"$part": NAME} stands for a member of `parts`, with the members beside it added, and "$fields" for the properties
+    of an object that has them all.
+
+    Args:
+        operations: what the document says of a route beside its parameters and bodies, by verb and path: members of an
+            OpenAPI operation; its `tag`; what it `needs` that not every model or server has, and the status without;
+            `values` of parameters; `examples` of a JSON body; names of schemas of further JSON `bodies`; further
+            members of the `body`; `errors`: schemas of other errors than its protocol's by media type; `responses`: the
+            name of a schema, the description of an error, or a description, headers by name, schemas by media type and
+            JSON examples. {"$like": KEY} begins with the members of an operation before it.
+        schemas: JSON schemas of answers by name, for the document's components.
+        parts: what stands in others, and the schemas of bodies without a name in the document.
+        tags: the descriptions of tags of operations, in the order of the documentation page.
+    """
+
+    operations: Mapping[str, Schema]
+    schemas: Mapping[str, Schema]
+    parts: Mapping[str, Any] = {}
+    tags: Mapping[str, str] = {}
 
 
 class RouteGroup(NamedTuple):
@@ -256,13 +213,11 @@ class RouteGroup(NamedTuple):
         render_error: how the protocol renders errors of its routes.
         prefixes: beginnings of paths whose unknown paths and verbs the protocol answers too.
         error_model: the pydantic model of an error's body, for the OpenAPI document, and its media type.
-        tags: descriptions of tags by name, in the order in which the document lists them.
-        schemas: further schemas by name, to which the routes' schemas refer.
+        data: what the OpenAPI document says of the routes; None: what they say themselves.
     """
 
     routes: Sequence[Route]
     render_error: ErrorRenderer
     prefixes: tuple[str, ...] = ()
     error_model: tuple[type[BaseModel], str] | None = None
-    tags: Mapping[str, str] = {}
-    schemas: Mapping[str, Schema] = {}
+    data: OpenApiData | None = None

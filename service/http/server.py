@@ -277,7 +277,7 @@ class HttpProtocol(asyncio.Protocol):
         """Begin to answer a whole request."""
         if request.head.batched and len(request.body) <= BATCHED_BYTES:
             self._current = request
-            self._pipeline.gather(request, self)
+            self._pipeline.gather(request, self, self._parsing)
         else:
             self.serve(request)
 

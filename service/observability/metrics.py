@@ -154,12 +154,13 @@ class Metrics:
         """
         tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
         count, now = len(contexts), perf_counter()
-        if times.tokenization:
-            tokenize.observed += [times.tokenization] * count
-        if times.queue:
-            queue.observed += [times.queue] * count
-        if times.inference:  # not for vectors that were kept
-            run.observed += [times.inference] * count
+        tokenization, queued, inference = times
+        if tokenization:
+            tokenize.observed += [tokenization] * count
+        if queued:
+            queue.observed += [queued] * count
+        if inference:  # not for vectors that were kept
+            run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
         encoding = encode.observe, now

@@ -1,7 +1,7 @@
 """Returns memory to the system that long batches and large requests left in the heap.
 
 glibc keeps what was freed. Giving it back costs the next requests their page faults, so it is done only where the
-process has grown: when no request is served, else once a minute.
+process has grown, or has other models: when no request is served, else once a minute.
 """
 
 import asyncio
@@ -38,12 +38,16 @@ class MemoryTrimmer:
         self._registry, self._active, self._private, self._clock = registry, active, private, clock
         self._lowest_bytes = -math.inf  # lowest private bytes since memory was returned with no request being served
         self._trimmed = -math.inf
+        self._versions: list[str] = []  # of the models at the last look: glibc keeps one that is gone
 
     async def look(self) -> None:
-        """Return memory if the process has grown, and no request is served or the last return is long ago."""
+        """Return memory if there is some, and no request is served or the last return is long ago."""
         busy = bool(self._active())
         if busy and self._clock() - self._trimmed < BUSY_SECONDS:
             return
+        versions = [model.version for model in self._registry.models.values()]
+        if versions != self._versions:
+            self._versions, self._lowest_bytes = versions, -math.inf
         if not self._private() - self._lowest_bytes < GROWTH_BYTES:
             await self._trim()
             self._trimmed = self._clock()

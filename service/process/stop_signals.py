@@ -10,8 +10,6 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
-DRAIN = signal.SIGUSR1
-"""Tells a worker to fail its probes and to serve on; one that still loads ends."""
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C ended
 LAME_DUCK_SECONDS = 0.2  # seconds until idle connections close after a stop; clients see `connection: close`
 log = logging.getLogger(__name__)
@@ -22,7 +20,7 @@ def exit_on_stop() -> None:
 
     A server raises the signals again that it handled, for these.
     """
-    for number in (*STOPS, DRAIN):
+    for number in STOPS:
         signal.signal(number, _exit)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # the terminal is gone; nohup has it ignored
         signal.signal(signal.SIGHUP, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
@@ -35,7 +33,7 @@ def _exit(number: int, frame: Any) -> NoReturn:
 
 def ignore_stops() -> None:
     """Ignore further signals: Python drops handlers before the process ends, and one more would give exit code -15."""
-    for number in (*STOPS, DRAIN):
+    for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -53,7 +51,7 @@ class StopSignals:
 
     Args:
         delay: seconds of the drain; 0: the first signal stops.
-        drain: called at the first signal, and at DRAIN, which the supervisor of several workers sends.
+        drain: called at the first signal.
         stop: called at the end of the drain.
     """
 
@@ -67,10 +65,9 @@ class StopSignals:
     def install(self) -> None:
         """Handle the signals from now on; does nothing outside the main thread, where Python cannot."""
         if threading.current_thread() is threading.main_thread():
-            self._previous = {number: signal.getsignal(number) for number in (*STOPS, DRAIN)}
+            self._previous = {number: signal.getsignal(number) for number in STOPS}
             for number in STOPS:
                 signal.signal(number, self._handle)
-            signal.signal(DRAIN, lambda number, frame: self._loop.call_soon_threadsafe(self._drain))
 
     def restore(self) -> None:
         """Restore the previous handlers."""

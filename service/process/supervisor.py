@@ -12,7 +12,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from service.errors import StartError
-from service.process.stop_signals import DRAIN, LAME_DUCK_SECONDS, STOPS
+from service.process.stop_signals import STOPS
 
 START_FAILURE = 3
 """The exit code of a worker that cannot serve what the settings ask for."""
@@ -43,11 +43,6 @@ class Worker:
         sender.close()
         self.started = self.last_seen = monotonic()
 
-    def drain(self) -> None:
-        """Tell the worker to fail its probes and serve on."""
-        if self.process.is_alive() and self.process.pid:
-            os.kill(self.process.pid, DRAIN)
-
     def silent_seconds(self) -> float:
         """Return the seconds since the last heartbeat."""
         with suppress(EOFError, OSError):
@@ -65,8 +60,7 @@ class Supervisor:
         workers: number of workers.
         served: returns whether any worker was ever ready; if none was, every worker would meet the same fault.
         stop_seconds: a worker's time for its requests in flight once it has to stop.
-        drain_seconds: how long workers fail their probes and serve on, before they have to stop.
-        on_stop: called once the workers were told to stop and had the time to take no more connections.
+        drain_seconds: how long a worker that was told to stop fails its probes and serves on; a second signal ends it.
     """
 
     def __init__(
@@ -76,13 +70,10 @@ class Supervisor:
         served: Callable[[], bool],
         stop_seconds: float,
         drain_seconds: float = 0.0,
-        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._run = run
         self._served = served
-        self._stop_seconds = stop_seconds
-        self._drain_seconds = drain_seconds
-        self._on_stop = on_stop
+        self._stop_seconds, self._drain_seconds = stop_seconds, drain_seconds
         self._signals = 0
         self.workers: list[Worker | None] = [None] * workers
         self.stopping = False
@@ -104,7 +95,6 @@ class Supervisor:
             while not self.stopping:
                 wait([worker.process.sentinel for worker in self.workers if worker], POLL_SECONDS)
                 self.check()
-            self.drain()
         finally:
             self.stop()
         return int(self._failed)
@@ -117,7 +107,7 @@ class Supervisor:
         """Start all workers; raise StartError if the system has no room for them."""
         for place in range(len(self.workers)):
             try:
-                self.workers[place] = Worker(self._run, place, self._stop_seconds)
+                self.workers[place] = Worker(self._run, place, self._stop_seconds + self._drain_seconds)
             except OSError as error:
                 number = f"worker {place + 1} of {len(self.workers)}"
                 why = f"{number} cannot be started: {error.strerror}; allow for more processes and memory"
@@ -169,33 +159,23 @@ class Supervisor:
 
     def _replace(self, place: int) -> None:
         try:
-            self.workers[place] = Worker(self._run, place, self._stop_seconds)
+            self.workers[place] = Worker(self._run, place, self._stop_seconds + self._drain_seconds)
         except OSError as error:  # no memory, process number or file left: just after an OOM kill, for example
             pause = self._put_off(place)
             log.error("worker %s cannot be started now (%s); tried again in %g s", place, error, pause)
 
-    def drain(self) -> None:
-        """Tell all workers to fail their probes and serve on, until the time is over or a second signal comes."""
-        if not self._drain_seconds or self._failed:
-            return
-        log.info("draining: probes fail, requests are served for %g s more", self._drain_seconds)
-        workers, deadline = [worker for worker in self.workers if worker], monotonic() + self._drain_seconds
-        for worker in workers:
-            worker.drain()
-        while self._signals < 2 and (left := deadline - monotonic()) > 0:
-            alive = [worker.process.sentinel for worker in workers if worker.process.is_alive()]
-            if not alive:
-                return
-            wait(alive, min(POLL_SECONDS, left))
-
     def stop(self) -> None:
-        """Tell all workers to stop, wait for them, and kill those that do not stop or send no heartbeat."""
+        """Tell all workers to stop, wait for them, and kill those that do not stop or send no heartbeat.
+
+        A second signal is passed on: it ends the workers' drains.
+        """
         workers = [worker for worker in self.workers if worker]
-        for worker in workers:
-            worker.process.terminate()
+        _terminate(workers)
+        if self._drain_seconds:
+            _wait_until(monotonic() + self._drain_seconds, workers, lambda: self._signals > 1)
+        if self._signals > 1:
+            _terminate(workers)
         stopping_at = monotonic()
-        _wait_until(stopping_at + LAME_DUCK_SECONDS, workers)  # then they take no more connections
-        self._on_stop()
         _wait_until(stopping_at + self._stop_seconds + STOP_SECONDS, workers)
         for worker in workers:
             if worker.process.is_alive():
@@ -212,10 +192,17 @@ def _named(code: int) -> str:
     return f"{signal.Signals(-code).name}{hint}"
 
 
-def _wait_until(deadline: float, workers: list[Worker]) -> None:
+def _terminate(workers: list[Worker]) -> None:
+    for worker in workers:
+        worker.process.terminate()
+
+
+def _wait_until(deadline: float, workers: list[Worker], hurried: Callable[[], bool] = lambda: False) -> None:
     """Wait for the workers to end, until the deadline; kill those without a heartbeat, which cannot stop."""
     while monotonic() < deadline and (alive := [worker for worker in workers if worker.process.is_alive()]):
         for worker in alive:
+            if hurried():
+                return
             worker.process.join(min(POLL_SECONDS, max(0.0, deadline - monotonic())))
             if worker.silent_seconds() > SILENT_SECONDS:
                 worker.process.kill()

@@ -7,10 +7,8 @@ with the last request that holds it.
 import asyncio
 import difflib
 import logging
-import weakref
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -272,7 +270,6 @@ class ModelRegistry:
             raise self._load_failed(name, error) from error
         self._reasons.pop(name, None)
         self._unloaded_versions.pop(name, None)
-        self._trim_memory_after(self.models.get(name))
         self._loaded[name] = model
         self._update_names()
         self._metrics.loaded(name)
@@ -294,17 +291,11 @@ class ModelRegistry:
     async def _unload_now(self, name: str) -> None:
         if (model := self.models.get(name)) is None:
             raise self._not_found(name)
-        self._trim_memory_after(model)
         self._unloaded_versions[name] = model.version
         del self._loaded[name]
         self._update_names()
         self._reasons[name] = "unloaded"
         log.info("%s is unloaded", name)
-
-    def _trim_memory_after(self, model: Model | None) -> None:
-        """Return memory to the system when the last request that holds the model has ended."""
-        if model is not None:
-            weakref.finalize(model, _trim_soon, asyncio.get_running_loop()).atexit = False
 
 
 def _reason(why: str) -> str:
@@ -316,12 +307,6 @@ def _without_path(why: str, folder: Path) -> str:
     for place in (folder.resolve(), folder):
         why = why.replace(f"{place}/", "")
     return why
-
-
-def _trim_soon(loop: asyncio.AbstractEventLoop) -> None:
-    """Trim in a thread: a finalizer runs in any thread, and before the parts of its model are freed."""
-    with suppress(RuntimeError):  # the loop is closed: the process is about to end
-        loop.call_soon_threadsafe(loop.run_in_executor, None, machine.trim_heaps)
 
 
 def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:

@@ -5,19 +5,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from service.context import ServiceContext
 from service.errors import NotFound
-from service.http.formats import JSON
+from service.http import openapi_data
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.response import Headers, Response, json_response
-from service.http.routes import Answer, Request, Route, RouteGroup
+from service.http.routes import Request, Route, RouteGroup
 from service.http.static_files import StaticFile, file_response, read_static_files
 
 FOLDER = Path(__file__).parent / "static"
 PAGE = "index.html"
-TAG = "operation"
 # Scripts, styles and requests of this origin alone; pictures that the page draws are data: and blob: addresses.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -32,30 +29,14 @@ PAGE_HEADERS: Headers = (
 VARY = (b"vary", b"Accept, Accept-Encoding")  # programs get another form at the page's address
 
 
-class Greeting(BaseModel):
-    """The name and version of this server, and where its documentation is."""
-
-    service: str
-    version: str
-    docs: str
-
-
 def routes(context: ServiceContext) -> RouteGroup:
     """Return GET / and, unless INLAY_WEB is false, the files of the page."""
     page = Page(context, _files(context.settings.docs_url) if context.settings.web else {})
-    shared: dict[str, Any] = {"verb": "GET", "tag": TAG, "needs_key": False, "admitted": False, "probe": True}
-    greet = Route(
-        path="/",
-        handler=page.root,
-        name="greet",
-        summary="What this server is",
-        description="A browser gets the web page (`Accept: text/html`), a program this greeting.",
-        answers={200: Answer(content={JSON: Greeting})},
-        **shared,
-    )
-    file: dict[str, Any] = {"name": "web_file", "summary": "A file of the web page", "documented": False}
-    files = [Route(path="/web/{file:path}", handler=page.file, **file, **shared)] if page.files else []
-    return RouteGroup([greet, *files], render_problem, error_model=(Problem, MEDIA_TYPE))
+    shared: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True}
+    rows = [Route("GET", "/", page.root, **shared)]
+    if page.files:
+        rows.append(Route("GET", "/web/{file:path}", page.file, **shared))
+    return RouteGroup(rows, render_problem, error_model=(Problem, MEDIA_TYPE), data=openapi_data.read(__package__))
 
 
 class Page:

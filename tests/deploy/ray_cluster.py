@@ -74,6 +74,7 @@ class Cluster:
     def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
         self.environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT), "INLAY_STORE": str(STORE)}
+        self.environment.setdefault("INLAY_DEFAULT_MODEL", MODEL)  # whatever else the store holds
         self.http, self.grpc = free_port(), free_port()
         self.address = f"127.0.0.1:{free_port()}"
         self.nodes: list[subprocess.Popen[bytes]] = []

@@ -12,12 +12,12 @@ ROOT = Path(__file__).parents[2]
 DEMO = "all-MiniLM-L6-v2"
 
 
-def recipe(arguments: str, **variables: str) -> str:
-    """Return the command that `make serve` would run last."""
+def recipe(arguments: str, target: str = "serve", **variables: str) -> str:
+    """Return the command that a target of make would run last."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("INLAY_", "MAKE", "MFLAGS"))
     }
-    command = ["make", "--dry-run", "serve", f"ARGS={arguments}"]
+    command = ["make", "--dry-run", target, f"ARGS={arguments}"]
     ran = subprocess.run(command, cwd=ROOT, env=environment | variables, capture_output=True, text=True, check=True)
     return ran.stdout.splitlines()[-1]
 
@@ -37,6 +37,13 @@ def recipe(arguments: str, **variables: str) -> str:
 )
 def test_make_serve_names_the_demo_model(arguments: str, variables: dict[str, str], named: bool) -> None:
     assert (f"INLAY_DEFAULT_MODEL={DEMO} " in recipe(arguments, **variables)) is named
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_ray_serve_names_the_demo_model_beside_others() -> None:
+    """After `make reranker` the store holds two models."""
+    assert f"INLAY_DEFAULT_MODEL={DEMO} " in recipe("", "ray-serve")
+    assert f"INLAY_DEFAULT_MODEL={DEMO} " not in recipe("", "ray-serve", INLAY_STORE="/elsewhere")
 
 
 def test_compose_names_the_demo_model() -> None:

@@ -1,6 +1,6 @@
 """`inlay` with a fault in it that no client can cause. Each is asked for by a variable, MEDDLING_<NAME>.
 
-BLOCK   SIGUSR2 makes the event loop stand still (SIGUSR1 drains a worker)
+BLOCK   SIGUSR2 makes the event loop stand still
 RAISE   a run that holds this token id raises
 NAN     the rows of this token id are not numbers
 HANG    a run that holds this token id does not end

@@ -7,18 +7,19 @@ from typing import Any
 import orjson
 from pydantic import BaseModel
 
-from service.http import openapi_data
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
 from service.protocols.cohere import embed as cohere
 from service.protocols.cohere import rerank
 from service.protocols.inlay import embed as body
 from service.protocols.inlay import images, parsing
+from service.protocols.inlay import openapi_parts as inlay
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
 from service.protocols.inlay.positions.schemes import SCHEMES
 from service.protocols.inlay.similar import SimilarParameters
 from service.protocols.openai import embeddings, scoring
+from service.protocols.openai import routes as openai
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody
 from service.protocols.tei import schemas as tei
 from tests.fuzz.judging import Target
@@ -38,10 +39,14 @@ VALUES = (
     b'"\\ud800"',
     b"[1,true]",
 )
-INLAY, OPENAI, COHERE = [
-    openapi_data.read(f"service.protocols.{name}").examples for name in ("inlay", "openai", "cohere")
-]
-EMBED, EMBEDDINGS = list(INLAY["embed"].values()), list(OPENAI["embeddings"].values())
+EXAMPLES = {
+    operation: described["examples"]
+    for data in (inlay.DATA, openai.DATA, cohere.DATA)
+    for operation, described in data.operations.items()
+    if "examples" in described
+}
+EMBED, EMBEDDINGS = list(EXAMPLES["POST /embed"].values()), list(EXAMPLES["POST /v1/embeddings"].values())
+COHERE_EMBED = list(EXAMPLES["POST /v1/embed"].values())
 TENSOR = {"dtype": "float32", "shape": [1, 2], "data": "AACAPwAAgD8="}
 TEI: tuple[type[BaseModel], ...] = (
     tei.AllVectorsBody,
@@ -57,7 +62,7 @@ SCORES: tuple[Callable[[bytes], Any], ...] = (
     lambda data: scoring.read_pairs(data, 64),
     partial(scoring.read_classify, decode=embeddings.decode_inputs),
 )
-SCORE_SEEDS = (COHERE["rerank"], OPENAI["score"], OPENAI["classify"])
+SCORE_SEEDS = (EXAMPLES["POST /v1/rerank"], EXAMPLES["POST /score"], EXAMPLES["POST /classify"])
 
 TEI_SEEDS: tuple[dict[str, Any], ...] = (
     {"inputs": ["a", [1, 2]], "truncate": True, "truncation_direction": "Left", "prompt_name": "q", "task": "t"},
@@ -170,12 +175,10 @@ TARGETS = {
     "/embed body": Target(body.read, partial(_written, EMBED), words=_members(EMBED)),
     "OpenAI bodies": Target(
         _openai,
-        partial(_indexed, list(OPENAI["embeddings"].values()), 2),
-        words=_members(list(OPENAI["embeddings"].values())),
+        partial(_indexed, EMBEDDINGS, 2),
+        words=_members(EMBEDDINGS),
     ),
-    "Cohere bodies": Target(
-        _cohere, partial(_indexed, list(COHERE["embed"].values()), 2), words=_members(list(COHERE["embed"].values()))
-    ),
+    "Cohere bodies": Target(_cohere, partial(_indexed, COHERE_EMBED, 2), words=_members(COHERE_EMBED)),
     "TEI bodies": Target(_tei, partial(_indexed, TEI_SEEDS, len(TEI)), words=_members(TEI_SEEDS)),
     "score bodies": Target(_scores, _score_seeds, words=_members(*[list(each.values()) for each in SCORE_SEEDS])),
     "image bodies": Target(_images, _image_seeds),

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from service.app import create_app
 from service.grpc.methods import Method
+from service.http.openapi import operation_of
 from service.http.routes import Route
 from service.protocols.inlay import rpc as inlay_rpc
 from service.protocols.oip import rpc as oip_rpc
@@ -69,10 +70,11 @@ class Case(NamedTuple):
 
 
 class Roads(NamedTuple):
-    """Every route, and every gRPC method by path."""
+    """Every route, every gRPC method by path, and what the document says of bodies by path."""
 
     routes: Sequence[Route]
     methods: dict[str, Method]
+    operations: dict[str, Any]
 
 
 @cache
@@ -83,7 +85,11 @@ def roads() -> Roads:
     context = app.context
     services = [inlay_rpc.service(context), oip_rpc.service(DataPlane(context)), *tei_rpc.services(context)]
     methods = {f"/{service.name}/{method.name}": method for service in services for method in service.methods}
-    return Roads(app.pipeline.router.routes, methods)
+    router = app.pipeline.router
+    described = {
+        route.path: operation_of(group, route) for group in router.groups for route in group.routes if route.bodies
+    }
+    return Roads(router.routes, methods, {path: each for path, each in described.items() if each})
 
 
 def cases(part: int = 1) -> list[Case]:
@@ -105,7 +111,7 @@ def ordinary() -> Iterator[Case]:
     for route in roads().routes:
         if route.verb == "GET":
             yield Case(f"GET {route.path}", "ordinary", request("GET", path_of(route), None, None))
-        for name, example in (route.body.examples if route.body else {}).items():
+        for name, example in roads().operations.get(route.path, {}).get("examples", {}).items():
             yield Case(f"POST {route.path}", name, post(path_of(route), partial(orjson.dumps, example)))
     for path, method in roads().methods.items():
         yield Case(path, "empty", bytes, is_streaming(method))
@@ -129,7 +135,7 @@ def _pairs(first: Sequence[Any], second: Sequence[Any], turn: int) -> Iterator[t
 
 def _route(route: Route, turn: int) -> Iterator[Case]:
     road, path = f"{route.verb} {route.path}", path_of(route)
-    query = _fields(route.query)
+    query = _fields(route.query) if route.query else []
     words = list(WORDS.items())
     names = [name for name in query if name] or ["unknown"]
     for name, (word, make) in _pairs(names, words if query else words[:FEW], turn):
@@ -165,11 +171,9 @@ def _many_headers(size: int) -> bytes:
     return b"b" + b"".join([b"\r\na%d: b" % number for number in range(size // 12)])
 
 
-def _fields(model: Any) -> list[str]:
-    """Return the names of a pydantic model's fields, or of a schema's properties."""
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        return list(model.model_json_schema(by_alias=True)["properties"])
-    return list((model or {}).get("properties", ()))
+def _fields(*models: type[BaseModel]) -> list[str]:
+    """Return the names of the fields of pydantic models."""
+    return list(dict.fromkeys(name for model in models for name in model.model_json_schema()["properties"]))
 
 
 def request(verb: str, target: str, ending: Maker | None, header: tuple[bytes, Maker] | None) -> Callable[[], bytes]:
@@ -200,10 +204,10 @@ def post(path: str, body: Callable[[], bytes], content_type: bytes = JSON, *line
 
 
 def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
-    body = route.body
-    examples = [*body.examples.values()] if body else []
+    described = roads().operations.get(route.path, {})
+    examples = [*described.get("examples", {}).values()]
     example: Any = examples[turn % len(examples)] if examples else {}
-    names = [name for name in _fields(body.model or body.schema if body else None) if name not in example]
+    names = [name for name in _fields(*route.bodies) if name not in example]
     spots = [*places(example), *[(name,) for name in names], ("unknown",)]
     turns = count(turn)
     for place, (shape, make) in _pairs(spots, list(JSON_SHAPES.items()), turn):
@@ -214,7 +218,7 @@ def _bodies(road: str, path: str, route: Route, turn: int) -> Iterator[Case]:
     for name, body_of in found_bodies(route.path).items():
         yield Case(road, f"{FOUND}{name}", post(path, body_of), copies=2)
     others = list(OTHER_BODIES.items())
-    if not (body and body.other):
+    if "content" not in described.get("body", {}):
         others = [others[(FEW * turn + number) % len(others)] for number in range(FEW)]
     for kind, (content_type, lines, other) in others:
         yield Case(road, kind, post(path, other, content_type, *lines))

@@ -173,7 +173,7 @@ class Drawer:
 def drawn(seed: int) -> Case:
     """Return the case of a seed."""
     random = Random(seed)
-    routes, methods = roads()
+    routes, methods, _ = roads()
     verb = random.choices(("POST", "GET", "gRPC"), (5, 1, 2))[0]
     if verb == "gRPC":
         path, method = random.choice([each for each in methods.items() if large_fields(each[1].request.DESCRIPTOR)])
@@ -205,11 +205,8 @@ def _schema(model: type[BaseModel]) -> Schema:
 
 def schema_of(route: Route) -> Schema:
     """Return the schema of a route's body, or else of its query; empty if it has none."""
-    described = (route.body.model or route.body.schema) if route.body else route.query
-    if isinstance(described, type) and issubclass(described, BaseModel):
-        return _schema(described)
-    schema: Schema = described if isinstance(described, Mapping) else {}
-    return next((each for each in schema.get("anyOf", ()) if "properties" in each), schema)
+    model = route.bodies[-1] if route.bodies else route.query
+    return _schema(model) if model else {}
 
 
 def _fields(drawer: Drawer, schema: Schema, size: int) -> dict[str, Json]:
@@ -235,7 +232,7 @@ def _request(seed: int, random: Random, route: Route) -> Case:
         fields |= _fields(drawer, schema, WORD_BYTES)
         query = "&".join([f"{name}={_in_query(each)}" for name, each in fields.items()])[:WORD_BYTES]
         return _case(seed, f"GET {route.path}", drawer, request("GET", f"{path}?{query}", None, None))
-    examples = [*route.body.examples.values()] if route.body else []
+    examples = [*roads().operations.get(route.path, {}).get("examples", {}).values()]
     example = random.choice(examples or [{}])
     body = bytes(BODY_BYTES + 1)
     while len(body) > BODY_BYTES:
@@ -294,7 +291,7 @@ def _fill(drawer: Drawer, message: Message, field: FieldDescriptor, size: int, d
         route = drawer.random.choice([route for route in schemes if route.path.startswith("/positions/")])
         if "scheme" in message.DESCRIPTOR.fields_by_name:
             message.scheme = route.path.rpartition("/")[2]  # type: ignore[attr-defined]
-        example = next(iter(route.body.examples.values())) if route.body else {}
+        example = next(iter(roads().operations[route.path]["examples"].values()))
         values = example | _fields(Drawer(drawer.random, schema_of(route)), schema_of(route), min(size, 4 * MIB))
         json_format.ParseDict(values, getattr(message, field.name))
     elif inner is not None:

@@ -52,7 +52,7 @@ async def _handler(request: Request) -> Response:
 
 
 def _route(path: str) -> Route:
-    return Route(verb="GET", path=path, handler=_handler, name=path, summary="", tag="")
+    return Route("GET", path, _handler)
 
 
 PATHS = (

@@ -1,4 +1,4 @@
-"""The PromQL queries of deploy/observe/: those of the dashboard and those of the rules."""
+"""The PromQL queries of the Helm chart, which Compose uses too: those of the dashboard and those of the rules."""
 
 import json
 import re
@@ -8,14 +8,15 @@ from typing import Any
 
 import yaml
 
-OBSERVE = Path(__file__).parents[2] / "deploy/observe"
-DASHBOARD = OBSERVE / "grafana/dashboards/inlay.json"
+ROOT = Path(__file__).parents[2]
+OBSERVE = ROOT / "deploy/observe"
+CHART_FILES = ROOT / "deploy/helm/inlay/files"
 METRIC = re.compile(r"\b(?:inlay|process)_\w+")
 RECORDED = re.compile(r"\binlay:[\w:]+")
 
 
 def dashboard() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    document: dict[str, Any] = json.loads((CHART_FILES / "dashboard.json").read_text())
     return document
 
 
@@ -28,8 +29,8 @@ def drawn() -> Iterator[tuple[str, str]]:
 
 def rules() -> list[dict[str, Any]]:
     """Return every rule of alerts.yml."""
-    return [rule for group in read("alerts.yml")["groups"] for rule in group["rules"]]
+    return [rule for group in read("alerts.yml", CHART_FILES)["groups"] for rule in group["rules"]]
 
 
-def read(name: str) -> Any:
-    return yaml.safe_load((OBSERVE / name).read_text())
+def read(name: str, folder: Path = OBSERVE) -> Any:
+    return yaml.safe_load((folder / name).read_text())

@@ -9,10 +9,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.observability.metric_families import BY_NAME, FAMILIES
 from service.observability.metrics import Metrics
-from tests.observe.queries import METRIC, OBSERVE, RECORDED, dashboard, drawn, read, rules
+from tests.observe.queries import METRIC, RECORDED, ROOT, dashboard, drawn, read, rules
 
-ROOT = OBSERVE.parents[1]
-SUFFIXES = ("_bucket", "_count", "_sum")
+SCRAPED = {"namespace", "job", "instance", "alertname", "alertstate", "version"}
+"""Labels that come from Prometheus."""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_every_metric_in_a_query_is_shown_with_its_labels(expression: str, sampl
     assert set(RECORDED.findall(expression)) <= recorded
     names = set(METRIC.findall(expression))
     assert names <= set(samples)
-    labels = set().union(*[samples[name] for name in names], {"job", "instance", "alertname", "alertstate", "version"})
+    labels = set().union(*[samples[name] for name in names], SCRAPED)
     grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
     matched = set(re.findall(r"[{,]\s*(\w+)(?:=~|!~|!=|=)", expression))
     assert grouped | matched <= labels
@@ -125,9 +125,9 @@ def test_compose_mounts_existing_files_where_they_are_read() -> None:
     assert all((ROOT / source).exists() for source in bound)
     assert all(mount[2:] == ["ro"] for mount in mounts if mount[0] in bound)
     (provider,) = read("grafana/provisioning/dashboards/inlay.yml")["providers"]
-    assert bound["./deploy/observe/grafana/dashboards"] == provider["options"]["path"]
+    assert Path(bound["./deploy/helm/inlay/files/dashboard.json"]).parent == Path(provider["options"]["path"])
     (source,) = read("grafana/provisioning/datasources/prometheus.yml")["datasources"]
     assert source["url"] == "http://prometheus:9090"
     ((target,),) = [each["targets"] for each in read("prometheus.yml")["scrape_configs"][0]["static_configs"]]
     assert target.split(":")[0] in services
-    assert Path(bound["./deploy/observe/alerts.yml"]).name in read("prometheus.yml")["rule_files"]
+    assert Path(bound["./deploy/helm/inlay/files/alerts.yml"]).name in read("prometheus.yml")["rule_files"]

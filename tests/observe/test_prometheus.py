@@ -20,7 +20,7 @@ import yaml
 from proto import embed_pb2 as pb
 from proto.embed_pb2_grpc import EmbedderStub
 from tests.observe.processes import Running, running
-from tests.observe.queries import OBSERVE, drawn, read, rules
+from tests.observe.queries import CHART_FILES, OBSERVE, drawn, read, rules
 
 pytestmark = pytest.mark.observe
 SECONDS = 60
@@ -78,7 +78,7 @@ def scraping(program: str, folder: Path, target: str) -> Iterator[Prometheus]:
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
     (folder / "prometheus.yml").write_text(yaml.safe_dump(config))
-    shutil.copy(OBSERVE / "alerts.yml", folder)
+    shutil.copy(CHART_FILES / "alerts.yml", folder)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
@@ -127,16 +127,23 @@ def test_promtool_accepts_the_metrics(promtool: str, service: Running) -> None:
     [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")],
     ids=" ".join,
 )
-def test_promtool_accepts_the_files(arguments: tuple[str, ...], promtool: str) -> None:
-    checked = subprocess.run([promtool, *arguments], cwd=OBSERVE, capture_output=True, text=True, check=False)
+def test_promtool_accepts_the_files(arguments: tuple[str, ...], promtool: str, tmp_path: Path) -> None:
+    for path in (CHART_FILES / "alerts.yml", *OBSERVE.glob("*.yml")):  # side by side, as the container has them
+        shutil.copy(path, tmp_path)
+    checked = subprocess.run([promtool, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize(("title", "expression"), list(drawn()))
 def test_every_query_of_the_dashboard_has_data(title: str, expression: str, scraped: Prometheus) -> None:
-    filled = expression.replace("$__rate_interval", "30s").replace("$model", ".*")
+    filled = (
+        expression.replace("$__rate_interval", "30s")
+        .replace("$model", ".*")
+        .replace("$namespace", ".*")
+        .replace("$job", ".*")
+    )
     assert "$" not in filled
-    until(lambda: scraped.has(filled), OBSERVE / "alerts.yml")
+    until(lambda: scraped.has(filled), CHART_FILES / "alerts.yml")
 
 
 def test_dashboard_lists_the_served_models(scraped: Prometheus) -> None:
@@ -148,14 +155,14 @@ def test_dashboard_lists_the_served_models(scraped: Prometheus) -> None:
 def test_every_rule_has_data(rule: dict[str, Any], scraped: Prometheus) -> None:
     """Comparisons return 0 or 1 instead of filtering (`bool`), and offsets are removed, so that there is data."""
     expression = re.sub(r" offset \w+", "", COMPARES.sub(r" \1 bool ", rule["expr"]))
-    until(lambda: scraped.has(expression), OBSERVE / "alerts.yml")
+    until(lambda: scraped.has(expression), CHART_FILES / "alerts.yml")
 
 
 def test_prometheus_evaluates_every_rule_and_no_alert_fires(scraped: Prometheus) -> None:
     def evaluated() -> list[dict[str, Any]]:
         return [rule for group in scraped.get("rules")["groups"] for rule in group["rules"]]
 
-    until(lambda: {rule["health"] for rule in evaluated()} == {"ok"}, OBSERVE / "alerts.yml")
+    until(lambda: {rule["health"] for rule in evaluated()} == {"ok"}, CHART_FILES / "alerts.yml")
     assert len(evaluated()) == len(rules())
     assert [rule["name"] for rule in evaluated() if rule.get("state") == "firing"] == []
 

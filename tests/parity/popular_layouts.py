@@ -42,6 +42,7 @@ HEADS = {
     "sparse router": "AutoModelForMaskedLM",
     "causal": "AutoModelForCausalLM",
 }
+OF_TRANSFORMERS = {"minicpm": "granite"}  # classes that compute the same
 ENDED = ("qwen3", "gemma2", "gemma3_text")
 CLIP_FOLDER = "0_CLIPModel"
 MODULES = "sentence_transformers.models."
@@ -73,10 +74,14 @@ def write(row: Row, folder: Path) -> tuple[Path, Path]:
             torch.save(torch.nn.Linear(model.config.hidden_size, rows).state_dict(), published / name)
     if row.eos:
         end_texts(native, published)
+    if row.family == "minicpm":
+        begin_texts(native, published)
     if row.kind == "jina":
         write_gated(native, published)
     if row.kind == "sparse router":  # as sentence-transformers writes it; it has no config.json at its top
         return native, published
+    if row.family == "minicpm":
+        write_layerwise(published, model.config.num_hidden_layers)
     write_config(row, published)
     write_weights(row.weights, published)
     if row.kind == "clip folder":
@@ -107,6 +112,14 @@ def write_static(row: Row, native: Path, published: Path) -> Path:
     kinds = {".": f"{MODULES}StaticEmbedding", "1_Normalize": f"{MODULES}Normalize"}
     write_chain(published, kinds)
     return published
+
+
+def write_layerwise(published: Path, layers: int) -> None:
+    """Put a head of one row behind each layer but the first, as FlagEmbedding's code names them."""
+    tensors = load_file(published / "model.safetensors")
+    last = tensors.pop("lm_head.weight")[:1].clone()
+    heads = {f"lm_head.{number}.linear_head.weight": last * (number + 2 - layers) for number in range(layers)}
+    save_file(tensors | heads, published / "model.safetensors", {"format": "pt"})
 
 
 def write_words(native: Path, published: Path) -> Path:
@@ -174,7 +187,7 @@ def write_tokenizer(row: Row, folder: Path) -> Any:
             file.write("[unused0]\n[unused1]\n")
     path = folder / "tokenizer_config.json"
     held = {"pad_token": "<unk>"} if row.tokenizer == "mistral" else {}
-    held |= json.loads(path.read_text()) | {"model_max_length": LONGEST}
+    held |= json.loads(path.read_text()) | {"model_max_length": 2000 if row.kind == "causal" else LONGEST}
     write_json(path, held)
     loaded = transformers.AutoTokenizer.from_pretrained(folder)
     if row.tokenizer_json:
@@ -199,6 +212,18 @@ def end_texts(native: Path, published: Path) -> None:
     write_json(native / "tokenizer_config.json", plain | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
+def begin_texts(native: Path, published: Path) -> None:
+    """Let both tokenizers begin each part of a text with a blank, as those of Llama's first classes do."""
+    for folder in (native, published):
+        path = folder / "tokenizer.json"
+        data = json.loads(path.read_text())
+        data["normalizer"]["normalizers"].insert(0, {"type": "Prepend", "prepend": "\u2581"})
+        write_json(path, data)
+        path = folder / "tokenizer_config.json"
+        kept = {key: value for key, value in json.loads(path.read_text()).items() if not key.startswith("add_")}
+        write_json(path, kept | {"tokenizer_class": "PreTrainedTokenizerFast"})
+
+
 def made(row: Row, tokenizer: Any) -> Any:
     """Return a random model of the row's class and vocabulary."""
     draw = random.Random(row.name)
@@ -207,20 +232,23 @@ def made(row: Row, tokenizer: Any) -> Any:
     if row.family in ("clip", "siglip"):
         return made_dual(row.family, sizes | {"eos_token_id": tokenizer.eos_token_id})
     config = (
-        CONFIGS.get(row.family, CONFIGS["bert"])(draw) | sizes | {"max_position_embeddings": 600} | dict(row.config)
+        CONFIGS.get(OF_TRANSFORMERS.get(row.family, row.family), CONFIGS["bert"])(draw)
+        | sizes
+        | {"max_position_embeddings": 600}
+        | dict(row.config)
     )
     if row.family in ("t5", "bart", "distilbert"):
         config["eos_token_id"] = tokenizer.eos_token_id
     if row.kind in HEADS:
         config["num_labels"] = 1 if row.kind == "pair" else LABELS
-    config = transformers.CONFIG_MAPPING[row.family](**config)
+    config = transformers.CONFIG_MAPPING[OF_TRANSFORMERS.get(row.family, row.family)](**config)
     kind = getattr(transformers, HEADS.get(row.kind, "AutoModel"))
     kind = transformers.T5EncoderModel if row.family == "t5" else kind
     model = (kind(config) if row.family == "t5" else kind.from_config(config)).eval()
     randomise(model, row.family)
     if row.kind == "causal":  # scores that are neither 0 nor 1
         with torch.no_grad():
-            model.get_output_embeddings().weight.mul_(0.1)
+            model.get_output_embeddings().weight.mul_(1.0 if row.family == "minicpm" else 0.1)
     return model
 
 
@@ -337,8 +365,22 @@ def of_jina(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"}}
 
 
+def of_minicpm(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of MiniCPM's published code."""
+    config, layers = older(config), config["num_hidden_layers"]
+    scales = {
+        name: config.pop(f"{key}_multiplier") for name, key in (("scale_emb", "embedding"), ("scale_depth", "residual"))
+    }
+    scales["scale_depth"] *= layers**0.5
+    scales["dim_model_base"] = config["hidden_size"] / config.pop("logits_scaling")
+    layout = {"head_type": "simple", "head_multi": True, "start_layer": 1}
+    named = {"model_type": "minicpm", "architectures": ["LayerWiseMiniCPMForCausalLM"]}
+    return {key: value for key, value in config.items() if key != "attention_multiplier"} | scales | layout | named
+
+
 PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "nomic_bert": of_nomic,
     "gte": of_gte,
     "jina": of_jina,
+    "minicpm": of_minicpm,
 }

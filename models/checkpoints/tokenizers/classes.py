@@ -183,7 +183,7 @@ def _pieces(row: TokenizerClass, files: TokenizerFiles, tokens: Mapping[str, str
         before.append(normalizers.Lowercase())
     path = next((files.folder / name for name in PIECES if (files.folder / name).is_file()), None)
     if path is None:
-        raise BadCheckpoint(f"{files.folder} holds no SentencePiece model, one of {', '.join(PIECES)}")
+        raise BadCheckpoint(f"{files.folder} holds no SentencePiece model: download one of {', '.join(PIECES)}")
     model = read_pieces(path)
     if row.vocabulary:
         model = _VOCABULARIES[row.vocabulary](model, files, tokens)
@@ -248,7 +248,9 @@ def _vocabulary(folder: Path) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Return vocab.json and the pairs of merges.txt."""
     for name in (PAIRS, MERGES):
         if not (folder / name).is_file():
-            raise BadCheckpoint(f"{folder} holds no {name}: a vocabulary of pairs is {PAIRS} and {MERGES}")
+            raise BadCheckpoint(
+                f"{folder} holds no {name}: a vocabulary of pairs is {PAIRS} and {MERGES}; download it too"
+            )
     lines = [line for line in _text(folder, MERGES).split("\n") if line.strip() and not line.startswith("#version")]
     if wrong := next((line for line in lines if line.count(" ") != 1), None):
         raise BadCheckpoint(f"{folder / MERGES}: {wrong[:60]!r} is no pair")

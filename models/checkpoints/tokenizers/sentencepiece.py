@@ -56,7 +56,7 @@ def read_pieces(path: Path) -> SentencePieces:
         trainer, normalizer = (dict(_fields(dict(fields).get(number, b""))) for number in (2, 3))
         suffix = trainer.get(24, 0)
     except (AttributeError, IndexError, TypeError, ValueError, struct.error) as error:
-        raise BadCheckpoint(f"{path} is not a SentencePiece model: {error}") from error
+        raise BadCheckpoint(f"{path} is not a SentencePiece model: {error}; download it again") from error
     kind, unknown_id = trainer.get(3, _UNIGRAM), trainer.get(40, 0)
     if kind not in (_UNIGRAM, _BPE) or suffix:
         raise BadCheckpoint(f"{path} is a SentencePiece model of another kind than unigram and BPE: no rule is known")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.errors import BadEncoding
-from models.graphs.positions import alibi, buckets, masks, multi_axis, rope, sinusoidal
+from models.graphs.positions import alibi, buckets, multi_axis, rope, sinusoidal
 from models.positions.rope.frequencies import frequencies
 
 Arguments = Mapping[str, Any]
@@ -27,12 +27,6 @@ def _deberta(arguments: Arguments) -> Any:
     return buckets.deberta(**_select(arguments, "position_buckets", "arithmetic"), max_relative_positions=reach)
 
 
-def _mask(arguments: Arguments) -> Any:
-    padding, packed = (arguments.get(name) is not None for name in ("attention_mask", "position_ids"))
-    options = _select(arguments, "causal", "window", "chunk", "form", "fill", "dtype")
-    return masks.mask(**options, padding=padding, packed=packed)
-
-
 GRAPHS: dict[str, Callable[[Arguments], Any]] = {
     "rope": lambda arguments: rope.rope(_frequencies(arguments)),
     "mrope": lambda arguments: multi_axis.mrope(_frequencies(arguments), arguments["sections"], arguments["axes"]),
@@ -51,7 +45,6 @@ GRAPHS: dict[str, Callable[[Arguments], Any]] = {
         **_select(arguments, "bidirectional", "num_buckets", "max_distance", "weights", "arithmetic")
     ),
     "deberta": _deberta,
-    "mask": _mask,
 }
 
 
@@ -63,7 +56,7 @@ def graph(scheme: str, arguments: Arguments) -> bytes:
         arguments: those of the scheme's `tabulate`; positions and lengths are not read.
 
     Raises:
-        BadEncoding: the scheme has no graph (it is a stored table), or an argument is out of range.
+        BadEncoding: the scheme has no graph (a stored table, or a mask), or an argument is out of range.
     """
     if scheme not in GRAPHS:
         raise BadEncoding(f"{scheme} has no graph; those that do: {', '.join(GRAPHS)}")

@@ -4,9 +4,11 @@ Whole positions use the arithmetic of angles.py; DINOv3's positions are fraction
 angles.
 """
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -61,34 +63,9 @@ class Axial:
         return self.centred or self.stretched > 0
 
 
-_QWEN = Axial("hw", 10000.0, merge=2, source="transformers 5.23 Qwen2VLVisionRotaryEmbedding and its copies")
-AXIAL: dict[str, Axial] = {
-    "qwen2_vl": _QWEN,
-    "qwen2_5_vl": _QWEN,
-    "qwen3_vl": _QWEN,
-    "ernie4_5_vl_moe": _QWEN,
-    "pixtral": Axial("hw", 10000.0, spectrum="shared", source="transformers 5.23 PixtralVisionRotaryEmbedding"),
-    "gemma4": Axial(
-        "wh",
-        100.0,
-        "half_per_axis",
-        source="transformers 5.23 Gemma4VisionRotaryEmbedding",
-        note="Gemma 4's image processor gives (x, y): what its rotary embedding names h is the column.",
-    ),
-    "llama4": Axial(
-        "wh",
-        10000.0,
-        "interleaved",
-        first=1,
-        unrotated=1,
-        source="transformers 5.23 Llama4VisionRotaryEmbedding",
-        note="A grid's last row is the class token, which Llama 4 puts after the patches; its angles are 0.",
-    ),
-    "eva02": Axial(
-        "hw", 10000.0, "interleaved", stretched=16, source="timm 1.0 RotaryEmbeddingCat, of EVA-02 and Nomic's tower"
-    ),
-    "dinov3": Axial("hw", 100.0, centred=True, source="transformers 5.23 DINOv3ViTRopePositionEmbedding, not training"),
-}
+_ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+AXIAL: dict[str, Axial] = {name: Axial(**row) for name, row in _ROWS.items()}
+"""The rows of axial.json, by the model type of the tower's checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """PARAMETERS: kind, range and meaning of each parameter of a RoPE scaling, and the checks of values.
 
-Values are checked by these rows, and the API's schemas and documentation are made from them.
+The rows are in scaling_parameters.json: values are checked by them, and the API's schemas and documentation made of
+them.
 """
 
+import json
 import sys
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from models.errors import BadScaling
@@ -39,9 +42,6 @@ class Bounds(NamedTuple):
 
 
 POSITIVE = Bounds(above=0)
-AT_LEAST_ONE = Bounds(minimum=1)
-NOT_NEGATIVE = Bounds(minimum=0)
-SHARE = Bounds(above=0, maximum=1)
 
 
 class ScalingParameter(NamedTuple):
@@ -62,90 +62,14 @@ class ScalingParameter(NamedTuple):
     example: float | bool | tuple[float, ...] | None = None
 
 
-_GROWING = tuple(round(1.14**pair, 2) for pair in range(32))
-PARAMETERS: dict[str, ScalingParameter] = {
-    "factor": ScalingParameter(
-        "number",
-        "new context length / trained context length, at least 1; larger: positions are squeezed more",
-        AT_LEAST_ONE,
-        example=4,
-    ),
-    "alpha": ScalingParameter(
-        "number",
-        "the slowest pair turns this many times slower, faster ones less, by a larger theta; at least 1",
-        AT_LEAST_ONE,
-        example=4,
-    ),
-    TRAINED: ScalingParameter("number", "trained context length in tokens, before scaling, above 0", example=4096),
-    "low_freq_factor": ScalingParameter(
-        "number",
-        "turns within the trained context below which a pair is slowed by the whole factor; above 0; "
-        "larger: more pairs are slowed",
-        example=1,
-    ),
-    "high_freq_factor": ScalingParameter(
-        "number",
-        "turns within the trained context above which a pair keeps its frequency; at least low_freq_factor; "
-        "larger: fewer pairs keep it",
-        example=4,
-    ),
-    "beta_fast": ScalingParameter(
-        "number",
-        "turns within the trained context above which a pair keeps its frequency; default 32; "
-        "larger: fewer pairs keep it",
-        default=32,
-        example=32,
-    ),
-    "beta_slow": ScalingParameter(
-        "number",
-        "turns within the trained context below which a pair is slowed by the whole factor; default 1; "
-        "larger: more pairs are slowed",
-        default=1,
-        example=1,
-    ),
-    "attention_factor": ScalingParameter(
-        "number",
-        "cos and sin are multiplied by it, above 0; larger: attention is sharper; default: see formula",
-        example=1.2,
-    ),
-    "mscale": ScalingParameter(
-        "number",
-        "weight of ln(factor) in the attention factor, 0 or more; larger: attention is sharper",
-        NOT_NEGATIVE,
-        example=1,
-    ),
-    "mscale_all_dim": ScalingParameter(
-        "number",
-        "weight of ln(factor) in the denominator of the attention factor, 0 or more; equal to mscale: the factor is 1",
-        NOT_NEGATIVE,
-        example=1,
-    ),
-    "truncate": ScalingParameter(
-        "boolean",
-        "widen the range of pairs between beta_fast and beta_slow to whole pairs, default true",
-        default=True,
-        example=True,
-    ),
-    "short_factor": ScalingParameter(
-        "numbers",
-        "rotary_dim/2 numbers, each above 0: each pair is slowed so many times, up to the trained length",
-        example=(1.0,) * 32,
-    ),
-    "long_factor": ScalingParameter(
-        "numbers",
-        "rotary_dim/2 numbers, each above 0: each pair is slowed so many times, beyond the trained length",
-        example=_GROWING,
-    ),
-    "short_mscale": ScalingParameter(
-        "number", "cos and sin are multiplied by it up to the trained length, above 0", example=1
-    ),
-    "long_mscale": ScalingParameter(
-        "number", "cos and sin are multiplied by it beyond the trained length, above 0", example=1.2
-    ),
-    "partial_rotary_factor": ScalingParameter(
-        "number", "share of the head's channel pairs that turn, above 0, at most 1", SHARE, 1, 0.5
-    ),
-}
+def _parameter(row: dict[str, Any]) -> ScalingParameter:
+    """Return a row of scaling_parameters.json."""
+    example = tuple(row["example"]) if isinstance(row["example"], list) else row["example"]
+    return ScalingParameter(**row | {"bounds": Bounds(**row.get("bounds", {"above": 0})), "example": example})
+
+
+_ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+PARAMETERS: dict[str, ScalingParameter] = {name: _parameter(row) for name, row in _ROWS.items()}
 """Every parameter of a row of scalings.SCALINGS, by its name in config.json."""
 
 

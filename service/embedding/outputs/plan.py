@@ -74,7 +74,7 @@ def _made(planning: Planning) -> Plan:
         cuts=_cuts(card, options, kinds),
         token_bytes=sum([kind.token_bytes for kind in kinds]),
         input_bytes=sum([kind.input_bytes for kind in kinds]),
-        lookup=_lookup(card, kinds, typed) if whole else None,
+        lookup=_lookup(card, kinds, typed, options) if whole else None,
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
         reduces_in_thread=any([kind.reduces_in_thread for kind in kinds]),
@@ -144,9 +144,11 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
     return graphs
 
 
-def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs) -> str | None:
+def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> str | None:
     """Return the one graph that reads only ids, positions and segments, which the family fills in."""
     if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
+        return None
+    if (options.max_tokens, options.task) != (None, None):
         return None
     if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
         return None

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
-from service.embedding import truncation
 from service.embedding.images import ImagesRequest, Picture
 from service.embedding.model import Model
 from service.embedding.outputs.image import reads_images
@@ -30,22 +29,21 @@ from service.errors import (
     WrongModelKind,
     WrongType,
 )
-from service.http import ignored_fields, openapi_data
+from service.http import openapi_data
 from service.http.formats import JSON, array_response, buffer, count_values
 from service.http.json_arrays import base64_text
-from service.http.openapi_data import reference
 from service.http.response import Response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Handler, Request, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import EMBED
+from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
 
 PREFIXES = ("/v1/embed", "/v2/embed")
-DATA = openapi_data.read(__package__)
+DATA = openapi_data.read(__package__, INLAY.parts)
 SOURCES = ("texts", "inputs", "images")
 SIDES: dict[str, tuple[bool, Direction]] = {"NONE": (False, "right"), "END": (True, "right"), "START": (True, "left")}
 TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -94,13 +92,6 @@ class CohereV2EmbedBody(CohereEmbedBody):
     )
 
 
-ANSWER = Answer(
-    description="The vectors, in the order of the inputs.",
-    content={JSON: reference("CohereEmbeddings")},
-    headers=truncation.HEADERS | ignored_fields.HEADERS,
-)
-
-
 class Source(NamedTuple):
     """The inputs of a request: texts, or images."""
 
@@ -111,14 +102,11 @@ class Source(NamedTuple):
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's embed routes."""
     bodies: dict[str, type[CohereEmbedBody]] = {"1": CohereEmbedBody, "2": CohereV2EmbedBody}
-    rows = [_route(context, version, body) for version, body in bodies.items()]
-    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON), schemas=DATA.schemas)
-
-
-def _route(context: ServiceContext, version: str, model: type[CohereEmbedBody]) -> Route:
-    path, name, about = f"/v{version}/embed", f"cohere_embed_v{version}", f"Embed as Cohere's v{version} does"
-    handler, body = _handler(context, model, version), RequestBody(model=model, examples=DATA.examples["embed"])
-    return Route("POST", path, handler, name, about, EMBED, body=body, answers={200: ANSWER}, vectors=True)
+    rows = [
+        Route("POST", f"/v{version}/embed", _handler(context, body, version), bodies=(body,), vectors=True)
+        for version, body in bodies.items()
+    ]
+    return RouteGroup(rows, render_embed_error, PREFIXES, (CohereError, JSON), data=DATA)
 
 
 def _handler(context: ServiceContext, model_of_body: type[CohereEmbedBody], version: str) -> Handler:

@@ -15,35 +15,27 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding import truncation
 from service.embedding.ranking import Ranks, Scorer
 from service.errors import FieldPath, MissingField, WrongType
-from service.http import ignored_fields, openapi_data
+from service.http import openapi_data
 from service.http.formats import JSON
-from service.http.openapi_data import reference
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Request, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import needs, vllm_fields
-from service.protocols.inlay.openapi_parts import RERANK
+from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody
 
 PREFIXES = ("/v1/rerank", "/v2/rerank")
 INFINITY = "/infinity/rerank"  # for clients of infinity that do not send its raw_scores
-DATA = openapi_data.read(__package__)
+DATA = openapi_data.read(__package__, INLAY.parts)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
 FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
 TEXT_OR_OBJECT = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_OR_OBJECT}], "description": FORMS}
-
-
-ABOUT = (
-    "With the fields of Jina's, vLLM's, Voyage's and infinity's. A score is what the model's own activation makes of "
-    "its logit; a model of sentence vectors gives cosines, as in vLLM."
-)
 
 
 class CohereRerankBody(PairsBody):
@@ -70,13 +62,6 @@ class CohereRerankBody(PairsBody):
     )
 
 
-ANSWER = Answer(
-    description="The documents, the best first.",
-    content={JSON: reference("CohereRanking")},
-    headers=truncation.HEADERS | ignored_fields.HEADERS,
-)
-
-
 class Ranking(NamedTuple):
     """A rerank request, read from its body.
 
@@ -95,20 +80,13 @@ class Ranking(NamedTuple):
 
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Cohere's rerank routes."""
-    answer, body = answer_of(context), RequestBody(model=CohereRerankBody, examples=DATA.examples["rerank"])
+    answer = answer_of(context)
 
     async def handler(request: Request) -> Response:
         return await answer(request, await read_json(request, parse_json))
 
-    rows = [
-        Route("POST", path, handler, name, about, RERANK, description=ABOUT, body=body, answers={200: ANSWER})
-        for path, name, about in (
-            ("/v1/rerank", "cohere_rerank_v1", "Rank documents as Cohere's v1 does"),
-            ("/v2/rerank", "cohere_rerank_v2", "Rank documents as Cohere's v2 does"),
-            (INFINITY, "infinity_rerank", "Rank documents as infinity does: its answer repeats them as texts"),
-        )
-    ]
-    return RouteGroup(rows, render_rerank_error, (*PREFIXES, INFINITY), (CohereError, JSON))
+    rows = [Route("POST", path, handler, bodies=(CohereRerankBody,)) for path in (*PREFIXES, INFINITY)]
+    return RouteGroup(rows, render_rerank_error, (*PREFIXES, INFINITY), (CohereError, JSON), data=DATA)
 
 
 def answer_of(

@@ -43,7 +43,7 @@ ROWS_FORMATS = ("float", "base64")
 PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
 DEVICES = {"cpu": b"cpu+optimized", "cuda": b"gpu+optimized"}  # TEI sends gpu+optimized on every device
 UNLOADED = b"cpu"  # of a model that was unloaded meanwhile
-TIMING_HEADERS = DATA.descriptions["timing headers"]
+TIMING_HEADERS = DATA.parts["timing headers"]
 """What a response took, as text-embeddings-inference sends it: descriptions by name, in the order of the lines."""
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(TIMING_HEADERS)[1:]])
 
@@ -238,11 +238,11 @@ class EmbedHandler:
         self, request: Request, result: EmbedResult, form: AnswerForm, encode: Encode
     ) -> Response | InlayError | Handler:
         try:
-            response = encode(result, form.encoding == "base64")
+            body, headers, status, stream, _ = encode(result, form.encoding == "base64")
         except InlayError as error:
             return error.without_frames()
-        response = Response(*response[:4], timing_lines(result, self._registry, request.arrived))
-        return response if response.stream is None else partial(_stream, response)
+        response = Response(body, headers, status, stream, timing_lines(result, self._registry, request.arrived))
+        return response if stream is None else partial(_stream, response)
 
 
 def _format_of(head: Head) -> Encode:

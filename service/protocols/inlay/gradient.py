@@ -31,7 +31,6 @@ from service.http.parameter_types import (
     Tensor,
     TypedArrayOptions,
     described,
-    example_tensor,
     integers,
     one_of,
     switch,
@@ -40,11 +39,6 @@ from service.request_context import RequestContext
 
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids", *SENT)
 COPIES, VALUE_BYTES = 4, 8  # of what was sent, in float64, until the answer has left
-EXAMPLES = {
-    "input_side": {"input_ids": [1, 2, 1], "gradient": example_tensor(3, 384)},
-    "output_side": {"hidden": example_tensor(1, 384), "targets": [1], "rows": [0, 1, 2]},
-}
-"""Of a table as wide as the demo model's."""
 
 
 def _read_rows(value: Any) -> str | Int64s:

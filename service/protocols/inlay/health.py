@@ -2,32 +2,14 @@
 
 from typing import Any
 
-from pydantic import BaseModel
-
 from service.context import ServiceContext
 from service.errors import Unavailable
-from service.http.formats import JSON
 from service.http.response import Response, bytes_response, json_response
-from service.http.routes import Answer, Handler, Request, Route
+from service.http.routes import Request, Route
 from service.observability.metrics import CONTENT_TYPE
-from service.protocols.inlay.openapi_parts import OPERATION
 from service.scheduling.batcher import abandoned_runs
 
-EMPTY = Answer(description="Ready; no body.")
-PROBE: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True, "management": True}
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
-
-
-class Health(BaseModel):
-    """The answer of a probe."""
-
-    status: str
-
-
-class Ready(Health):
-    """The answer of the readiness probe; `detail` says which requests are refused though the service is ready."""
-
-    detail: str | None = None
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -52,16 +34,12 @@ def routes(context: ServiceContext) -> list[Route]:
     async def metrics(request: Request) -> Response:
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
-    text = Answer(content={"text/plain": {"type": "string"}})
-    return [
-        _probe("/health/live", live, "The process answers", Answer(content={JSON: Health})),
-        _probe("/health/ready", ready, "Models are loaded and requests are served", Answer(content={JSON: Ready})),
-        _probe("/health", ready_without_body, "Requests are served; no body", EMPTY),  # TEI's probe
-        _probe("/ping", ready_without_body, "The same, as SageMaker asks", EMPTY),
-        _probe("/metrics", metrics, "Prometheus metrics", text),
-    ]
-
-
-def _probe(path: str, handler: Handler, summary: str, answer: Answer) -> Route:
-    name = path.rpartition("/")[2]
-    return Route("GET", path, handler, name, summary, OPERATION, answers={200: answer}, **PROBE)
+    handlers = {
+        "/health/live": live,
+        "/health/ready": ready,
+        "/health": ready_without_body,  # TEI's probe
+        "/ping": ready_without_body,  # SageMaker's
+        "/metrics": metrics,
+    }
+    probe: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True, "management": True}
+    return [Route("GET", path, handler, **probe) for path, handler in handlers.items()]

@@ -26,15 +26,14 @@ from service.errors import (
 from service.http.formats import count_values, encoder
 from service.http.json_structure import check_structure
 from service.http.response import Response
-from service.http.routes import Request, RequestBody, Route, binary
+from service.http.routes import Request, Route
 from service.http.tensors import tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import needs
-from service.protocols.inlay.embed_answers import VECTOR_ANSWERS
-from service.protocols.inlay.openapi_parts import DATA, EMBED
+from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.parsing import parse_json_fields, query_values
-from service.protocols.inlay.pictures import EXAMPLE_IMAGE, decode_picture
+from service.protocols.inlay.pictures import decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.request_context import RequestContext
 
@@ -43,7 +42,6 @@ PICTURES = ("image/jpeg", "image/png", "image/webp")
 TENSORS = ("pixel_values", "input_features")
 FORMS = '"data:image/png;base64,...", base64, or an object of image, pixel_values or input_features'
 FIELDS = ("image", *TENSORS, "grid")
-EXAMPLES = {"data_url": {"inputs": [{"image": EXAMPLE_IMAGE}]}}
 ImageInputs = list[Picture | Values]
 
 
@@ -75,24 +73,7 @@ class ImagesBody(BaseModel):
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return POST /models/{name}/images."""
-    return [
-        Route(
-            verb="POST",
-            path="/models/{name}/images",
-            handler=partial(_answer, context),
-            name="images",
-            summary="Embed images or pixel tensors",
-            tag=EMBED,
-            need=needs.IMAGES,
-            description="Images as data URLs, base64 or one file; never fetched from an address.",
-            body=RequestBody(
-                model=ImagesBody,
-                examples=EXAMPLES,
-                other=dict.fromkeys(PICTURES, binary()),
-            ),
-            answers=VECTOR_ANSWERS,
-        )
-    ]
+    return [Route("POST", "/models/{name}/images", partial(_answer, context), bodies=(ImagesBody,))]
 
 
 async def _answer(context: ServiceContext, request: Request) -> Response:

@@ -9,15 +9,11 @@ from service.embedding import logits
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall
 from service.errors import ConflictingFields
-from service.http.parameter_types import Tensor, TypedArrayOptions, described, example_tensor, number, one_of, whole
+from service.http.parameter_types import Tensor, TypedArrayOptions, described, number, one_of, whole
 from service.http.worker_threads import inline_or_in_thread
 from service.request_context import RequestContext
 
 LOGITS_BYTES = 4 + 3 * 8  # of a logit in the block that is read, float32, and of its transformations
-EXAMPLES = {
-    "tokens": {"hidden": example_tensor(1, 384), "top_k": 5, "temperature": 0.7},
-    "whole": {"hidden": example_tensor(1, 384), "dtype": "float16", "format": "npy"},
-}
 
 
 class LogitsParameters(TypedArrayOptions):

@@ -13,13 +13,11 @@ from service import machine
 from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.scores import function_of
-from service.http.formats import JSON
-from service.http.openapi_data import reference
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, Route, Schema
+from service.http.routes import Handler, Request, Route
 from service.machine import Mappings
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import DATA, MODELS
+from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.schemes import available
 from service.registry.registry import ModelRegistry
 from service.registry.store import created
@@ -132,11 +130,5 @@ def routes(context: ServiceContext) -> list[Route]:
         mappings = await asyncio.to_thread(machine.mapped_files)
         return json_response(summary(registry.get(request.parameters["name"]), registry, mappings))
 
-    rows: tuple[tuple[str, Handler, str, str, Schema], ...] = (
-        ("/models", list_models, "list_models", "Every loaded model", reference("ModelList")),
-        ("/models/{name}", get_model, "get_model", "One model", reference("Model")),
-    )
-    return [
-        Route("GET", path, handler, name, about, MODELS, answers={200: Answer(content={JSON: answer})}, admitted=False)
-        for path, handler, name, about, answer in rows
-    ]
+    handlers: dict[str, Handler] = {"/models": list_models, "/models/{name}": get_model}
+    return [Route("GET", path, handler, admitted=False) for path, handler in handlers.items()]

@@ -1,11 +1,10 @@
-"""Answers what protocols ask about a model, and what operations need of a model, for the OpenAPI document."""
+"""Answers what protocols ask about a model."""
 
 from models.artifacts.card import MULTI_VECTOR, Card
 from models.artifacts.card import SPARSE as SPARSE_VECTOR
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.ranking import classifies, ranks_pairs
-from service.http.routes import Need
 
 
 def reads_images(model: Model) -> bool:
@@ -62,9 +61,3 @@ def _labels(model: Model) -> bool:
 
 LABELLING = (lambda model: kind_of(model) == "classifier", _labels)
 """Kinds of models that label texts, the best first: classifiers, then rerankers."""
-TABLE = Need("a model with a word table, exported with Inlay", 404)
-HEAD = Need("a model with an output head, such as a GPT-2 or a Llama", 404)
-IMAGES = Need("a model that reads images, such as a ViT, a CLIP or a SigLIP", 422)
-TWO_TOWERS = Need("a model that compares texts with images, such as a CLIP or a SigLIP", 404)
-SPARSE_VECTORS = Need("a model with sparse vectors, such as SPLADE", 424)
-CLASSIFIER = Need("a classifier", 424)

@@ -2,14 +2,5 @@
 
 from service.http import openapi_data
 
-EMBED = "embed"
-RERANK = "rerank and classify"
-POSITIONS = "positions"
-MODELS = "models"
-TEI = "text-embeddings-inference"
-OIP = "Open Inference Protocol"
-OIP_REPOSITORY = "Open Inference Protocol: model repository"
-OPERATION = "operation"
-
 DATA = openapi_data.read(__package__)
-"""Its schemas, examples, descriptions and tags; `parts` are schemas that stand in others."""
+"""Its operations, schemas and tags; `parts` stand in the documents of other protocols too."""

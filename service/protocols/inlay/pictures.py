@@ -6,11 +6,6 @@ from service.embedding.images import Picture
 from service.errors import BadInput, FieldPath
 from service.http.validation_errors import quoted
 
-EXAMPLE_IMAGE = (  # 8 x 8 pixels, red
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAgAAAAICAIAAABLbSncAAAAEUlEQVR42mP4z8CAFTEMLQkAKP8/wc53yE8AAAAASUVO"
-    "RK5CYII="
-)
-
 
 def decode_picture(text: str, path: FieldPath) -> Picture:
     """Return the picture in a data URL or in bare base64; raise BadInput for any other text."""

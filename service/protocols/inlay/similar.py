@@ -12,10 +12,10 @@ from pydantic import Field, PlainValidator, WithJsonSchema
 
 from models.errors import BadQuery
 from models.tables.row_blocks import Check, floats
-from models.tables.similar import MEASURES, Vector, combined, nearest, row_norms
+from models.tables.similar import MEASURES, Vector, combined, nearest
 from service.context import ServiceContext
 from service.embedding.limits import check_inputs
-from service.embedding.word_table import TableComputations, WordTable
+from service.embedding.word_table import WordTable
 from service.errors import BadRequest, ConflictingFields, MissingField, TooManyCharacters
 from service.http.parameter_types import TENSOR, Parameters, Tensor, described, one_of, read_tensor, switch, whole
 from service.http.validation_errors import quoted
@@ -69,17 +69,14 @@ async def search(
         BadRequest: the parameters do not go together, or name what the table does not have.
     """
     _check(parameters)
-    return await context.computations.run("search", partial(_search, context.computations, table, parameters))
+    return await context.computations.run("search", partial(_search, table, parameters))
 
 
-def _search(
-    computations: TableComputations, table: WordTable, parameters: SimilarParameters, check: Check
-) -> dict[str, Any]:
+def _search(table: WordTable, parameters: SimilarParameters, check: Check) -> dict[str, Any]:
     try:
         query, ids = _query(table, parameters)
         best = nearest(
             table.rows,
-            computations.of_table(row_norms, table, check),
             query,
             measure=parameters.measure,
             top_k=parameters.top_k,

@@ -12,25 +12,22 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from service.context import ServiceContext
-from service.embedding import truncation
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
 from service.error_status import INVALID_REQUESTS, STATUSES, retry_headers
 from service.errors import SHORTEN_OR_TRUNCATE, InlayError, NoSuchPath, Spelling, Unsupported, WrongModelKind
-from service.http import ignored_fields, openapi_data
+from service.http import openapi_data
 from service.http.formats import JSON, array_response
-from service.http.openapi_data import reference
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Handler, Request, RequestBody, Route, RouteGroup
+from service.http.routes import Handler, Request, Route, RouteGroup
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import EMBED, MODELS
+from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.registry.store import created
 
-DATA = openapi_data.read(__package__)
-HEADERS = truncation.HEADERS | ignored_fields.HEADERS
+DATA = openapi_data.read(__package__, INLAY.parts)
 SPELLING = Spelling(
     fields={"inputs": "input", "dtype": "model"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": true'}
 )
@@ -81,7 +78,7 @@ def render_error(error: InlayError) -> Response:
 def routes(context: ServiceContext) -> RouteGroup:
     """Return Ollama's routes."""
     rows = [*_embedding_routes(context), *_model_routes(context)]
-    return RouteGroup(rows, render_error, ("/api",), (OllamaError, JSON), schemas=DATA.schemas)
+    return RouteGroup(rows, render_error, ("/api",), (OllamaError, JSON), data=DATA)
 
 
 # ---- vectors
@@ -110,15 +107,9 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         [row] = (await _embedded(context, name, [body.prompt], options, request)).outputs[0].rows
         return array_response({"embedding": row}, row.size)
 
-    def post(path: str, handler: Handler, name: str, about: str, body: type[NamedModel], schema: str) -> Route:
-        answers = {200: Answer(content={JSON: reference(schema)}, headers=HEADERS)}
-        sent = RequestBody(model=body, examples=DATA.examples[name])
-        return Route("POST", path, handler, f"ollama_{name}", about, EMBED, body=sent, answers=answers, vectors=True)
-
-    one = "Embed a text as Ollama's older route does"
     return [
-        post("/api/embed", embed, "embed", "Embed as Ollama does", OllamaEmbedBody, "OllamaEmbeddings"),
-        post("/api/embeddings", embeddings, "embeddings", one, OllamaEmbeddingsBody, "OllamaEmbedding"),
+        Route("POST", "/api/embed", embed, bodies=(OllamaEmbedBody,), vectors=True),
+        Route("POST", "/api/embeddings", embeddings, bodies=(OllamaEmbeddingsBody,), vectors=True),
     ]
 
 
@@ -161,17 +152,9 @@ def _model_routes(context: ServiceContext) -> list[Route]:
     async def version(request: Request) -> Response:
         return json_response({"version": context.version})
 
-    def row(verb: Any, name: str, handler: Handler, about: str, schema: str, **others: Any) -> Route:
-        answers, others = {200: Answer(content={JSON: reference(schema)})}, {"admitted": False} | others
-        return Route(verb, f"/api/{name}", handler, f"ollama_{name}", about, MODELS, answers=answers, **others)
-
-    shown = RequestBody(model=OllamaShowBody, examples=DATA.examples["show"])
-    return [
-        row("GET", "tags", tags, "The loaded models, as Ollama lists them", "OllamaModels"),
-        row("GET", "ps", loaded, "The loaded models, as Ollama lists running ones", "OllamaModels"),
-        row("POST", "show", show, "A loaded model, as Ollama describes it", "OllamaModel", body=shown),
-        row("GET", "version", version, "The version of this server", "OllamaVersion"),
-    ]
+    lists: dict[str, Handler] = {"/api/tags": tags, "/api/ps": loaded, "/api/version": version}
+    rows = [Route("GET", path, handler, admitted=False) for path, handler in lists.items()]
+    return [*rows, Route("POST", "/api/show", show, bodies=(OllamaShowBody,), admitted=False)]
 
 
 def _details(model: Model) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from service.errors import OutOfRange, StartError, WrongType
 from service.http.response import Headers
 
 NAME = "inlay-token-ids"
-HEADERS = {NAME: "whose the token ids of the body were taken for: model, or the name of an encoding; absent: none came"}
 MODEL, REFUSE = "model", "refuse"
 SETTING = "INLAY_OPENAI_TOKEN_IDS"
 

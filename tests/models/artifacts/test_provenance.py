@@ -6,14 +6,18 @@ from pathlib import Path
 import pytest
 
 from models.artifacts import card as cards
+from models.artifacts.adoption import adopt
 from models.artifacts.description import warnings
 from models.artifacts.export import export
 from models.checkpoints.provenance import Setting
 from service.cli.main import main
-from tests.golden_cases import write_tiny_bert
+from tests.golden_cases import write_sentence_files, write_tiny_bert
+from tests.models.artifacts.test_adoption import folder_of, model
 from tests.reranker_models import write_reranker
 from tests.score_models import write_classifier
 from tests.sentence_chains import write_chain
+from tests.static_golden import static_case
+from tests.vision_cases import export_seen, seen
 
 
 def by_name(card: cards.Card) -> dict[str, tuple[str, str]]:
@@ -57,3 +61,19 @@ def test_export_prints_the_settings(tmp_path: Path, capsys: pytest.CaptureFixtur
     printed = capsys.readouterr()
     assert re.search("^pooling +--pooling", printed.out, re.MULTILINE)
     assert "warning: pooling is cls by --pooling, but 1_Pooling/config.json says mean" in printed.err
+
+
+def test_adopted_static_and_image_models_say_it_too(tmp_path: Path) -> None:
+    onnx = folder_of(tmp_path / "onnx", model())
+    write_sentence_files(onnx, "cls")
+    adopted = by_name(adopt(onnx, tmp_path / "adopted"))
+    assert adopted["pooling"] == ("cls, normalised", "1_Pooling/config.json")
+    static = by_name(export(static_case("model2vec_mapping").folder, tmp_path / "static"))
+    assert static["pooling"] == ("mean, normalised", "config.json")
+    assert static["longest input"][0] == "512 tokens"
+    (tower,) = [each for each in seen() if each.name == "vision_clip"]
+    image = by_name(
+        export_seen(tower, tmp_path / "tower", tmp_path / "image", {"image_processor_type": "CLIPImageProcessor"})
+    )
+    assert image["pictures"][1] == "preprocessor_config.json"
+    assert image["vector"][1] == "the model's family"

@@ -176,8 +176,8 @@ def test_rejects_the_option_for_a_model_without_logits(tmp_path: Path) -> None:
         exported(write_tiny_bert(tmp_path / "x"), reranker="a,b")
 
 
-def test_scaled_logits_are_the_reason(tmp_path: Path) -> None:
-    folder = write_reranker(tmp_path / "x", score=YES_NO, model_type="granite", logits_scaling=2.0)
+def test_capped_logits_are_the_reason(tmp_path: Path) -> None:
+    folder = write_reranker(tmp_path / "x", score=YES_NO, model_type="gemma2", final_logit_softcapping=30.0)
     with pytest.raises(BadCheckpoint, match="hidden states times a matrix alone"):
         exported(folder, encoder=True)
     assert exported(folder, pooling="none").no_blocks_reason  # as any decoder that pools nothing

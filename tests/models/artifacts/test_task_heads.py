@@ -75,7 +75,7 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     ("model_type", "name", "reason"),
     [
         ("bart", "BartForSequenceClassification", "how model_type 'bart' classifies texts is not known"),
-        ("qwen3", "JinaForRanking", "how JinaForRanking scores is not computed"),
+        ("qwen3", "JinaForRanking", "JinaForRanking reads all documents in one text"),
     ],
 )
 def test_checkpoints_for_scores_alone_are_not_exported_without(

@@ -54,7 +54,7 @@ def test_shards_export_same_weights_as_one_file(tmp_path: Path) -> None:
     [
         ("../model-1.safetensors", "not a file of this folder"),
         ("/etc/passwd", "not a file of this folder"),
-        ("model-3.safetensors", "not a file of this folder"),
+        ("model-3.safetensors", "not in this folder"),
         ("", "not a file of this folder"),
         ("model-1.safetensors", "does not hold it"),
     ],

@@ -151,7 +151,7 @@ FOLDERS: dict[str, tuple[Make, str]] = {
     "an index with backslashes": (placed(a="..\\x.safetensors"), "not a file of this folder"),
     "an index with a zero byte": (placed(a="x\0.safetensors"), "not a file of this folder"),
     "an index to the folder itself": (placed(a="."), "not a file of this folder"),
-    "an index to a shard that is missing": (placed(a="model-00002-of-00002.safetensors"), "not a file of this folder"),
+    "an index to a shard that is missing": (placed(a="model-00002-of-00002.safetensors"), "not in this folder"),
     "an index that names a missing tensor": (
         placed(invented="model-00001-of-00001.safetensors"),
         "promises 'invented'",

@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import errno, os, sys
@@ -35,12 +33,6 @@ def drawn(*writable: str) -> str:
     ended = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr[-2000:]
     return ended.stdout.strip()
-
-
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="this machine has no shared memory")
-def test_draws_with_shared_memory_alone() -> None:
-    assert drawn("/dev/shm/") == repr(b"\x89PNG")
-    assert not list(Path("/dev/shm").glob("inlay-matplotlib-*"))
 
 
 def test_machine_without_a_writable_folder_is_told() -> None:

@@ -53,14 +53,6 @@ def test_row_facts_match_float64(dtype: Any, monkeypatch: pytest.MonkeyPatch) ->
     assert actual.mean_length == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-12)
 
 
-def test_rows_with_equal_hashes_are_compared() -> None:
-    table = np.zeros((3, 2), np.float32)
-    table[:, 0] = [1, 2, 1]
-    lengths = np.ones(3)
-    groups = analysis.equal_rows(table, np.zeros(3, np.uint64), lengths, row_blocks.never_cancel)
-    assert [group.tolist() for group in groups] == [[0, 2]]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rows", [300, 11])
 def test_singular_values_match_lapack(dtype: Any, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:

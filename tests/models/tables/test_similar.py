@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models.errors import BadQuery
-from models.tables import quantization, row_blocks, similar
+from models.tables import quantization, row_blocks
 from models.tables.quantization import QuantizedTable
 from models.tables.row_blocks import blocks, floats
-from models.tables.similar import MEASURES, combined, nearest, row_norms
+from models.tables.similar import MEASURES, combined, nearest
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)
 
@@ -41,7 +41,7 @@ def judged(table: NDArray[Any], query: NDArray[np.float64], measure: str) -> NDA
 
 
 def check(table: Any, query: NDArray[np.float64], measure: str, top_k: int, exclude: tuple[int, ...] = ()) -> None:
-    actual = nearest(table, row_norms(table), query, measure=measure, top_k=top_k, exclude=exclude)
+    actual = nearest(table, query, measure=measure, top_k=top_k, exclude=exclude)
     expected = judged(table[:], query, measure)
     allowed = np.delete(np.arange(len(expected)), list(exclude))
     best = allowed[np.lexsort((allowed, -expected[allowed]))][:top_k]
@@ -78,29 +78,28 @@ def test_quantised_table_is_searched_dequantised() -> None:
 
 def test_result_is_independent_of_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     table, query = table_of(np.float16), np.linspace(-1, 1, 33)
-    whole = nearest(table, row_norms(table), query, top_k=700)
+    whole = nearest(table, query, top_k=700)
     monkeypatch.setattr(row_blocks, "BLOCK_VALUES", 50)
-    monkeypatch.setattr(similar, "GATHERED_VALUES", 70)
-    assert nearest(table, row_norms(table), query, top_k=700) == whole
+    assert nearest(table, query, top_k=700) == whole
 
 
 def test_equal_rows_are_ordered_by_index() -> None:
     table = np.ones((300, 7), np.float32)
-    assert [id_ for id_, _ in nearest(table, row_norms(table), np.ones(7), top_k=300)] == list(range(300))
+    assert [id_ for id_, _ in nearest(table, np.ones(7), top_k=300)] == list(range(300))
 
 
 def test_excludes_rows_and_top_k_may_exceed_the_table() -> None:
     table = table_of(np.float32)
     check(table, table[9].astype(np.float64), "cosine", 5, exclude=(9, 77))
     check(table, table[9].astype(np.float64), "dot", 5000, exclude=(9, 9, 3))
-    assert nearest(table[:2], row_norms(table[:2]), np.ones(33), exclude=(0, 1)) == []
+    assert nearest(table[:2], np.ones(33), exclude=(0, 1)) == []
 
 
 def test_row_is_nearest_to_itself() -> None:
     table = np.random.default_rng(3).standard_normal((100, 16)).astype(np.float32)
     query = table[41].astype(np.float64)
-    assert nearest(table, row_norms(table), query, top_k=1)[0] == (41, pytest.approx(1, abs=1e-15))
-    assert nearest(table, row_norms(table), query, measure="euclidean", top_k=1) == [(41, 0.0)]
+    assert nearest(table, query, top_k=1)[0] == (41, pytest.approx(1, abs=1e-15))
+    assert nearest(table, query, measure="euclidean", top_k=1) == [(41, 0.0)]
 
 
 def test_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
@@ -108,7 +107,7 @@ def test_analogy_of_a_parallelogram_is_its_fourth_corner() -> None:
     table = random.standard_normal((400, 24)).astype(np.float32)
     table[3] = table[0] - table[1] + table[2]
     a, b, c = (table[row].astype(np.float64) for row in range(3))
-    actual = nearest(table, row_norms(table), combined(table, [a, c], [b]), exclude=(0, 1, 2), top_k=1)
+    actual = nearest(table, combined(table, [a, c], [b]), exclude=(0, 1, 2), top_k=1)
     assert actual[0] == (3, pytest.approx(1, abs=1e-6))
     unit = [vector / np.linalg.norm(vector) for vector in (a, b, c)]
     np.testing.assert_allclose(combined(table, [a, c], [b], normalise=True), unit[0] - unit[1] + unit[2], atol=1e-15)
@@ -134,7 +133,7 @@ def test_search_stops_when_the_check_raises() -> None:
 
     table = table_of(np.float32)
     with pytest.raises(TimeoutError):
-        nearest(table, row_norms(table), np.ones(33), check=stop)
+        nearest(table, np.ones(33), check=stop)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_search_stops_when_the_check_raises() -> None:
 def test_rejects_impossible_queries(query: NDArray[np.float64], measure: str, says: str) -> None:
     table = table_of(np.float32)
     with pytest.raises(BadQuery, match=says):
-        nearest(table, row_norms(table), query, measure=measure)
+        nearest(table, query, measure=measure)
 
 
 def test_rejects_normalising_a_zero_vector() -> None:

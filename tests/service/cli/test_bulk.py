@@ -92,7 +92,7 @@ def test_kept_columns_and_texts_that_are_missing(inlay: Run, tmp_path: Path) -> 
     assert json.loads(table.schema.metadata[b"inlay"])["model"] == "tiny"
     code, _, err = inlay("embed", tmp_path / "in.parquet", tmp_path / "out.npy", "--model", "tiny")
     assert code == 1
-    assert "row 1 has no text, and .npy cannot leave its vector out: write parquet" in err
+    assert "row 1 has no vector, and .npy cannot leave it out: write parquet" in err
 
 
 def test_vectors_of_tokens_are_a_list_for_each_text(inlay: Run, tmp_path: Path) -> None:
@@ -315,6 +315,39 @@ def test_a_text_that_is_too_long_is_named(inlay: Run, tmp_path: Path) -> None:
     code, _, err = inlay("embed", tmp_path / "in.parquet", tmp_path / "out", "--model", "tiny", "--no-truncate")
     assert code == 1
     assert "in.parquet: the text of row 2 has 602 tokens" in err
+
+
+@pytest.mark.parametrize("output", ["v.parquet", "folder"])
+def test_a_report_names_cut_missing_and_refused_rows(output: str, inlay: Run, tmp_path: Path) -> None:
+    texts = ["a", "b " * 900, None, "d", "c"] * 3
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def embed(target: str, *options: str) -> tuple[str, dict[str, Any]]:
+        arguments = (tmp_path / "t.jsonl", tmp_path / target, "--model", "tiny", "--part-rows", 4, *options)
+        code, _, err = inlay("embed", *arguments)
+        assert code == ("--fail-on-truncation" in options)
+        path = tmp_path / (f"{target}/_report.json" if output == "folder" else f"{target}.report.json")
+        return err, json.loads(path.read_text())
+
+    for _ in range(2 if output == "folder" else 1):  # a folder that is complete is reported again
+        err, report = embed(f"cut-{output}", "--fail-on-truncation")
+        assert "of 15 texts 3 were cut to what the model reads, 3 are missing" in err
+        assert "3 texts were cut, and --fail-on-truncation is set" in err
+        assert (report["rows"], report["vectors"], report["failed"]["count"]) == (15, 12, 0)
+        rows = {kind: [row["row"] for row in report[kind]["rows"]] for kind in ("cut", "empty")}
+        assert rows == {"cut": [1, 6, 11], "empty": [2, 7, 12]}
+    err, report = embed(f"left-{output}", "--no-truncate", "--skip-failed")
+    assert "3 are missing, 3 were refused" in err
+    assert [(row["row"], "tokens" in row["reason"]) for row in report["failed"]["rows"]] == [(1, 1), (6, 1), (11, 1)]
+    left = pq.read_table(tmp_path / f"left-{output}").column("embedding").to_pylist()
+    assert [row is None for row in left] == [False, True, True, False, False] * 3
+
+
+def test_a_column_of_two_names_is_refused(inlay: Run, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,text\na,b\n")
+    code, _, err = inlay("embed", f"{tmp_path}/t.csv", f"{tmp_path}/v.npy", "--model", "tiny")
+    assert code == 1
+    assert "names the column 'text' more than once" in err
 
 
 def test_which_model_is_asked(inlay: Run, tmp_path: Path) -> None:

@@ -33,46 +33,35 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture(autouse=True)
-def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No service of this machine runs, but those that a test writes."""
-    monkeypatch.setattr(health, "PROCESSES", tmp_path)
-    return tmp_path
+def first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where a test writes the command of a container's first process."""
+    monkeypatch.setattr(health, "FIRST_PROCESS", tmp_path / "cmdline")
+    return tmp_path / "cmdline"
 
 
-def run_here(processes: Path, number: int, *words: str) -> None:
-    """Let `inlay serve` with these options run as a process."""
-    (processes / f"{number}").mkdir()
-    command = "\0".join(["/opt/venv/bin/python", "/opt/venv/bin/inlay", "serve", *words, ""])
-    (processes / f"{number}/cmdline").write_bytes(command.encode())
+def run_here(first: Path, *words: str) -> None:
+    """Let `inlay serve` with these options run as the first process."""
+    first.write_bytes("\0".join(["/opt/venv/bin/python", "/opt/venv/bin/inlay", "serve", *words, ""]).encode())
 
 
 @pytest.mark.parametrize("form", ["--port {}", "--port={}", "--host 0.0.0.0 --port {} --workers 2"])
-def test_asks_the_port_that_serve_was_started_with(inlay: Run, port: int, processes: Path, form: str) -> None:
-    run_here(processes, 1, *form.format(port).split())
+def test_asks_the_port_that_serve_was_started_with(inlay: Run, port: int, first: Path, form: str) -> None:
+    run_here(first, *form.format(port).split())
     assert inlay("health") == (0, '{"status":"ready"}\n', "")
 
 
-def test_several_services_are_told_apart_by_port(
-    inlay: Run, port: int, processes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_here(processes, 1, "--port", "1")
-    run_here(processes, 2, "--port", str(port))
-    assert inlay("health", "--port", str(port))[0] == 0
-    monkeypatch.setenv("INLAY_PORT", str(port))
+def test_the_command_behind_an_init_is_found(inlay: Run, port: int, first: Path) -> None:
+    first.write_bytes(f"/sbin/docker-init\0--\0inlay\0serve\0--port\0{port}\0".encode())
     assert inlay("health")[0] == 0
-    monkeypatch.setenv("INLAY_PORT", "2")
-    assert inlay("health")[0] == 1
 
 
-def test_other_processes_are_not_asked(inlay: Run, port: int, processes: Path) -> None:
-    run_here(processes, 1, "--port", str(port))
-    (processes / "1/cmdline").write_bytes(f"/usr/bin/tail\0inlay\0--port\0{port}\0".encode())
-    (processes / "2").mkdir()  # a process that has ended
+def test_another_first_process_is_not_asked(inlay: Run, port: int, first: Path) -> None:
+    first.write_bytes(f"/usr/bin/tail\0inlay\0--port\0{port}\0".encode())
     assert "127.0.0.1:8080" in "".join(inlay("health")[1:]) or inlay("health")[0] == 0
 
 
-def test_tls_of_the_command_line_is_used(inlay: Run, processes: Path, port: int) -> None:
-    run_here(processes, 1, "--port", str(port), "--tls-cert", "cert.pem", "--tls-key", "key.pem")
+def test_tls_of_the_command_line_is_used(inlay: Run, first: Path, port: int) -> None:
+    run_here(first, "--port", str(port), "--tls-cert", "cert.pem", "--tls-key", "key.pem")
     assert f"https://127.0.0.1:{port} is not ready" in inlay("health")[2]
 
 
@@ -101,11 +90,11 @@ def test_ignores_the_address_that_kubernetes_sets(inlay: Run, monkeypatch: pytes
     assert "127.0.0.1:8080" in "".join(inlay("health")[1:]) or inlay("health")[0] == 0
 
 
-def test_asks_the_management_port(inlay: Run, port: int, processes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asks_the_management_port(inlay: Run, port: int, first: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INLAY_MANAGEMENT_PORT", str(port))
     assert inlay("health")[0] == 0
     monkeypatch.delenv("INLAY_MANAGEMENT_PORT")
-    run_here(processes, 1, "--port", "1", "--management-port", str(port))
+    run_here(first, "--port", "1", "--management-port", str(port))
     assert [inlay("health", *words)[0] for words in ((), ("--port", "1"), ("--port", str(port)))] == [0, 0, 0]
 
 

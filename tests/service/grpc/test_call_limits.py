@@ -18,10 +18,12 @@ from proto import open_inference_pb2 as oip
 from proto.embed_pb2_grpc import EmbedderStub
 from proto.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from service.grpc.call_limits import CALLS_PER_REQUEST
+from service.grpc.calls import Shared
 from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
 from service.observability.metrics import Metrics
 from service.protocols.oip.errors import grpc_status
+from service.scheduling.admission import AdmissionController
 from service.settings import Settings
 from tests.served import serving_here
 
@@ -75,7 +77,9 @@ async def listening(
     """Serve `held` with room for one request."""
     chosen = {"max_concurrent_requests": 1} | changes
     settings = Settings(store=tmp_path, grpc_port=0, client_seconds=client_seconds, **chosen)
-    server = RpcServer(settings, [held.service()], metrics=held.metrics)
+    server = RpcServer(
+        settings, [held.service()], Shared(held.metrics, AdmissionController(settings.max_concurrent_requests))
+    )
     port = await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -17,11 +17,13 @@ from proto import embed_pb2 as pb
 from proto import open_inference_pb2 as oip
 from proto import tei_pb2 as tei
 from service.errors import BadRequest, Overloaded
+from service.grpc.calls import Shared
 from service.grpc.methods import Method, Service
 from service.grpc.server import RpcServer
 from service.grpc.streams import IN_FLIGHT, PLACE_BYTES, in_order
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext
+from service.scheduling.admission import AdmissionController
 from service.settings import Settings
 from tests.collector import collect
 from tests.served import Here, Served, serving_here
@@ -215,7 +217,7 @@ async def serving_methods(tmp_path: Path, *methods: Method) -> AsyncIterator[tup
     """Serve the methods as some.Service; yield a channel and the metrics."""
     metrics = Metrics()
     service = Service(name="some.Service", methods=methods)
-    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [service], metrics=metrics)
+    server = RpcServer(Settings(store=tmp_path, grpc_port=0), [service], Shared(metrics, AdmissionController(8)))
     port = await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

@@ -383,6 +383,19 @@ async def test_pipelined_requests_of_batch_routes_keep_order(toy: Toy, handler: 
         assert [(await client.answer())[2] for _ in bodies] == bodies
 
 
+async def test_pipelined_requests_leave_turns_to_others(toy: Toy, handler: Batches) -> None:
+    async with connected(toy.port, MIB) as client, connected(toy.port) as other:
+        for _ in range(2):  # the next request of a lone connection is answered at once
+            await client.send(post(b"first"))
+            await client.answer()
+        client.writer.write(post(b"many") * 500)
+        other.writer.write(post(b"other"))
+        assert (await other.answer())[2] == b"OTHER"
+        seen = [body for batch in handler.batches for body in batch]
+        assert seen.index(b"other") < 250
+        assert [(await client.answer())[2] for _ in range(500)] == [b"MANY"] * 500
+
+
 async def test_batches_during_a_stop_close_their_connections(toy: Toy, handler: Batches) -> None:
     async with connected(toy.port) as client:
         await client.send(post(b"one"))

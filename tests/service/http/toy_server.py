@@ -35,7 +35,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def route(path: str, handler: Handler, verb: Any = "GET", **changes: Any) -> Route:
     """A row that needs no documentation."""
-    return Route(verb=verb, path=path, handler=handler, name=path, summary="", tag="", **changes)
+    return Route(verb, path, handler, **changes)
 
 
 @dataclass(frozen=True)

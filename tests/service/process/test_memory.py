@@ -23,7 +23,7 @@ from service.settings import Settings
 from tests.embed_requests import embed_request
 from tests.golden_cases import write_tiny_bert
 
-OWN = ContextVar("own", default=False)
+TESTED = ContextVar("tested", default=False)
 PAGE = mmap.PAGESIZE
 
 
@@ -130,7 +130,7 @@ class Process:
     """A service whose memory and callers a test decides."""
 
     def __init__(self, store: Path) -> None:
-        registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
+        self.registry = registry = open_registry(Settings(store=store, device="cpu", threads=1), Metrics())
         self.engine = registry.models["a"].engine
         self.private, self.active, self.now, self.shrunk = 1e9, 0, 0.0, 0
         self.trimmer = MemoryTrimmer(registry, lambda: self.active, lambda: self.private, lambda: self.now)
@@ -177,6 +177,17 @@ async def test_memory_is_given_back_once_a_minute_when_busy(store: Path, monkeyp
         await process.trimmer.look()
         shrunk.append(process.shrunk)
     assert shrunk == [1, 2, 2, 3]
+
+
+async def test_memory_of_a_model_that_is_gone_is_given_back(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process, trimmed = Process(store), []
+    TESTED.set(True)  # services of other modules that still run trim too
+    monkeypatch.setattr(machine, "trim_heaps", lambda: trimmed.append(1) if TESTED.get() else None)
+    for changes in (0, 0, 1, 0):
+        if changes:
+            await process.registry.unload("a")
+        await process.trimmer.look()
+    assert len(trimmed) == 2
 
 
 async def test_what_requests_held_is_given_back_after_them(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

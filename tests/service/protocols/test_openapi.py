@@ -14,7 +14,7 @@ from models import VERSION
 from service.embedding import truncation
 from service.error_status import STATUSES
 from service.http.formats import FORMATS, TENSOR_HEADERS
-from service.http.openapi import PLACEHOLDER, build_document
+from service.http.openapi import PLACEHOLDER, build_document, operation_of
 from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
@@ -22,7 +22,6 @@ from service.protocols import inlay
 from service.protocols.inlay.embed import TIMING_HEADERS, read
 from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
-from service.protocols.inlay.reports import REPORTS
 from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving
 
@@ -81,12 +80,13 @@ def test_document_lists_exactly_the_routes_of_the_router(document: dict[str, Any
 
 
 def test_only_documentation_pages_are_not_in_the_document(router: Router) -> None:
-    assert {route.path for route in router.routes if not route.documented} == PAGES
+    unlisted = [route for group in router.groups for route in group.routes if operation_of(group, route) is None]
+    assert {route.path for route in unlisted} == PAGES
 
 
 def test_comparison_finds_added_and_removed_routes(document: dict[str, Any], router: Router) -> None:
     own, *others = router.groups
-    added = replace(own.routes[0], path="/embed_more")
+    added = replace(own.routes[0], path="/embed_more", operation=DATA.operations["POST /embed"])
     removed = own.routes[0]
     more = Router([own._replace(routes=[*own.routes, added]), *others])
     less = Router([own._replace(routes=own.routes[1:]), *others])
@@ -162,7 +162,7 @@ def test_scaling_parameters_have_a_type_and_a_meaning(document: dict[str, Any]) 
 
 def test_every_example_can_be_read(document: dict[str, Any]) -> None:
     content = document["paths"]["/embed"]["post"]["requestBody"]["content"]["application/json"]
-    assert content["examples"].keys() == DATA.examples["embed"].keys()
+    assert content["examples"].keys() == DATA.operations["POST /embed"]["examples"].keys()
     for example in content["examples"].values():
         read(orjson.dumps(example["value"]))
 
@@ -170,7 +170,7 @@ def test_every_example_can_be_read(document: dict[str, Any]) -> None:
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, *truncation.HEADERS}
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, truncation.INPUTS, truncation.COUNT}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert set(rope["responses"]["200"]["content"]) == set(TABLE_FORMATS)
     names = {each["name"] for each in rope["parameters"]}
@@ -291,6 +291,5 @@ def test_every_part_of_the_data_is_used() -> None:
     text = "".join(path.read_text() for path in package.rglob("*.py"))
     data = orjson.loads(DATA_FILE.read_bytes())
     parts = {name for name in data["parts"] if f'{{"$part": "{name}"' not in DATA_FILE.read_text()}
-    reports = {report.name for report in REPORTS}
-    named = parts | data["examples"].keys() | data["descriptions"].keys()
-    assert {name for name in named if f'["{name}"]' not in text} - reports == set()
+    others = "".join(path.read_text() for path in package.rglob("openapi.json"))
+    assert {name for name in parts if f'["{name}"]' not in text and f'{{"$part": "{name}"' not in others} == set()

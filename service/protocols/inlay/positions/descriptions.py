@@ -4,7 +4,7 @@ All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from pydantic.json_schema import JsonSchemaValue
@@ -19,11 +19,9 @@ from models.positions.rope.presets import PRESETS, Preset
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
 from service.context import ServiceContext
-from service.http.formats import JSON
 from service.http.parameter_types import ArrayOptions, TypedArrayOptions
 from service.http.response import Response, json_response
-from service.http.routes import Answer, Request, Route
-from service.protocols.inlay.openapi_parts import POSITIONS
+from service.http.routes import Request, Route
 from service.protocols.inlay.positions.parameters import SIZES, Patches, PositionRange, RopeSource
 from service.protocols.inlay.positions.plots import (
     PICTURE_TYPES,
@@ -208,16 +206,9 @@ def _layer(layer_type: str | None, layer: LayerRope) -> Description:
 
 def routes(context: ServiceContext) -> list[Route]:
     """Return GET /positions and GET /positions/presets."""
-    schemes, presets = "Every scheme, its parameters and plots", "RoPE configurations by name, with their sources"
-    return [
-        _list_route("/positions", "list_schemes", schemes, {"schemes": scheme_list()}),
-        _list_route("/positions/presets", "list_presets", presets, {"presets": preset_list()}),
-    ]
+    documents = {"/positions": {"schemes": scheme_list()}, "/positions/presets": {"presets": preset_list()}}
+    return [Route("GET", path, partial(_answer, document)) for path, document in documents.items()]
 
 
-def _list_route(path: str, name: str, summary: str, document: dict[str, Any]) -> Route:
-    async def handler(request: Request) -> Response:
-        return json_response(document)
-
-    answers = {200: Answer(description="The list.", content={JSON: {"type": "object"}})}
-    return Route("GET", path, handler, name, summary, POSITIONS, answers=answers)
+async def _answer(document: dict[str, Any], request: Request) -> Response:
+    return json_response(document)

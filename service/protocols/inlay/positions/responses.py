@@ -1,9 +1,9 @@
 """Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 import orjson
 import pybase64
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from models.positions.table import DTYPES, Table
 from service.embedding.position_tables import (
     BLOCK_VALUES,
+    INLINE_VALUES,
     TableCall,
     TableFile,
     Tables,
@@ -26,13 +26,13 @@ from service.embedding.position_tables import (
 )
 from service.errors import NotAcceptable, UnknownValue
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
+from service.http.json_arrays import Encoded, dumps, json_stream
 from service.http.negotiation import negotiate
 from service.http.parameter_types import TypedArrayOptions
 from service.http.response import Headers, Response
 from service.http.response_writer import WHOLE_BYTES
-from service.http.routes import Answer, Handler, Need, Request, RequestBody, Route, Schema, binary
+from service.http.routes import Request
 from service.http.tensors import SAFETENSORS
-from service.protocols.inlay.openapi_parts import DATA
 
 MEDIA_TYPES = {"json": JSON, "raw": OCTETS, "npy": NPY, "safetensors": SAFETENSORS}
 OFFERS = tuple(MEDIA_TYPES.values())  # not those of /embed: a format of vectors may hold no table
@@ -174,40 +174,29 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
 async def _json_response(
     request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
 ) -> Response:
-    """Return a small document whole; send a large one while it is computed."""
+    """Return a table as a JSON document, its facts first; a large one is made while it is sent."""
     if request.head.verb == "HEAD":
         return Response((), headers)
-    parts = _json_parts(tables, table, outputs, form)
-    if sum(prod(typed.output.shape) for typed in outputs) > BLOCK_VALUES:
+    write = _base64 if form.base64 else _lists
+    document = json_facts(table, outputs, form) | {each.name: Encoded(partial(write, each)) for each in outputs}
+    values = sum(prod(each.output.shape) for each in outputs)
+    if values > BLOCK_VALUES:
         tables.streaming.reserve(block_bytes(outputs), request.context)
-        return Response((), headers, 200, parts)
-    async with aclosing(parts):
-        return Response([part async for part in parts], headers)
+        return Response((), headers, stream=json_stream(document))
+    return Response((dumps(document) if values <= INLINE_VALUES else await tables.run(dumps, document),), headers)
 
 
-async def _json_parts(
-    tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm
-) -> AsyncGenerator[bytes, None]:
-    """Yield a table as a JSON document: its facts first, then its arrays, a block of rows at a time."""
-    yield orjson.dumps(json_facts(table, outputs, form))[:-1]
-    for output in outputs:
-        yield b',"%s":' % output.name.encode()
-        async for part in (_base64 if form.base64 else _lists)(tables, output):
-            yield part
-    yield b"}"
-
-
-async def _lists(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+def _lists(output: TypedOutput) -> Iterator[bytes]:
     shape = output.output.shape
-    async for first, rows in tables.blocks(output):
+    for first, rows in output.blocks():
         yield b"".join(_nested_lists(shape, first, rows))
     yield b"]" * (len(shape) - 1)
 
 
-async def _base64(tables: Tables, output: TypedOutput) -> AsyncGenerator[bytes, None]:
+def _base64(output: TypedOutput) -> Iterator[bytes]:
     yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
     rest = b""
-    async for _, rows in tables.blocks(output):
+    for _, rows in output.blocks():
         data = rest + little_endian(rows)
         end = len(data) - len(data) % BASE64_UNIT
         rest = data[end:]
@@ -239,50 +228,3 @@ def _brackets(shape: tuple[int, ...], row: int) -> bytes:
     if row == 0:
         return b"[" * (len(shape) - 1)
     return b"]" * depth + b"," + b"[" * depth
-
-
-# ---- descriptions for the OpenAPI document
-
-BINARY_TABLES = {media_type: binary(about) for media_type, about in DATA.descriptions["tables by media type"].items()}
-
-
-def table_answer(document: Schema | None = None) -> Answer:
-    """Return the description of a table's response."""
-    return Answer(
-        description="The table.",
-        headers=DATA.descriptions["table headers"],
-        content={JSON: document or DATA.parts["table"], **BINARY_TABLES},
-    )
-
-
-def tensor_route(
-    path: str,
-    handler: Handler,
-    name: str,
-    summary: str,
-    parameters: type[BaseModel],
-    *,
-    tag: str,
-    examples: Mapping[str, Any],
-    answer: Answer | None = None,
-    need: Need | None = None,
-) -> Route:
-    """Return a POST route whose handler reads its body with `parsing.from_body`.
-
-    Args:
-        parameters: the model of the body.
-        examples: JSON bodies by name.
-        answer: the response; None: a table.
-        need: what the route needs that not every model has.
-    """
-    return Route(
-        verb="POST",
-        path=path,
-        handler=handler,
-        name=name,
-        summary=summary,
-        tag=tag,
-        body=RequestBody(model=parameters, examples=examples),
-        need=need,
-        answers={200: answer or table_answer()},
-    )

@@ -8,15 +8,13 @@ from models.graphs.positions.catalog import GRAPHS, graph
 from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.heavy.lane import run_beside
-from service.http.formats import JSON, OCTETS
+from service.http.formats import OCTETS
 from service.http.response import Response
-from service.http.routes import Answer, Request, Route, binary
+from service.http.routes import Request, Route
 from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions.plots import (
-    DOCUMENT,
     FIGURE_TYPES,
-    PICTURE_TYPES,
     USUAL_LENGTHS,
     figure_parameters,
     figure_response,
@@ -26,10 +24,8 @@ from service.protocols.inlay.positions.plots import (
 from service.protocols.inlay.positions.responses import (
     FOREVER,
     REVALIDATE,
-    table_answer,
     table_form,
     table_response,
-    tensor_route,
 )
 from service.protocols.inlay.positions.schemes import (
     MODEL_SCHEMES,
@@ -37,8 +33,6 @@ from service.protocols.inlay.positions.schemes import (
     Scheme,
     call_maker,
 )
-
-HELD = Answer(description="The client's copy is current.")
 
 
 def routes(context: ServiceContext) -> list[Route]:
@@ -53,13 +47,19 @@ def routes(context: ServiceContext) -> list[Route]:
     return rows
 
 
-def _operation(row: Scheme, verb: str, suffix: str = "") -> str:
-    of_model = "_of_a_model" if row.of_model else ""
-    return f"{verb}_{row.name}{suffix}{of_model}".replace("-", "_")
-
-
-def _tag(row: Scheme, answer: str) -> str:
-    return f"positions of a model: {answer}" if row.of_model else f"positions: {answer}"
+def _described(row: Scheme, form: str) -> dict[str, Any]:
+    """Return what the OpenAPI document says of a route of a row; `form` is one of "routes of a scheme" of DATA."""
+    template: dict[str, Any] = DATA.parts["routes of a scheme"][form]
+    of_figure = form not in ("get", "post")
+    example = {name: each for name, each in row.example.items() if not (of_figure and name in USUAL_LENGTHS)}
+    described = template | {
+        "operationId": template["operationId"].format(row.name.replace("-", "_")) + "_of_a_model" * row.of_model,
+        "summary": template["summary"].format(row.summary),
+        "tag": f"positions{' of a model' * row.of_model}: {template['tag']}",
+        "values": example,
+        "examples": {"table": example},
+    }
+    return described | ({"needs": {"what": f"a model with {row.has}", "status": 404}} if row.of_model else {})
 
 
 def _cache_control(row: Scheme) -> str:
@@ -74,32 +74,10 @@ def _maker(context: ServiceContext, row: Scheme, request: Request) -> Callable[[
 
 
 def _table_routes(context: ServiceContext, row: Scheme) -> list[Route]:
-    handler = partial(_answer, context, row)
-    by_post = tensor_route(
-        row.path,
-        handler,
-        _operation(row, "post"),
-        row.summary,
-        row.parameters,
-        tag=_tag(row, "numbers"),
-        examples={"table": row.example},
-        need=row.need,
-    )
-    if "GET" not in row.methods:
-        return [by_post]
-    by_get = Route(
-        verb="GET",
-        path=row.path,
-        handler=handler,
-        name=_operation(row, "get"),
-        summary=row.summary,
-        tag=by_post.tag,
-        query=row.parameters,
-        examples=row.example,
-        need=row.need,
-        answers={200: table_answer(), 304: HELD},
-    )
-    return [by_get, by_post]
+    handler, query = partial(_answer, context, row), row.parameters
+    by_post = Route("POST", row.path, handler, bodies=(query,), operation=_described(row, "post"))
+    by_get = Route("GET", row.path, handler, query=query, operation=_described(row, "get"))
+    return [by_get, by_post] if "GET" in row.methods else [by_post]
 
 
 async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Response:
@@ -110,11 +88,6 @@ async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Res
     return await table_response(request, context.tables, make_call(sent), form, cache_control)
 
 
-def _drawn_example(row: Scheme) -> dict[str, Any]:
-    """Return a row's example without the lengths that its figures and graphs need not be told."""
-    return {name: value for name, value in row.example.items() if name not in USUAL_LENGTHS}
-
-
 # ---- pictures and graphs
 
 
@@ -123,19 +96,8 @@ def _plot_route(context: ServiceContext, row: Scheme, extension: str) -> Route:
         make_call = _maker(context, row, request)
         return await figure_response(context, row, extension, request, make_call, _cache_control(row))
 
-    content = {JSON: DATA.parts["figure"]} if extension == DOCUMENT else {PICTURE_TYPES[extension]: binary()}
-    return Route(
-        verb="GET",
-        path=f"{row.path}.{extension}",
-        handler=handler,
-        name=_operation(row, "draw", f"_{extension}"),
-        summary=f"{row.summary}, a figure's numbers" if extension == DOCUMENT else f"{row.summary}, drawn",
-        tag=_tag(row, "figures as JSON" if extension == DOCUMENT else "pictures"),
-        query=figure_parameters(row, extension),
-        examples=_drawn_example(row),
-        need=row.need,
-        answers={200: Answer(description="The figure.", content=content), 304: HELD},
-    )
+    query, operation = figure_parameters(row, extension), _described(row, extension)
+    return Route("GET", f"{row.path}.{extension}", handler, query=query, operation=operation)
 
 
 def _graph_route(context: ServiceContext, row: Scheme) -> Route:
@@ -155,16 +117,4 @@ def _graph_route(context: ServiceContext, row: Scheme) -> Route:
         name = b'attachment; filename="%b.onnx"' % row.name.encode()
         return Response((body,), (*headers, (b"content-disposition", name), (b"content-type", OCTETS.encode())))
 
-    file = Answer(description="The graph, of any positions and lengths.", content={OCTETS: binary()})
-    return Route(
-        verb="GET",
-        path=f"{row.path}.onnx",
-        handler=handler,
-        name=_operation(row, "graph"),
-        summary=f"{row.summary}, as an ONNX graph",
-        tag=_tag(row, "ONNX graphs"),
-        query=figure_parameters(row),
-        examples=_drawn_example(row),
-        need=row.need,
-        answers={200: file, 304: HELD},
-    )
+    return Route("GET", f"{row.path}.onnx", handler, query=figure_parameters(row), operation=_described(row, "onnx"))

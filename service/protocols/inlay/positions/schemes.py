@@ -28,7 +28,6 @@ from service.context import ServiceContext
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters, NotFound
 from service.http.parameter_types import MAX_ROWS, TableOptions
-from service.http.routes import Need
 from service.http.validation_errors import LONGEST_COMPARED
 from service.protocols.inlay.positions import parameters as schemas
 from service.protocols.inlay.positions.parameters import SIZES, LayerType, PositionRange, RopeSource
@@ -66,11 +65,6 @@ class Scheme:
     def of_model(self) -> bool:
         """Whether this is the encoding of a loaded model."""
         return bool(self.has)
-
-    @property
-    def need(self) -> Need | None:
-        """What its routes need of a model, for the OpenAPI document."""
-        return Need(f"a model with {self.has}", 404) if self.has else None
 
     @property
     def path(self) -> str:

@@ -118,7 +118,7 @@ export default function Now() {
           </tr>`)}
         </table>
       </div>
-      <p class="note">deploy/observe/ of the repository has alerts and a Grafana dashboard with these and more.</p>
+      <p class="note">deploy/helm/inlay/files/ of the repository has alerts and a Grafana dashboard with these and more.</p>
     </details>
   `;
 }

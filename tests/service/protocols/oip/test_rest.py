@@ -113,9 +113,12 @@ def test_content_type_is_not_checked(served: Served, content_type: str) -> None:
     assert served.http.post(INFER, content=body, headers=headers).status_code == 200
 
 
-@pytest.mark.parametrize("name", DATA.examples["infer"])
+EXAMPLES = DATA.operations["POST /v2/models/{name}/infer"]["examples"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_the_documented_examples_are_answered(served: Served, name: str) -> None:
-    assert served.http.post(INFER, json=DATA.examples["infer"][name]).status_code == 200
+    assert served.http.post(INFER, json=EXAMPLES[name]).status_code == 200
 
 
 MASK = listed("attention_mask", [[1, 1], [1, 0]])

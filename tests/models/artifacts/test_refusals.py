@@ -1,0 +1,155 @@
+"""What `inlay export` refuses: the message names the file, the line or key, and what would help."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.artifacts.export import export
+from models.errors import ModelError
+from tests.golden_cases import write_tiny_bert
+
+Spoil = Callable[[Path], None]
+CHAIN = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+
+
+def config(**changes: Any) -> Spoil:
+    """Change keys of config.json, one on a line; None takes a key out."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / "config.json"
+        values = json.loads(path.read_text(encoding="utf-8")) | changes
+        kept = {key: value for key, value in values.items() if value is not None}
+        path.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+
+    return spoil
+
+
+def written(name: str, value: Any, *gone: str) -> Spoil:
+    """Write a file of JSON, text or bytes, and take others away."""
+
+    def spoil(folder: Path) -> None:
+        for other in gone:
+            (folder / other).unlink()
+        if isinstance(value, bytes):
+            (folder / name).write_bytes(value)
+        else:
+            (folder / name).write_text(value if isinstance(value, str) else json.dumps(value, indent=1))
+
+    return spoil
+
+
+def without(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+
+    return spoil
+
+
+def no_tokenizer(class_name: str, file: str, content: bytes) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / file).write_bytes(content)
+        written("tokenizer_config.json", {"tokenizer_class": class_name}, "tokenizer.json")(folder)
+
+    return spoil
+
+
+ROWS: Mapping[str, tuple[Spoil, str, str]] = {  # by what is wrong: how, the place in the message, and what would help
+    "unknown model type": (config(model_type="bertx"), r"x/config.json:\d+: model_type 'bertx'", "`inlay adopt`"),
+    "no model type": (config(model_type=None), "x/config.json names no model_type", "add it"),
+    "unknown activation": (config(hidden_act="wild"), r"x/config.json:\d+ says hidden_act 'wild'", "one of gelu"),
+    "a width in words": (config(hidden_size="a"), r"x/config.json:\d+ says hidden_size 'a'", "a whole number"),
+    "another position": (
+        config(position_embedding_type="odd"),
+        r"x/config.json:\d+ says position_embedding_type 'odd'",
+        "only 'absolute' is computed",
+    ),
+    "too many layers": (config(num_hidden_layers=5), "x holds no tensor 'encoder.layer.2", "download config.json and"),
+    "quantised weights": (
+        config(num_hidden_layers=5, quantization_config={"quant_method": "gptq"}),
+        r"x/config.json:\d+ says quantization_config, gptq",
+        "before it was quantised, or its GGUF",
+    ),
+    "another width": (config(hidden_size=40), "x: 'encoder.layer.0.attention.self.query.weight' has", "download both"),
+    "no config": (without("config.json"), "x/config.json is missing", "give the folder"),
+    "config that is not JSON": (written("config.json", "{\n 'a"), "x/config.json is not JSON", "line 2 column 2"),
+    "no weights": (without("model.safetensors"), "x holds neither model.safetensors nor", "download one"),
+    "weights of TensorFlow": (
+        written("tf_model.h5", b"1", "model.safetensors"),
+        "weights as tf_model.h5",
+        "convert it once",
+    ),
+    "a pickle": (written("pytorch_model.bin", b"\x80\x04\x95\n", "model.safetensors"), "x/pytorch_model.bin", "again"),
+    "torch before 1.6": (
+        written("pytorch_model.bin", b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "model.safetensors"),
+        "x/pytorch_model.bin",
+        r"torch.save\(torch.load",
+    ),
+    "half a file": (written("model.safetensors", b"12345678901234"), "x/model.safetensors is not", "download it again"),
+    "a missing shard": (
+        written("model.safetensors.index.json", {"weight_map": {"a": "model-1.safetensors"}}, "model.safetensors"),
+        r"x/model.safetensors.index.json:3 names 'model-1",
+        "download it",
+    ),
+    "another pooling": (
+        written("1_Pooling/config.json", {"pooling_mode": "attention"}),
+        "x/1_Pooling/config.json pools by",
+        "--pooling MODE",
+    ),
+    "no file of a module": (without("1_Pooling"), "x/1_Pooling/config.json is missing", "give the folder"),
+    "an unknown module": (
+        written("modules.json", [*CHAIN, {"path": "2_Own", "type": "mine.Own"}]),
+        "x/modules.json.* chains Transformer, Pooling, Own",
+        "--pooling none",
+    ),
+    "modules that are no list": (written("modules.json", {"a": 1}), "x/modules.json is not a list", "save the model"),
+    "a prompt that is no text": (
+        written("config_sentence_transformers.json", {"prompts": {"a": 1}}),
+        "x/config_sentence_transformers.json:2: prompts",
+        "object of texts",
+    ),
+    "a prompt without a text": (
+        written("config_sentence_transformers.json", {"prompts": {"a": "x"}, "default_prompt_name": "b"}),
+        "x/config_sentence_transformers.json:5: default_prompt_name",
+        "name one of them: a",
+    ),
+    "an unknown tokenizer class": (
+        no_tokenizer("MyTokenizer", "vocab.txt", b"a\n"),
+        "x has vocab.txt and no tokenizer.json, and tokenizer_class is 'MyTokenizer'",
+        "built are BertTokenizer",
+    ),
+    "a tokenizer that is none": (written("tokenizer.json", {}), "x/tokenizer.json is not a tokenizer", "Model missing"),
+    "no SentencePiece model": (no_tokenizer("T5Tokenizer", "spiece.model", b"x"), "x/spiece.model is not", "again"),
+    "half a vocabulary": (no_tokenizer("RobertaTokenizer", "vocab.json", b"{}"), "no merges.txt", "download it too"),
+    "a side that is none": (
+        written("tokenizer_config.json", {"truncation_side": "middle"}),
+        "x/tokenizer_config.json cuts texts at 'middle'",
+        "write right or left",
+    ),
+    "a listwise reranker": (
+        config(architectures=["JinaForRanking"]),
+        "published as JinaForRanking",
+        "--pooling none exports it without them",
+    ),
+    "a class without its head": (
+        config(architectures=["BertForSequenceClassification"]),
+        "holds no pooler.dense.weight",
+        "--pooling none exports it without them",
+    ),
+}
+NO_VECTORS = ("a listwise reranker", "a class without its head")  # of bare checkpoints: these are published for scores
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_a_refusal_names_the_place_and_what_would_help(what: str, tmp_path: Path) -> None:
+    spoil, place, remedy = ROWS[what]
+    spoil(write_tiny_bert(tmp_path / "x", pooling=None if what in NO_VECTORS else "mean"))
+    with pytest.raises(ModelError, match=place) as caught:
+        export(tmp_path / "x", tmp_path / "out")
+    assert re.search(remedy, str(caught.value)), str(caught.value)
+    assert not (tmp_path / "out").exists()
