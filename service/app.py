@@ -13,6 +13,7 @@ from models import VERSION
 from service.context import ServiceContext
 from service.embedding.images import Images
 from service.embedding.outputs.rows import RowLookup
+from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
 from service.embedding.vector_cache import VectorCache
@@ -197,11 +198,12 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     registry = open_registry(settings, metrics)
     budget = MemoryBudget(settings.max_answering_bytes)
     cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
+    decoder = PictureDecoder(settings, budget, max(1, available_cpus() // settings.workers))
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache),
-        images=Images(registry, settings, budget, threads=max(1, available_cpus() // settings.workers)),
+        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
+        images=Images(registry, settings, budget, decoder),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,

@@ -242,6 +242,13 @@ class Settings(BaseSettings):
     """
     max_image_pixels: Count = _memory_share(80, 40_000_000)
     """Pixels of one image, as sent and as resized; unset: 1/80 of the memory's bytes, up to 40 million."""
+    image_hosts: Names = ()
+    """Hosts from which pictures are fetched that requests name by address; none: addresses are refused.
+
+    Separated by commas; `*.example.org` stands for all below, a port is named if it is not the usual one. Addresses of
+    private networks are never asked, redirects lead to these hosts alone, and a picture has INLAY_MAX_BODY_BYTES and 10
+    seconds.
+    """
     max_batch_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens in one encoder batch, where a longer input runs alone; 0: 512 on CPU, 1024 in OpenVINO, 16384 on CUDA.
 

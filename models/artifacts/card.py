@@ -10,7 +10,7 @@ from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
-from models.recipes.extra_inputs import Extra
+from models.recipes.extra_inputs import IMAGE_ROWS, Extra
 from models.recipes.heads import Classifier, MultiVector, OutputHead, Sparse
 from models.recipes.positional_encodings import Encodings
 from models.recipes.sentence_modules import SentenceModules
@@ -18,7 +18,7 @@ from models.recipes.static import StaticTable
 from models.recipes.steps import Recipe
 from models.recipes.typed_json import from_json, to_json
 from models.tables.quantization import StoredTable
-from models.vision.image_spec import AxialRope, Image
+from models.vision.image_spec import AxialRope, Image, ImageTokens
 from models.vision.similarity import Similarity
 
 FORMAT = 2
@@ -158,6 +158,7 @@ class Card:
         tables: how each table lies on disk; None: exported before cards said so.
         static: table and rules of a static embedding model; None: a transformer.
         image: steps and inputs of a model that reads images or spectrograms; None: it reads text.
+        image_tokens: how images lie among the tokens of a model that reads text; None: it reads none.
         similarity: how one side of a dual encoder compares its vectors with the other's; None: the model is not one.
         extras: inputs of the graphs for each token besides id, position and segment.
         mask_from: if the caller sends no mask: sent: all tokens count; pad_count: as many as are no padding (XLM).
@@ -186,6 +187,7 @@ class Card:
         sparse: how sparse vectors are made; None: it gives none.
         encoder_width: width of last_hidden_state if the blocks end in a projection; None: hidden_size.
         aliases: further names that it answers to where it is served, such as the hub id that it is known by.
+        text_ending: ids behind every text; those of several vectors a text are in `multi_vector`.
         provenance: what was read from which file; empty: exported before cards said so, or adopted.
     """
 
@@ -223,6 +225,7 @@ class Card:
     tables: dict[str, StoredTable] | None = None
     static: StaticTable | None = None
     image: Image | None = None
+    image_tokens: ImageTokens | None = None
     similarity: Similarity | None = None
     extras: tuple[Extra, ...] = ()
     mask_from: Literal["sent", "pad_count"] = "sent"
@@ -250,6 +253,7 @@ class Card:
     reads_segments: bool = True
     sparse: Sparse | None = None
     aliases: tuple[str, ...] = ()
+    text_ending: tuple[int, ...] = ()
     provenance: tuple[Setting, ...] = ()
 
     @property
@@ -300,7 +304,8 @@ class Card:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Every output the model can give, `sentence_embedding` included where it can be pooled."""
-        names = dict.fromkeys(name for graph in self.graphs.values() for name in graph.outputs)
+        graphs = [graph for name, graph in self.graphs.items() if name != IMAGE_ROWS]
+        names = dict.fromkeys(name for graph in graphs for name in graph.outputs)
         if self.pooling and "last_hidden_state" in names:
             names["sentence_embedding"] = None
         if self.classifier:

@@ -61,8 +61,10 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
         return None
     vocabulary = _Vocabulary(source)
     queries, documents = (
-        Side(prompt, length, vocabulary.ids(words))
-        for prompt, length, words in zip(files.prompt_names, files.lengths, files.skipped, strict=True)
+        Side(prompt, length, vocabulary.ids(words), vocabulary.encoded(ending))
+        for prompt, length, words, ending in zip(
+            files.prompt_names, files.lengths, files.skipped, files.endings, strict=True
+        )
     )
     expansion = None
     if stated := files.expansion:
@@ -134,6 +136,10 @@ class _Vocabulary:
         """Return the ids of texts that are tokens; others are left out."""
         ids = [self._tokenizer.token_to_id(word) for word in words]
         return tuple(sorted({token_id for token_id in ids if token_id is not None}))
+
+    def encoded(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a text without special tokens around it."""
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids) if text else ()
 
     def filler(self, expansion: ExpansionFiles) -> int:
         """Return the id of the token that fills queries up: the mask token, or the one that ends texts."""

@@ -125,7 +125,7 @@ def _heads(family: Family, model_type: str, config: Mapping[str, Any], given: Ma
 def _rotating(model_type: str, head_dim: int) -> dict[str, Any]:
     """Return the class's sizes of rotated channels, cut to heads of another size."""
     row = CONVENTIONS.get(model_type)
-    if row is None or row.head != "given" or row.head_dim is not None:
+    if row is None or row.head_dim is not None or (row.head != "given" and not row.sections):
         return {}
     sizes: dict[str, Any] = {"rotary_dim": min(row.rotary_dim, head_dim)} if row.rotary_dim else {}
     if row.sections:

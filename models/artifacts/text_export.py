@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from models.artifacts import (
+    image_towers,
     multi_vectors,
     sentence_vectors,
     sparse_vectors,
@@ -17,13 +18,14 @@ from models.artifacts import (
 from models.artifacts.card import Card
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
-from models.artifacts.graph_files import write_graphs, write_module_graphs, write_row_graphs
+from models.artifacts.graph_files import save_graphs, write_graphs, write_module_graphs, write_row_graphs
+from models.artifacts.image_towers import ImageTower
 from models.artifacts.int8_encoder import CALIBRATION, Calibration, Int8Options, calibrate, measure
 from models.artifacts.sentence_vectors import ToVector
 from models.artifacts.task_heads import TaskHeads
 from models.artifacts.verification import compare_graphs
 from models.artifacts.weights import WrittenWeights
-from models.checkpoints import sentence_modules, sentence_transformers
+from models.checkpoints import late_interaction, sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
@@ -36,9 +38,11 @@ from models.families.attention_direction import Attention, stated_attention
 from models.families.block_filling import with_layer_mean
 from models.families.fitting import FittedModel, fit
 from models.recipes import cost
+from models.recipes.extra_inputs import IMAGE_ROWS
 from models.recipes.steps import Scale, tables
 from models.tables import int8_matrices
 from models.vision import similarity
+from models.vision.tower_fitting import fit_token_tower
 
 MAY_BE_WHOLE = "--pooling lasttoken or --encoder float32 exports it whole"
 
@@ -69,6 +73,8 @@ class TextModel:
         modules: modules after the pooling, with their tensors.
         heads: heads that read its hidden states.
         read_from: where the settings of texts and vectors were read.
+        images: the tower whose images the model reads among its tokens; None: it reads none.
+        ending: ids behind every text.
     """
 
     source: Checkpoint
@@ -77,6 +83,8 @@ class TextModel:
     modules: StoredModules
     heads: TaskHeads
     read_from: tuple[Setting, ...]
+    images: ImageTower | None = None
+    ending: tuple[int, ...] = ()
 
     @property
     def max_tokens(self) -> int | None:
@@ -130,7 +138,7 @@ def _chosen(
         sentence = files = sentence_transformers.without_prompt(files)
     if options.pooling is None and options.encoder is not False:
         sentence = text_vectors.with_own_vector(files, fitted, source)
-    if options.encoder is None and sentence_transformers.is_late_interaction(place.folder):
+    if options.encoder is None and late_interaction.is_stated(place.folder, source):
         options = replace(options, encoder=True)
     heads = task_heads.find(source, fitted, place.folder, files, options.reranker)
     fitted = _with_blocks(fitted, options, sentence, bool(heads))
@@ -152,7 +160,18 @@ def _chosen(
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
     read_from = tuple(sentence_transformers.provenance(place.folder, options.pooling, sentence))
-    return TextModel(source, fitted, sentence, modules, heads, read_from)
+    frame = image_towers.frame_of(source, sentence)
+    sentence = frame.prompts(sentence) if frame else sentence
+    images = None
+    if options.side != "text":
+        prompt = image_towers.image_prompt(sentence, frame, late_interaction.page_projection(source) is not None)
+        width = fitted.config.count("hidden_size")
+        tower = fit_token_tower(source, width, fitted.config.count("vocab_size")) if fitted.encoder else None
+        images = image_towers.described(tower, source.folder, prompt, width) if tower else None
+    if images:
+        fitted = image_towers.with_images(fitted, images.spec)
+    ending = image_towers.ids_of(source.folder, frame.after) if frame else ()
+    return TextModel(source, fitted, sentence, modules, heads, read_from, images, ending)
 
 
 def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
@@ -241,6 +260,7 @@ def _write_weights(
     if calibration:
         arrays = int8_matrices.quantized(arrays, fitted.encoder, calibration.largest)
     arrays = {**arrays, **sentence_vectors.arrays(model.modules), **task_heads.arrays(model.heads)}
+    arrays |= model.images.read(model.source) if model.images else {}
     return weights.write(folder, arrays, fitted.tables, dtype=options.dtype, progress=progress)
 
 
@@ -248,6 +268,8 @@ def _with_files(card: Card, model: TextModel, stored: WrittenWeights, folder: Pa
     """Write the graphs and the tokenizer, and return the card with them and with the weights."""
     splade = card.sparse is not None and card.sparse.splade is not None
     graphs = write_graphs(folder, model.fitted, stored.placed, splade)
+    if model.images:
+        graphs |= save_graphs(folder, {IMAGE_ROWS: model.images.graph(stored.placed)}, "image")
     row_graphs = write_row_graphs(folder, model.fitted, stored.placed, model.sentence.pooling, model.heads)
     write_module_graphs(folder, card, stored.placed)
     has_tokenizer = tokenizer.copy(model.source.folder, folder, model.sentence.lowercase)
@@ -291,6 +313,7 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         encoder_width=fitted.token_width if fitted.token_width != width else None,
         no_blocks_reason=fitted.no_blocks_reason,
         prompt_embeds_output=_prompt_embeds_output(fitted),
+        image_tokens=model.images.spec if model.images else None,
     )
     return _with_provenance(_with_heads(_with_texts(card, model), model), model)
 
@@ -322,6 +345,7 @@ def _with_texts(card: Card, model: TextModel) -> Card:
         tasks=fitted.tasks,
         default_task=_default_task(fitted, sentence.default_prompt),
         reads_segments=sentence_transformers.reads_segments(folder),
+        text_ending=model.ending,
     )
 
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from models.artifacts import comparison, vision_comparison
 from models.artifacts.card import Card, read
 from models.artifacts.hash_checks import check_hashes
+from models.artifacts.weights import tensors
 from models.checkpoints.hub import Progress, no_progress
+from models.recipes.extra_inputs import IMAGE_ROWS
 
 
 def compare_graphs(folder: Path, card: Card, progress: Progress = no_progress) -> Card:
@@ -18,7 +20,10 @@ def compare_graphs(folder: Path, card: Card, progress: Progress = no_progress) -
     """
     progress("comparing with the reference", 0, 0)
     compare = vision_comparison.largest_differences if card.image else comparison.largest_differences
-    return replace(card, largest_difference=compare(folder, card))
+    differences = compare(folder, card)
+    if card.image_tokens:
+        differences[IMAGE_ROWS] = vision_comparison.tower_difference(folder, card.image_tokens, tensors(folder, card))
+    return replace(card, largest_difference=differences)
 
 
 def verify(folder: Path, progress: Progress = no_progress) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Compares the image graphs of an exported folder with the float64 reference, on images of several sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,12 @@ from numpy.typing import NDArray
 from models.artifacts.card import IMAGE_VECTOR, Card
 from models.artifacts.comparison import TOLERANCE, Session, check_tolerance, relative_difference
 from models.checkpoints import safetensors
+from models.recipes.extra_inputs import IMAGE_ROWS
 from models.reference import vision as reference
-from models.vision.image_spec import Image
+from models.reference.image_rows import image_rows
+from models.vision.image_spec import Image, ImageTokens
+from models.vision.image_tokens import tower_feeds
+from models.vision.preprocess import Prepared
 from models.vision.steps import AddGrid
 
 SEED = 20240
@@ -43,6 +47,26 @@ def largest_differences(folder: Path, card: Card) -> dict[str, float]:
         kind = "encoder" if output in ("last_hidden_state", IMAGE_VECTOR) else "input"
         check_tolerance(difference, TOLERANCE[kind], f"{output} differs")
     return differences
+
+
+def tower_difference(folder: Path, spec: ImageTokens, weights: Mapping[str, Any]) -> float:
+    """Return the largest difference of the tower's graph from the reference, over images of several sizes.
+
+    Raises:
+        ReferenceMismatch: it is above the tolerance.
+        BadCard: the graph does not load.
+    """
+    random, session = np.random.default_rng(SEED), Session(folder / f"{IMAGE_ROWS}.onnx")
+    worst = 0.0
+    for rows, columns in GRIDS:
+        grid = rows * spec.merge, columns * spec.merge
+        values = random.normal(0, 1, (grid[0] * grid[1], spec.image.width)).astype(np.float32)
+        feeds = tower_feeds(spec, Prepared(values, grid))
+        inputs = {name: array for name, array in feeds.items() if name in session.inputs}
+        value = session.run(inputs, (IMAGE_ROWS,))[IMAGE_ROWS]
+        worst = max(worst, relative_difference(value, image_rows(spec, weights, feeds), f"{IMAGE_ROWS}.onnx"))
+    check_tolerance(worst, TOLERANCE["encoder"], f"{IMAGE_ROWS} differs")
+    return worst
 
 
 def check_inputs(image: Image) -> Iterator[Feeds]:

@@ -17,7 +17,7 @@ from models.artifacts.graph_files import save_graphs
 from models.artifacts.verification import compare_graphs
 from models.artifacts.vision_description import pictures
 from models.artifacts.weights import WrittenWeights
-from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.provenance import Setting
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
@@ -28,13 +28,9 @@ from models.graphs.builder import GraphBuilder
 from models.recipes import cost
 from models.recipes.positional_encodings import Encodings
 from models.vision import preprocessor_config, similarity
-from models.vision.fitting import FittedTower, fit, patch, side
+from models.vision.fitting import PROCESSOR, FittedTower, fit, image_of
 from models.vision.image_spec import AxialRope, Image
-from models.vision.preprocessor_config import Preprocessor
-from models.vision.steps import AddGrid, Convolve, Patchify, Project
-
-PROCESSOR = "processor_config.json"  # newer checkpoints hold the same in it
-FIRST_STRIDES = 2  # frames of a spectrogram for each learned position
+from models.vision.steps import Convolve, Patchify, Project
 
 
 def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, encoder: bool | None = None) -> Card:
@@ -55,7 +51,7 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
     dual_encoder = similarity.read_similarity(source)
     refused: dict[str, str] = {}
     axial = unless_refused(refused, "axial", lambda: fitted.axial, None)
-    image = replace(_image(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
+    image = replace(image_of(fitted, source.folder), axial=axial, normalize=dual_encoder is not None)
     with atomic_folder(target.out) as folder:
         stored = weights.write(folder, fitted.read(source), (), progress=target.progress)
         graphs = save_graphs(folder, _graphs(fitted, stored.placed, axial), "image")
@@ -100,59 +96,6 @@ def _graphs(fitted: FittedTower, placed: Mapping[str, Tensor], axial: AxialRope 
             GraphBuilder(placed), fitted.steps, fitted.encoder, fitted.vector, sizes, axial
         )
     return {name: model for name, model in models.items() if model is not None}
-
-
-def _image(fitted: FittedTower, folder: Path) -> Image:
-    """Return the card's description of the inputs, without the attention's axial RoPE."""
-    config, feed = fitted.config, fitted.family.feed
-    first = fitted.steps[0]
-    fixed = None
-    if isinstance(first, Patchify) and (fitted.family.one_size or any(_is_oblong(step) for step in fitted.steps)):
-        fixed = side(config, "image_size")
-    frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
-    preprocessing = None if feed == "features" else _preprocessor(fitted, folder)
-    size = 1 if feed == "features" else patch(config)
-    return Image(
-        fitted.steps,
-        feed,
-        fitted.width,
-        size,
-        frames,
-        fixed,
-        preprocessing,
-        vector=fitted.vector,
-        vector_width=fitted.vector_width,
-    )
-
-
-def _is_oblong(step: Any) -> bool:
-    """Return whether the positions do not form a square; transformers resizes only those of square grids."""
-    return isinstance(step, AddGrid) and step.rows != step.columns
-
-
-def _preprocessor(fitted: FittedTower, folder: Path) -> Preprocessor | None:
-    if (folder / preprocessor_config.FILE_NAME).is_file():
-        data: Any = read_object(folder / preprocessor_config.FILE_NAME)
-    elif (folder / PROCESSOR).is_file():
-        data = read_object(folder / PROCESSOR).get("image_processor")
-    else:
-        return None
-    if not isinstance(data, dict):
-        return None
-    channels = 3 if isinstance(fitted.steps[0], Project) else fitted.width
-    preprocessing = preprocessor_config.read(data, fitted.family.processor, channels)
-    cuts = preprocessing.patch > 1
-    if cuts != (fitted.family.feed == "patches"):
-        raise BadCheckpoint(
-            f"{preprocessor_config.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
-            f"and a {fitted.model_type} takes {fitted.family.feed}"
-        )
-    values = channels * preprocessing.frames * preprocessing.patch**2
-    if cuts and values != fitted.width:
-        raise BadCheckpoint(
-            f"{preprocessor_config.FILE_NAME} makes patches of {values} values, and the checkpoint takes {fitted.width}"
-        )
-    return preprocessing
 
 
 def _card(fitted: FittedTower, image: Image, stored: WrittenWeights, graphs: dict[str, Graph]) -> Card:

@@ -27,6 +27,8 @@ METADATA = "artifact.metadata"
 BGE = "colbert_linear"
 BGE_FILES = (f"{BGE}.safetensors", f"{BGE}.pt")
 BGE_TYPE = "xlm-roberta"
+PROJECTIONS = ("custom_text_proj", "embedding_proj_layer")  # of colpali-engine, of transformers
+FILLER, FILLERS = "<|endoftext|>", 10  # behind the queries of these
 MASK_MODULE = "MultiVectorMask"
 _LENGTH = 32  # of expanded queries, where no file says another
 _PUNCTUATION = tuple(string.punctuation)
@@ -78,6 +80,7 @@ class LateInteraction:
         expansion: how queries are filled up; None: they are not.
         skipped: texts of the tokens of queries and of documents that get no vector.
         first, mean: as in MultiVector.
+        endings: texts behind queries and documents.
     """
 
     steps: tuple[Module, ...]
@@ -91,6 +94,7 @@ class LateInteraction:
     skipped: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     first: int = 0
     mean: bool = False
+    endings: tuple[str, str] = ("", "")
 
 
 def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInteraction | None:
@@ -109,7 +113,19 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
         return _modules(folder, width, fetch)
     if STANFORD in (source.config.get("architectures") or ()):
         return _stanford(source, width)
+    if name := page_projection(source):
+        return _pages(source, name, width)
     return _bge(source.folder, width)
+
+
+def is_stated(folder: Path, source: Checkpoint) -> bool:
+    """Return whether files of sentence-transformers or PyLate, or a projection for pages, say that it is one."""
+    return sentence_transformers.is_late_interaction(folder) or page_projection(source) is not None
+
+
+def page_projection(source: Checkpoint) -> str | None:
+    """Return the name of the projection of a model that retrieves pages as pictures; None if it is none."""
+    return next((name for name in source.tensors if name.removesuffix(".weight").endswith(PROJECTIONS)), None)
 
 
 def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
@@ -229,6 +245,31 @@ def _stanford(source: Checkpoint, width: int) -> LateInteraction:
         (tokens, optional_count(path, metadata, "doc_maxlen")),
         ExpansionFiles(tokens, None, bool(metadata.get("attend_to_mask_tokens")), True),
         ((), skipped),
+    )
+
+
+def _pages(source: Checkpoint, name: str, width: int) -> LateInteraction:
+    """Return the settings of models that retrieve pages as pictures, of colpali-engine or transformers.
+
+    Source: colpali-engine 0.3, ColQwen2Processor; transformers 5.23, ColQwen2Processor, which adds a line's end.
+    """
+    config = read_optional(source.folder / "processor_config.json")
+    prefix = str(config.get("query_prefix") or "Query: ")
+    if source.tensors[name].shape[1:] != (width,):
+        raise BadCheckpoint(
+            f"{name!r} of {source.name} has shape {list(source.tensors[name].shape)}, not [any, {width}]"
+        )
+    bias = name.removesuffix("weight") + "bias"
+    names = (name, bias) if bias in source.tensors else (name,)
+    linear = Linear(name, bias if len(names) > 1 else None)
+    native = PROJECTIONS[1] in name
+    return LateInteraction(
+        (Dense(linear, "identity"), Normalize()),
+        read_tensors(source, names),
+        source.tensors[name].shape[0],
+        {"query": prefix, "document": ""},
+        prompt_names=("query", "document"),
+        endings=(FILLER * FILLERS + ("\n" if native else ""), ""),
     )
 
 

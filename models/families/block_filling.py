@@ -14,6 +14,7 @@ from models.families.family import ExpertSpec, Family
 from models.families.filling import fill_step, filled_norm, renamed
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
+from models.positions.rope.frequencies import BY_LENGTH
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings, Mask
 from models.recipes.steps import (
     Attention,
@@ -48,10 +49,12 @@ def uncomputed(model_type: str, family: Family, config: Config, encodings: Encod
     if "rope" in encodings.refused:
         return encodings.refused["rope"]
     for table in encodings.ropes.values():
-        if table.layout not in _LAYOUTS or table.sections or table.axes or table.softmax_scale != 1.0:
+        if table.layout not in _LAYOUTS or table.softmax_scale != 1.0:
             return f"its attention rotates in a way that is not computed: layout {table.layout}"
         if "short_mscale" in dict(table.rope.parameters):  # of phimoe alone
             return "its RoPE has a factor for short texts and one for long ones (short_mscale, long_mscale)"
+        if table.axes and table.rope.rope_type in BY_LENGTH:
+            return f"its RoPE ({table.rope.rope_type}) goes by the length of a text, and by rows and columns of images"
         if reason := _UNCERTAIN.get(table.rope.rope_type):
             return f"its RoPE ({table.rope.rope_type}) {reason}"
     return None

@@ -340,9 +340,9 @@ DECODERS: dict[str, Family] = {
         **_WINDOW,
         **_NO_MASKS,
     ),
-    "qwen2_vl_text": _decoder(**_NO_MASKS),
-    "qwen2_5_vl_text": _decoder(**_NO_MASKS),
-    "qwen3_vl_text": _decoder(),
+    "qwen2_vl_text": _decoder(decoder_blocks.QWEN2, **_QWEN_WINDOW, **_NO_MASKS),
+    "qwen2_5_vl_text": _decoder(decoder_blocks.QWEN2, **_QWEN_WINDOW, **_NO_MASKS),
+    "qwen3_vl_text": _decoder(decoder_blocks.QWEN3, **_ATTENTION_BIAS),
     "qwen3_vl_moe_text": _decoder(),
     "olmo": _decoder(
         decoder_blocks.OLMO,

@@ -18,6 +18,7 @@ from models.positions.rope import config as rope_config
 from models.positions.rope.config import LayerRope
 from models.positions.rope.config_keys import SIZES
 from models.positions.rope.frequencies import frequencies
+from models.positions.rope.multi_axis import owners
 from models.recipes.positional_encodings import EVERY_LAYER, Alibi, Buckets, Encodings, Mask, RopeTable
 
 Fitted = TypeVar("Fitted")
@@ -78,6 +79,7 @@ def _rope_table(name: str, layer: LayerRope, notes: tuple[str, ...]) -> RopeTabl
         inverse_frequency=tuple(parity.inverse_frequency.tolist()),
         notes=notes + layer.notes,
         graph="rope" if name == EVERY_LAYER else f"rope_{name}",
+        turns_with=tuple(owners(layer.axes, layer.sections).tolist()) if layer.axes else (),
     )
 
 

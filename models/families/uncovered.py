@@ -10,7 +10,6 @@ _EXPERTS = "mixture of experts"
 _SPARSE = "sparse attention"
 _LATENT = "keys and values of a latent vector"
 _STATE_SPACE = "state-space layers"
-_THREE_AXES = "rotation by three axes"
 
 UNCOVERED: dict[str, str] = {
     "led": _SPARSE,
@@ -22,7 +21,7 @@ UNCOVERED: dict[str, str] = {
     "hunyuan_v1_moe": _EXPERTS,
     "nllb-moe": _EXPERTS,
     "switch_transformers": _EXPERTS,
-    "qwen3_vl_moe_text": f"{_EXPERTS}, {_THREE_AXES}",
+    "qwen3_vl_moe_text": _EXPERTS,
     "gpt_oss": f"{_EXPERTS}, attention sinks",
     "llama4_text": f"{_EXPERTS}, attention in chunks",
     "afmoe": f"{_EXPERTS}, gated attention",
@@ -35,9 +34,6 @@ UNCOVERED: dict[str, str] = {
     "mamba2": _STATE_SPACE,
     "recurrent_gemma": "recurrent layers",
     "minicpm3": _LATENT,
-    "qwen2_vl_text": _THREE_AXES,
-    "qwen2_5_vl_text": _THREE_AXES,
-    "qwen3_vl_text": _THREE_AXES,
     "gemma3n_text": "several streams of hidden states (AltUp)",
     "gemma4_text": "embeddings of its own in every layer",
     "apertus": "an activation with learned parameters (xIELU)",

@@ -22,7 +22,7 @@ from models.graphs.row_steps import activate, emit_row_step
 from models.graphs.score_terms import Terms, relative_matrices, terms_of
 from models.positions.rope.frequencies import BY_LENGTH, frequencies
 from models.positions.rope.rotation import LAYOUTS
-from models.recipes.extra_inputs import TASKS
+from models.recipes.extra_inputs import IMAGE_ROWS, PLACES, TASKS
 from models.recipes.graph_names import ONE_ROW
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
@@ -38,6 +38,7 @@ from models.recipes.steps import (
     Norm,
     Parallel,
     PerLayerInput,
+    PlaceImages,
     Recipe,
     RMSNorm,
     Scale,
@@ -54,11 +55,18 @@ Ropes = Mapping[str, RopeTable]
 def encoder_inputs(recipe: Recipe, blocks: Recipe) -> tuple[str, ...]:
     """Return the names of the inputs of the graph of a whole encoder."""
     read = {*inputs_of(recipe), "mask", "lengths"}
-    if any(step.rotation for step in layers(blocks) if isinstance(step, Attention)):
+    if any(step.rotation for step in layers(blocks) if isinstance(step, Attention)) and not places_images(blocks):
         read.add("positions")
     if has_adapters(blocks):
         read.add(TASKS)
+    if places_images(blocks):
+        read |= {PLACES, IMAGE_ROWS}
     return tuple(name for name in INPUTS if name in read)
+
+
+def places_images(blocks: Recipe) -> bool:
+    """Return whether a step reads the inputs `places` and `image_rows`."""
+    return any(isinstance(step, PlaceImages) for step in blocks)
 
 
 def ends_row_by_row(blocks: Recipe) -> bool:
@@ -105,7 +113,7 @@ def encoder(
     """
     projections = projections or Float32()
     x = emit_input_layer(builder, recipe)
-    emitter = Blocks(builder, projections, layout(builder), width, ropes or {})
+    emitter = Blocks(builder, projections, layout(builder), width, ropes or {}, by_places=places_images(blocks))
     outputs: dict[str, tuple[str, str, Sequence[str | int]]]
     if row:
         outputs = {ONE_ROW: (emitter.emit_one(blocks, x, row), "FLOAT", ("sequences", ends or width))}
@@ -126,6 +134,9 @@ class Blocks:
         rows: where the sequences lie.
         width: width of a row.
         ropes: the tables of the rotations, by name.
+        windows: where the windows lie that steps which are `windowed` attend in; None: there are none.
+        by_places: rotations go by the input `places`, not by `positions`.
+        turns: cos and sin [N, r/2] of the rotations, by the name of their table.
     """
 
     builder: GraphBuilder
@@ -133,6 +144,8 @@ class Blocks:
     rows: RowLayout
     width: int
     ropes: Ropes
+    windows: RowLayout | None = None
+    by_places: bool = False
     terms: dict[Any, Terms] = field(default_factory=dict)
     turns: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -147,6 +160,8 @@ class Blocks:
                     x = mean if last else x
                 case MaskRows():
                     x = mask_rows(self.builder, x)
+                case PlaceImages(part):
+                    x = self.with_images(part, x)
                 case PerLayerInput():
                     x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():
@@ -202,7 +217,8 @@ class Blocks:
             )
         projected = (query, key, value)
         if index is None:
-            mixed = attend(self.builder, projected, self.rows, step, width, self._terms(step), relative)
+            rows = self.windows if step.windowed and self.windows else self.rows
+            mixed = attend(self.builder, projected, rows, step, width, self._terms(step), relative)
         else:
             one_row = attend_of_one(self.builder, projected, self.rows, step, width, self._terms(step), relative, index)
             mixed = self.builder.op("Concat", one_row, one_row, axis=0)
@@ -225,6 +241,18 @@ class Blocks:
         if step.shared:
             total = self.builder.op("Add", total, gated(self.builder, step, rows, compute(step.shared, rows)))
         return self._closed(step, total)
+
+    def with_images(self, part: int, x: str) -> str:
+        """Emit x [N, d] with the rows of images at their tokens, or with these added."""
+        builder = self.builder
+        bounds = [builder.constant(np.array([bound])) for bound in (part * self.width, (part + 1) * self.width, 1)]
+        rows = builder.op("Slice", IMAGE_ROWS, *bounds)  # (M, d)
+        rows = builder.op("Concat", rows, builder.constant(np.zeros((1, self.width), np.float32)), axis=0)
+        flags = builder.op("Gather", PLACES, builder.constant(np.array([3])), axis=1)  # (N, 1)
+        numbers = builder.op("Mul", builder.op("CumSum", flags, builder.scalar(0, np.int64)), flags)
+        index = builder.op("Sub", numbers, builder.scalar(1, np.int64))  # -1: the zeros
+        taken = builder.op("Gather", rows, builder.op("Squeeze", index, builder.constant(np.array([1]))))
+        return builder.op("Add", x, taken) if part else builder.op("Where", builder.cast(flags, "BOOL"), taken, x)
 
     def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
         """Emit the term that a layer adds to x from the rows `first` before the first block."""
@@ -309,8 +337,13 @@ class Blocks:
         if table not in self.turns:
             builder, rope = self.builder, self.ropes[table].rope
             width = rope.rotary_dim // 2
-            column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
-            if rope.rope_type in BY_LENGTH:
+            column = "" if self.by_places else builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+            if self.by_places:
+                axes = np.array(self.ropes[table].turns_with or [0] * width)
+                columns = builder.constant(np.pad(axes, (0, -width % LANES)))
+                places = builder.op("Gather", PLACES, columns, axis=1)  # (N, r/2)
+                values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), places)
+            elif rope.rope_type in BY_LENGTH:
                 values = cos_sin_by_length(builder, rope, column, LANES)
             else:
                 values = cos_sin(builder, filled(frequencies(rope, "parity"), LANES), column)

@@ -17,7 +17,7 @@ from models.graphs.adapters import adapted_rows
 from models.graphs.builder import GraphBuilder
 from models.graphs.positions import sinusoidal
 from models.graphs.row_steps import emit_row_step
-from models.recipes.extra_inputs import ATTENDED, MASKED, SENT, TASKS, WIDTHS
+from models.recipes.extra_inputs import ATTENDED, IMAGE_ROWS, MASKED, PLACES, SENT, TASKS, WIDTHS
 from models.recipes.graph_names import ONE_TYPE
 from models.recipes.steps import (
     KEPT_IN_TRAINING,
@@ -42,7 +42,8 @@ INPUTS: dict[str, tuple[str, tuple[str | int, ...]]] = {
     "segments": ("INT64", ("tokens",)),
     "lengths": ("INT64", ("sequences",)),
 }
-INPUTS |= {name: ("INT64", ("tokens", WIDTHS[name]) if name in WIDTHS else ("tokens",)) for name in SENT}
+INPUTS |= {name: ("INT64", ("tokens", WIDTHS[name]) if name in WIDTHS else ("tokens",)) for name in (*SENT, PLACES)}
+INPUTS[IMAGE_ROWS] = ("FLOAT", ("image_tokens", "columns"))
 INPUTS |= {name: ("INT64", ("tokens",)) for name in (MASKED, ATTENDED, TASKS)}
 _READS = {Embed: "ids", AddPosition: "positions", AddSinusoid: "positions", AddType: "types", MaskRows: "mask"}
 _COMPONENTS = {

@@ -56,6 +56,11 @@ def image(builder: GraphBuilder, steps: Steps, inputs: Inputs, hidden: int) -> A
     return _model(builder, "image", steps, inputs, ("input_embeddings",), hidden)
 
 
+def input_rows(builder: GraphBuilder, steps: Steps) -> str:
+    """Emit the input layer and return the rows before the first block, float32 [batch, rows, d]."""
+    return _Emitter(builder, steps, only_parts=False).run()["input_embeddings"]
+
+
 def encoder(
     builder: GraphBuilder, steps: Steps, blocks: Recipe, vector: VectorSteps, sizes: TowerSizes, axial: AxialRope | None
 ) -> Any:

@@ -151,11 +151,13 @@ class Side:
         prompt: the name of the prompt before them, which holds the kind's marker token; None: the model's default.
         max_tokens: the longest text, special tokens included; None: the model's own limit.
         skipped: ids of tokens that get no vector.
+        ending: ids behind a text.
     """
 
     prompt: str | None = None
     max_tokens: int | None = None
     skipped: tuple[int, ...] = ()
+    ending: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

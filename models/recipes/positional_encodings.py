@@ -21,6 +21,7 @@ class RopeTable:
         inverse_frequency: (rotary_dim/2), radians per position: the float32 values that the graph holds (parity).
         notes: remarks for readers of the table.
         graph: name of the ONNX graph that computes it.
+        turns_with: the axis of each frequency, 0 time, 1 row, 2 column; empty: all are of time.
     """
 
     rope: Rope
@@ -32,6 +33,7 @@ class RopeTable:
     inverse_frequency: tuple[float, ...]
     notes: tuple[str, ...]
     graph: str
+    turns_with: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -256,6 +256,7 @@ class Attention:
         factor: factor of the term added to x.
         mixed_norm: norm of what `output` reads (EVA-02); None: none.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
+        windowed: a row attends only to those of the same window of its image (Qwen2.5-VL's tower).
     """
 
     heads: int
@@ -281,6 +282,7 @@ class Attention:
     sum_norm: Norm | None = None
     norms_behind: bool = False
     mixed_norm: Norm | None = None
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +376,13 @@ class Collect:
     last: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceImages:
+    """x = part `part` of an image's row at each token that the image gives; parts above 0 are added to x."""
+
+    part: int = 0
+
+
 Step = (
     Embed
     | AddType
@@ -394,6 +403,7 @@ Step = (
     | PerLayerInput
     | Parallel
     | Collect
+    | PlaceImages
 )
 Recipe = tuple[Step, ...]
 

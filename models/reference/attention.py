@@ -16,9 +16,9 @@ from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, 
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
+Turns = tuple[str, Rows, Rows]  # the layout of a rotation, and cos and sin of each row
 Rowwise = Callable[[Norm | Linear, Rows], Rows]  # a step that maps each row by itself, with its weights
 Table = Callable[[str], Rows]  # a tensor by its name
-Turns = tuple[str, Rows, Rows]  # layout, cos and sin [N, r/2] of a rotation
 
 
 def mixed(
@@ -63,7 +63,15 @@ def mixed(
 
 
 def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
-    """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence."""
+    """Return the layout of a RoPE table, and cos and sin of each position, by the length of its own sequence.
+
+    Positions int64 [N, 3] are those by time, row and column.
+    """
+    if positions.ndim == 2:
+        axes = np.array(table.turns_with or [0] * len(table.inverse_frequency))
+        angles = positions[:, axes].astype(np.float32) * np.array(table.inverse_frequency, np.float32)
+        wide = angles.astype(np.float64)  # of the float32 angles that the graph computes
+        return table.layout, table.attention_factor * np.cos(wide), table.attention_factor * np.sin(wide)
     parts = np.split(positions, np.cumsum(lengths)[:-1])
     values = [cos_sin(frequencies(table.rope, "parity", len(part)), part) for part in parts]
     cos, sin = (np.concatenate(rows).astype(np.float64) for rows in zip(*values, strict=True))

@@ -37,6 +37,7 @@ from models.recipes.steps import (
     Norm,
     Parallel,
     PerLayerInput,
+    PlaceImages,
     Recipe,
     RMSNorm,
     Round,
@@ -47,6 +48,7 @@ from models.recipes.steps import (
 from models.reference import attention
 
 Rows = NDArray[np.float64]
+Turns = attention.Turns
 Ids = NDArray[np.int64]
 Weights = Mapping[str, NDArray[Any]]
 
@@ -166,7 +168,9 @@ def encode(
     positions: Ids | None = None,
     ropes: Mapping[str, RopeTable] | None = None,
     tasks: Ids | None = None,
-    turns: Mapping[str, attention.Turns] | None = None,
+    images: tuple[Ids, NDArray[Any]] | None = None,
+    turns: Mapping[str, Turns] | None = None,
+    windows: Ids | None = None,
 ) -> Rows:
     """Return the output of the blocks for packed sequences.
 
@@ -179,12 +183,17 @@ def encode(
         positions: int64 [N], by which attention rotates; None: none does.
         ropes: the tables of these rotations, by name.
         tasks: int64 [N], by which adapters add; -1 and None: they do not.
-        turns: rotations that are not by `positions`, by name (of an image's patches).
+        images: the inputs `places` int64 [N, 4] and `image_rows` [M, columns], of a model that places images; by these
+            places, not by `positions`, its attention rotates.
+        turns: cos and sin of rotations that are no table of `ropes`, by name.
+        windows: int64 [W], summing to N, the rows of each window that windowed attention stays in.
 
     Returns:
         float64 [N, d].
     """
-    blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks, turns or {})
+    if images is not None:
+        positions = images[0][:, :3]
+    blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks, turns or {}, windows)
     mean: Any = 0.0
     first = rows
     for step in encoder:
@@ -194,6 +203,8 @@ def encode(
                 rows = mean if last else rows
             case MaskRows():
                 rows = rows * mask[:, None]
+            case PlaceImages(part):
+                rows = _with_images(part, rows, images)
             case Attention():
                 rows = rows + blocks.attended(step, rows)
             case PerLayerInput():
@@ -215,17 +226,19 @@ class _Blocks:
     positions: Ids | None
     ropes: Mapping[str, RopeTable]
     tasks: Ids | None
-    turns: Mapping[str, attention.Turns]
+    turns: Mapping[str, Turns]
+    windows: Ids | None
 
     def attended(self, step: Attention, x: Rows) -> Rows:
         """Return the term that an attention step adds to rows."""
         read = self._rowwise(step.norm, x) if step.norm else x
         query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
+        lengths = self.windows if step.windowed and self.windows is not None else self.lengths
         turns = self.turns.get(step.rotation or "")
         if step.rotation and turns is None:
             turns = attention.turns_of(self.ropes[step.rotation], _known(self.positions), self.lengths)
         heads = attention.mixed(
-            step, (query, key, value), self.mask, self.lengths, self._rowwise, partial(_whole, self.weights), turns
+            step, (query, key, value), self.mask, lengths, self._rowwise, partial(_whole, self.weights), turns
         )
         result = self._rowwise(step.output, self._rowwise(step.mixed_norm, heads) if step.mixed_norm else heads)
         added = step.factor * (self._rowwise(step.closing, result) if step.closing else result)
@@ -233,6 +246,16 @@ class _Blocks:
 
     def _rowwise(self, step: Norm | Linear | Multiply, x: Rows) -> Rows:
         return rowwise(step, self.weights, x, self.tasks)
+
+
+def _with_images(part: int, x: Rows, images: tuple[Ids, NDArray[Any]] | None) -> Rows:
+    """Return rows with those of images at their tokens, or with these added."""
+    if images is None:
+        raise ValueError("a model that places images needs their places and rows")
+    flags, rows = images[0][:, 3].astype(bool), images[1][:, part * x.shape[1] : (part + 1) * x.shape[1]]
+    x = x.copy()
+    x[flags] = rows + (x[flags] if part else 0.0)
+    return x
 
 
 def _known(positions: Ids | None) -> Ids:

@@ -14,7 +14,7 @@ from models.families.family import Family as BlockFamily
 from models.families.family import linear, norm
 from models.recipes.sentence_modules import Dense
 from models.recipes.steps import FeedForward, LayerNorm, RMSNorm
-from models.vision import blocks
+from models.vision import blocks, qwen_blocks
 from models.vision.steps import (
     AddGrid,
     AddRows,
@@ -25,6 +25,7 @@ from models.vision.steps import (
     Insert,
     Patchify,
     Project,
+    RowStep,
     Step,
     TakeRow,
     VectorSteps,
@@ -33,6 +34,24 @@ from models.vision.steps import (
 UNWRITTEN = "its blocks are not described yet; CONTRIBUTING says how"
 FROM_CONFIG = 0  # placeholder for a size in the config
 EPS = -1.0  # placeholder for the config's layer_norm_eps
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """How a tower in front of a decoder makes the rows of an image's tokens.
+
+    Attributes:
+        blocks: the tower's blocks, as the row of a text model says them; their attention rotates by rows and columns.
+        steps: steps from the rows of patches to those of tokens.
+        deep: the same of the parts that are added behind blocks of the decoder, {part} its number, made behind the
+            layers that deepstack_visual_indexes lists; empty: there are none.
+        windowed: attention stays in windows but for the layers that fullatt_block_indexes lists.
+    """
+
+    blocks: BlockFamily
+    steps: tuple[RowStep, ...]
+    deep: tuple[RowStep, ...] = ()
+    windowed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +71,7 @@ class Family:
             exported, for the reason in `uncovered`.
         vector: steps from the last rows to the image's vector; a Linear that the file lacks is left out.
             Empty: the family makes none.
+        token_rows: the tower as a decoder reads it; None: it is not computed.
         one_size: whether it takes images of image_size alone.
         uncovered: what the blocks do that is not computed, in a phrase.
     """
@@ -66,6 +86,7 @@ class Family:
     axial: str | None = None
     blocks: BlockFamily | None = None
     vector: VectorSteps = ()
+    token_rows: TokenRows | None = None
     one_size: bool = False
     uncovered: str = UNWRITTEN
 
@@ -131,7 +152,7 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
     stem = "patch_embed.proj"
     steps = (Project(f"{stem}.weight", f"{stem}.bias" if biased else None), *positions)
     defaults = {"patch_size": 14, "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2, "num_heads": 16}
-    names = {"num_attention_heads": "num_heads"} | changes.pop("names", {})
+    names = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"} | changes.pop("names", {})
     defaults |= changes.pop("defaults", {})
     return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_AXIAL, **changes)
 
@@ -319,14 +340,54 @@ FAMILIES: dict[str, Family] = {
         uncovered=_AXIAL,
     ),
     # rows in the image processor's order; Qwen2.5-VL's attention itself reorders them by window
-    "qwen2_vl": _qwen(False, (), names={"hidden_size": "embed_dim"}, defaults={"embed_dim": 1280}, axial="qwen2_vl"),
-    "qwen2_5_vl": _qwen(False, (), defaults={"hidden_size": 3584}, axial="qwen2_5_vl"),
+    "qwen2_vl": _qwen(
+        False,
+        (),
+        names={"hidden_size": "embed_dim"},
+        defaults={"embed_dim": 1280, "depth": 32, "hidden_act": "quick_gelu", "mlp_ratio": 4},
+        axial="qwen2_vl",
+        token_rows=TokenRows(
+            qwen_blocks.qwen(qwen_blocks.QWEN2_VL, qwen_blocks.by_ratio),
+            qwen_blocks.merger(LayerNorm("merger.ln_q.weight", "merger.ln_q.bias", 1e-6)),
+        ),
+    ),
+    "qwen2_5_vl": _qwen(
+        False,
+        (),
+        defaults={
+            "hidden_size": 3584,
+            "depth": 32,
+            "intermediate_size": 3420,
+            "hidden_act": "silu",
+            "window_size": 112,
+            "fullatt_block_indexes": [7, 15, 23, 31],
+        },
+        axial="qwen2_5_vl",
+        token_rows=TokenRows(
+            qwen_blocks.qwen(qwen_blocks.QWEN2_5_VL),
+            qwen_blocks.merger(RMSNorm("merger.ln_q.weight", 1e-6)),
+            windowed=True,
+        ),
+    ),
     "qwen3_vl": _qwen(
         True,
         (_grid("pos_embed.weight", 0, "bilinear_corners"),),
-        defaults={"patch_size": 16, "hidden_size": 1152, "num_position_embeddings": 2304},
+        defaults={
+            "patch_size": 16,
+            "hidden_size": 1152,
+            "num_position_embeddings": 2304,
+            "depth": 27,
+            "intermediate_size": 4304,
+            "hidden_act": "gelu_pytorch_tanh",
+            "deepstack_visual_indexes": [8, 16, 24],
+        },
         names={"num_patches": "num_position_embeddings"},
         axial="qwen3_vl",
+        token_rows=TokenRows(
+            qwen_blocks.qwen(qwen_blocks.QWEN3_VL),
+            qwen_blocks.qwen3_merger("merger", joined=False),
+            qwen_blocks.qwen3_merger("deepstack_merger_list.{part}", joined=True),
+        ),
     ),
     "whisper": Family(
         (

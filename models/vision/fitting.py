@@ -3,23 +3,28 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.checkpoint import Checkpoint, read_object
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.filling import renamed
 from models.families.tensor_parts import StoredPart, read_parts
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
 from models.tables.quantization import RowSource
+from models.vision import preprocessor_config
 from models.vision.block_fitting import axial_of, fit_blocks
 from models.vision.families import EPS, FAMILIES, TOWERS, VARIANTS, Family
-from models.vision.image_spec import AxialRope
+from models.vision.image_spec import AxialRope, Image
+from models.vision.preprocessor_config import Preprocessor
 from models.vision.steps import AddGrid, AddRows, Convolve, Insert, Patchify, Project, Step, Steps, VectorSteps
 
 Shape = tuple[int, ...]
+PROCESSOR = "processor_config.json"  # newer checkpoints hold the same in it
+FIRST_STRIDES = 2  # frames of a spectrogram for each learned position
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ def tower(config: Mapping[str, Any], side: str | None) -> tuple[str, Config] | N
 def _config(name: str, tower_config: Mapping[str, Any]) -> Config:
     family = FAMILIES[name]
     config = Config(tower_config, family.defaults, family.names)
-    derived = family.blocks.derived if family.blocks else None
+    described = family.blocks or (family.token_rows.blocks if family.token_rows else None)
+    derived = described.derived if described else None
     return replace(config, data={**tower_config, **derived(config)}) if derived else config
 
 
@@ -291,3 +297,56 @@ def _prefix(first: Step, family: Family, checkpoint: Checkpoint) -> str:
     raise BadCheckpoint(
         f"{checkpoint.folder} should hold {family.prefix + stem!r} (any one prefix will do), but holds {actual}"
     )
+
+
+def image_of(fitted: FittedTower, folder: Path) -> Image:
+    """Return the card's description of the inputs, without the attention's axial RoPE."""
+    config, feed = fitted.config, fitted.family.feed
+    first = fitted.steps[0]
+    fixed = None
+    if isinstance(first, Patchify) and (fitted.family.one_size or any(_is_oblong(step) for step in fitted.steps)):
+        fixed = side(config, "image_size")
+    frames = FIRST_STRIDES * config.count("max_source_positions") if isinstance(first, Convolve) else None
+    preprocessing = None if feed == "features" else _preprocessor(fitted, folder)
+    size = 1 if feed == "features" else patch(config)
+    return Image(
+        fitted.steps,
+        feed,
+        fitted.width,
+        size,
+        frames,
+        fixed,
+        preprocessing,
+        vector=fitted.vector,
+        vector_width=fitted.vector_width,
+    )
+
+
+def _is_oblong(step: Any) -> bool:
+    """Return whether the positions do not form a square; transformers resizes only those of square grids."""
+    return isinstance(step, AddGrid) and step.rows != step.columns
+
+
+def _preprocessor(fitted: FittedTower, folder: Path) -> Preprocessor | None:
+    if (folder / preprocessor_config.FILE_NAME).is_file():
+        data: Any = read_object(folder / preprocessor_config.FILE_NAME)
+    elif (folder / PROCESSOR).is_file():
+        data = read_object(folder / PROCESSOR).get("image_processor")
+    else:
+        return None
+    if not isinstance(data, dict):
+        return None
+    channels = 3 if isinstance(fitted.steps[0], Project) else fitted.width
+    preprocessing = preprocessor_config.read(data, fitted.family.processor, channels)
+    cuts = preprocessing.patch > 1
+    if cuts != (fitted.family.feed == "patches"):
+        raise BadCheckpoint(
+            f"{preprocessor_config.FILE_NAME} is of a processor that {'cuts' if cuts else 'does not cut'} patches, "
+            f"and a {fitted.model_type} takes {fitted.family.feed}"
+        )
+    values = channels * preprocessing.frames * preprocessing.patch**2
+    if cuts and values != fitted.width:
+        raise BadCheckpoint(
+            f"{preprocessor_config.FILE_NAME} makes patches of {values} values, and the checkpoint takes {fitted.width}"
+        )
+    return preprocessing

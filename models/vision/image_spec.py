@@ -1,11 +1,16 @@
-"""Image, the part of a card that describes a vision model: its steps, its input and its image preprocessing."""
+"""Image and ImageTokens, the parts of a card that describe a vision model, and one in front of a decoder."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from models.positions.rope.frequencies import Rope
 from models.recipes.positional_encodings import RopeTable
+from models.recipes.steps import Recipe
 from models.vision.preprocessor_config import Preprocessor
-from models.vision.steps import AddGrid, Feed, Patchify, Steps, VectorSteps
+from models.vision.steps import AddGrid, Feed, Patchify, RowStep, Steps, VectorSteps
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +88,79 @@ class Image:
     def reads_pictures(self) -> bool:
         """Whether the model accepts image files, not only tensors."""
         return self.preprocessor is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """A part of the rows of an image's tokens; a decoder reads it before its first block, or behind a later one.
+
+    Attributes:
+        behind: number of the tower's steps behind which it is made.
+        steps: steps from the rows of patches to it.
+    """
+
+    behind: int
+    steps: tuple[RowStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """The image tower of a model that reads text, and how images lie among its tokens.
+
+    The tower turns the patches of one image into a row for each of its tokens; the decoder reads these rows in the
+    place of rows of its word table.
+
+    Source: transformers 5.23, Qwen2VLModel, Qwen2_5_VLModel and Qwen3VLModel.
+
+    Attributes:
+        image: the tower's input layer, the preprocessor and the axial RoPE.
+        blocks: steps of the tower's blocks.
+        parts: parts of the rows of its tokens; the first replaces the rows of the word table, others are added behind
+            the first, second, ... block of the decoder.
+        width: width of a row of the decoder.
+        window: side of a window in blocks of merge x merge patches; 0: attention has none.
+        token_id: id of an image's tokens.
+        before, after: ids around an image that is an input of its own.
+        numbering: grid: an image's tokens have positions by row and column, and the text behind it goes on from the
+            largest; row: they are numbered like text.
+    """
+
+    image: Image
+    blocks: Recipe
+    parts: tuple[ImagePart, ...]
+    width: int
+    window: int
+    token_id: int
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    numbering: Literal["grid", "row"] = "grid"
+
+    @property
+    def merge(self) -> int:
+        """The side of a block of patches, which makes one token."""
+        return self.image.axial.merge if self.image.axial else 1
+
+    def tokens(self, grid: tuple[int, int]) -> int:
+        """Return the number of tokens of an image with so many rows and columns of patches."""
+        return grid[0] // self.merge * (grid[1] // self.merge)
+
+    def ids(self, grid: tuple[int, int]) -> NDArray[np.int64]:
+        """Return the ids of an input that is one image."""
+        return np.array([*self.before, *[self.token_id] * self.tokens(grid), *self.after], np.int64)
+
+    def places(self, grid: tuple[int, int]) -> NDArray[np.int64]:
+        """Return the input `places` of these ids: int64 [n, 4]: time, row, column, whether an image gives the token."""
+        rows, columns = grid[0] // self.merge, grid[1] // self.merge
+        before, inside, start = len(self.before), rows * columns, 0
+        total = before + inside + len(self.after)
+        places = np.repeat(np.arange(total)[:, None], 4, axis=1)
+        places[:, 3] = 0
+        image = slice(before, before + inside)
+        places[image, 3] = 1
+        if self.numbering == "grid":
+            start = before + max(rows, columns)
+            places[image, :3] = before + np.stack(
+                [np.zeros(inside, np.int64), *np.indices((rows, columns)).reshape(2, -1)], axis=1
+            )
+            places[before + inside :, :3] = (start + np.arange(len(self.after)))[:, None]
+        return places

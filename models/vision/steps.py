@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from models.recipes.sentence_modules import Dense
-from models.recipes.steps import FeedForward, LayerNorm, Linear, RMSNorm
+from models.recipes.steps import Activation, FeedForward, LayerNorm, Linear, RMSNorm
 
 Feed = Literal["pixels", "patches", "features"]  # what a tower reads
 
@@ -125,8 +125,24 @@ class AddToRow:
     feed_forward: FeedForward
 
 
+@dataclass(frozen=True, slots=True)
+class Join:
+    """x [rows / count, count * d] = so many neighbouring rows side by side."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Activate:
+    """x = activation(x)."""
+
+    activation: Activation
+
+
 Step = Patchify | Project | Insert | AddGrid | AddRows | Convolve | LayerNorm | RMSNorm
 Steps = tuple[Step, ...]
 
 VectorStep = TakeRow | AttentionPool | AddToRow | Dense | LayerNorm | FeedForward | Linear
 VectorSteps = tuple[VectorStep, ...]
+
+RowStep = LayerNorm | RMSNorm | Linear | Join | Activate  # from the rows of patches to those of tokens

@@ -7,7 +7,7 @@ from service.embedding.model import Model
 from service.embedding.outputs.kind import Job
 from service.embedding.requests import EmbedOptions, EmbedRequest, Output, Text
 from service.embedding.tokenize.packing import Packed, Rows, Work, pack, packed
-from service.embedding.tokenize.prompts import check_prompts, prompt_of
+from service.embedding.tokenize.prompts import check_prompts, prompt_of, with_ending
 from service.errors import StartError
 from service.settings import Settings
 
@@ -81,6 +81,7 @@ class Computation:
 
     def _tokenize(self, job: Job, texts: Sequence[Text]) -> None:
         encoded = self._tokenizer.encode(dict(enumerate(self._rewrite(texts))), self._cut)
+        encoded = with_ending(encoded, self.plan.ending)
         job.ids = list(encoded.values())
         if self._prompt_tokens:
             job.prompts = dict.fromkeys(encoded, self._prompt_tokens)

@@ -1,7 +1,8 @@
 """Decodes pictures to upright RGB pixels, and prepares these for a model."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from models.vision.preprocess import Prepared, prepare, target_size
@@ -36,14 +37,37 @@ def decoded(
         BadInput: as `open_picture`, or it would be resized to more than `max_pixels`.
     """
     picture = open_picture(data, index, max_pixels, hold)
+    height, width = _target(preprocessor, picture, index, max_pixels)
+    hold(height * width)
+    try:
+        return prepare(preprocessor, picture)
+    except ValueError as error:
+        raise _of_size(picture, error, index) from None
+
+
+def resized_to(preprocessor: Preprocessor, data: bytes, index: int, max_pixels: int) -> tuple[int, int]:
+    """Return the height and width to which a picture is resized, from its header alone; raises as `decoded`.
+
+    A picture that its EXIF turns is resized to the same two sides in the other order.
+    """
+    with _refusing(index):
+        picture = _opened(data, index, max_pixels)
+    return _target(preprocessor, picture, index, max_pixels)
+
+
+def _target(preprocessor: Preprocessor, picture: Any, index: int, max_pixels: int) -> tuple[int, int]:
+    """Return the height and width to which a picture is resized; raise BadInput if they are too large, or none."""
     try:
         height, width = target_size(preprocessor, picture.height, picture.width)
         if not 0 < height * width <= max_pixels:
             raise ValueError(f"it would be resized to {height}x{width}; this server takes {max_pixels} pixels")
-        hold(height * width)
-        return prepare(preprocessor, picture)
     except ValueError as error:
-        raise BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index)) from None
+        raise _of_size(picture, error, index) from None
+    return height, width
+
+
+def _of_size(picture: Any, error: ValueError, index: int) -> BadInput:
+    return BadInput(f"of {picture.height}x{picture.width} pixels: {error}", field=("inputs", index))
 
 
 def open_picture(data: bytes, index: int, max_pixels: int, hold: Hold = lambda pixels: None) -> Any:
@@ -57,15 +81,32 @@ def open_picture(data: bytes, index: int, max_pixels: int, hold: Hold = lambda p
         BadInput: the bytes are not a picture, or animated, cut short, of more than 8 bits a channel, or too large.
         MemoryError: there is not enough for it.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import ImageOps
 
-    Image.MAX_IMAGE_PIXELS = None  # max_pixels takes its place; open reads the header alone
-    try:
-        picture = Image.open(io.BytesIO(data), formats=FORMATS)
-        _check(picture, index, max_pixels)
+    with _refusing(index):
+        picture = _opened(data, index, max_pixels)
         hold(picture.width * picture.height)
         picture.load()
         return in_rgb(ImageOps.exif_transpose(picture))
+
+
+def _opened(data: bytes, index: int, max_pixels: int) -> Any:
+    """Return a Pillow image of which the header alone is read."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None  # max_pixels takes its place
+    picture = Image.open(io.BytesIO(data), formats=FORMATS)
+    _check(picture, index, max_pixels)
+    return picture
+
+
+@contextmanager
+def _refusing(index: int) -> Iterator[None]:
+    """Turn what Pillow raises for bytes that are no picture into BadInput."""
+    from PIL import UnidentifiedImageError
+
+    try:
+        yield
     except (InlayError, LargePicture, MemoryError):
         raise
     except UnidentifiedImageError:

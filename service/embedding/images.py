@@ -1,8 +1,6 @@
 """The image pipeline: check, decode beside the server, schedule, select. A picture is bytes that the caller sent."""
 
-import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,27 +9,18 @@ from numpy.typing import NDArray
 from models.vision.image_spec import Image
 from models.vision.preprocess import Prepared
 from service.embedding import execution, limits
-from service.embedding.image_decoding import LargePicture, decoded, raise_if_large
 from service.embedding.model import Models
 from service.embedding.outputs.image import reads_images, rows_of
 from service.embedding.outputs.kind import Job
-from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult
+from service.embedding.picture_decoder import PictureDecoder
+from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult, Picture
 from service.embedding.tokenize.packing import Pixels
 from service.errors import BadRequest, EmptyRequest, MissingField, TooLarge, WrongShape
-from service.heavy.lane import HeavyLane, has_processes, run_beside
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
-THREAD_BYTES = 1 << 16  # of a picture that a thread decodes: every 41 bytes of a JPEG may draw all its pixels again
-PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
 COPIES = 2  # of the vectors: of each image, and joined
-
-
-class Picture(NamedTuple):
-    """The bytes of a JPEG, PNG or WebP file."""
-
-    data: bytes
 
 
 class Values(NamedTuple):
@@ -64,16 +53,15 @@ class Images:
         models: the loaded models.
         settings: the limits of one request.
         budget: the memory of all requests.
-        threads: number of threads that decode small pictures.
+        decoder: decodes pictures.
     """
 
-    def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, threads: int) -> None:
-        self._models, self._settings, self._budget = models, settings, budget
-        self._turns = HeavyLane(0, sys.maxsize, 0, threads)
+    def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, decoder: PictureDecoder) -> None:
+        self._models, self._settings, self._budget, self._decoder = models, settings, budget, decoder
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
-        model, inputs = self._models.get(request.model), request.inputs
+        model, inputs = self._models.get(request.model), await self._decoder.fetched(request.inputs)
         image, plan = reads_images(model.card), model.plan(request.options, "")
         if not inputs:
             raise EmptyRequest("is empty", field=("inputs",), remedy="send one image at least")
@@ -99,27 +87,18 @@ class Images:
         feeds: list[dict[str, NDArray[Any]]] = []
         rows = 0
         for index, sent in enumerate(inputs):
-            ready = Prepared(*sent) if isinstance(sent, Values) else await self._decoded(image, sent.data, index)
-            feeds.append(await self._turns.run(checked, image, ready, index))
+            if isinstance(sent, Values):
+                ready = Prepared(*sent)
+            else:
+                assert image.preprocessor is not None
+                ready = await self._decoder.decoded(image.preprocessor, sent.data, index)
+            feeds.append(await self._decoder.in_turn(checked, image, ready, index))
             self._budget.reserve(sum([array.nbytes for array in feeds[-1].values()]), context)
             rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:
                 allowed = f"this server takes {self._settings.max_request_tokens} a request"
                 raise TooLarge(f"inputs[0] to inputs[{index}] make {rows} patches", allowed=allowed)
         return feeds
-
-    async def _decoded(self, image: Image, data: bytes, index: int) -> Prepared:
-        """Return a picture as the model reads it, decoded by the heavy process unless it is small."""
-        assert image.preprocessor is not None
-        picture = image.preprocessor, data, index, self._settings.max_image_pixels
-        if len(data) <= THREAD_BYTES:
-            with suppress(LargePicture):
-                return await self._turns.run(decoded, *picture, raise_if_large)
-        if has_processes():
-            return await run_beside(decoded, *picture)
-        with ExitStack() as held:
-            hold = self._budget.held_for
-            return await run_beside(decoded, *picture, lambda pixels: held.enter_context(hold(PIXEL_BYTES * pixels)))
 
 
 def _tensors_only(image: Image) -> BadRequest:

@@ -9,16 +9,18 @@ import numpy as np
 
 from models.artifacts.card import Card
 from service.embedding import execution, limits
+from service.embedding.image_inputs import ImageReader, check_reads_images, reads_no_text
 from service.embedding.model import Model, Models
 from service.embedding.outputs import spans
 from service.embedding.outputs.kind import Job, Plan
-from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Text
+from service.embedding.picture_decoder import PictureDecoder
+from service.embedding.requests import Cut, EmbedRequest, EmbedResult, Ids, Output, Picture, Text
 from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Packed, pack, packed
-from service.embedding.tokenize.prompts import check_prompts, prompt_of
+from service.embedding.tokenize.prompts import check_prompts, prompt_of, with_ending
 from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, beside
 from service.embedding.vector_cache import VectorCache, keys_of
-from service.errors import BadInput, BadRequest, WrongModelKind
+from service.errors import BadInput, BadRequest
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext, StageTimes
 from service.scheduling.admission import estimated_tokens, reserved
@@ -28,7 +30,7 @@ from service.settings import Settings
 
 HASHED_INLINE = 1 << 17  # characters that are hashed on the event loop: half a millisecond
 NO_TOKENIZER = "send token ids instead of text, or name another model"
-UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized
+UNREAD = Ids(np.empty(0, np.int64))  # stands for a text until it is tokenized, for an image until it is read
 
 
 class EmbeddingPipeline:
@@ -39,6 +41,7 @@ class EmbeddingPipeline:
         metrics: what counts requests, their stages, and inputs that were cut; None: the pipeline's own.
         budget: the memory of all requests; None: the pipeline's own.
         cache: cache of pooled vectors; None: one of the size that the settings state.
+        decoder: decodes pictures; None: the pipeline's own.
     """
 
     def __init__(
@@ -48,12 +51,15 @@ class EmbeddingPipeline:
         metrics: Metrics | None = None,
         budget: MemoryBudget | None = None,
         cache: VectorCache | None = None,
+        decoder: PictureDecoder | None = None,
     ) -> None:
         self._models = models
         self._metrics = metrics or Metrics()
         self._budget = budget or MemoryBudget(settings.max_answering_bytes)
         self._cache = cache or VectorCache(settings.vector_cache_bytes)
         self._settings = settings
+        self._decoder = decoder or PictureDecoder(settings, self._budget)
+        self._images = ImageReader(self._decoder, self._budget, settings)
 
     async def embed(self, request: EmbedRequest, context: RequestContext | None = None) -> EmbedResult:
         """Return one request's outputs, in the order of its options.
@@ -67,9 +73,16 @@ class EmbeddingPipeline:
         if context is None:
             context = RequestContext()
             context.copies = 0
+        images = [index for index, item in enumerate(request.inputs) if type(item) is Picture]
+        if images:
+            check_reads_images(self._models.get(request.model), images[0], bool(request.late_chunking))
+            request = request._replace(inputs=await self._decoder.fetched(request.inputs))
         model, job = self._resolved(request)
+        job.images = images
         if job.plan.cached and self._cache.max_bytes:
             await self._find_kept(model, job, context.key_name)
+        if job.images:
+            await self._images.read(model, job, context)
         admitted = await self._tokenize(model, job, context) if job.texts else 0
         await self._prepare(job, context)
         times = await execution.run(model, job, self._parts(model.card, job), context, sum(job.lengths) <= admitted)
@@ -83,9 +96,7 @@ class EmbeddingPipeline:
         model = self._models.get(request.model)
         card = model.card
         if model.reads_images:
-            raise WrongModelKind(
-                f"{card.name} reads no text", allowed="images", remedy=f"POST to /models/{card.name}/images"
-            )
+            raise reads_no_text(card.name)
         plan = model.plan(request.options, spans.field_of(request) if request.late_chunking else "")
         ids, texts = self._checked(card, plan, request)
         job = Job(request, plan, self._settings, ids, texts)
@@ -100,7 +111,7 @@ class EmbeddingPipeline:
         return model, job
 
     def _checked(self, card: Card, plan: Plan, request: EmbedRequest) -> tuple[list[Ids], list[int]]:
-        """Return the caller's checked token ids, with UNREAD in place of each text, and the numbers of the texts."""
+        """Return the caller's checked token ids, UNREAD in place of texts and images, and the numbers of the texts."""
         inputs, cut = request.inputs, plan.cuts[self._settings.auto_truncate]
         if not 0 < len(inputs) <= self._settings.max_inputs:
             limits.check_count(inputs, self._settings)
@@ -114,6 +125,8 @@ class EmbeddingPipeline:
             if isinstance(item, Text):
                 texts.append(index)
                 ids.append(UNREAD)
+            elif isinstance(item, Picture):
+                ids.append(UNREAD)
             else:
                 ids.append(validation.check(card, index, item, cut.truncate, cut.direction, most))
         return ids, texts
@@ -124,11 +137,12 @@ class EmbeddingPipeline:
         assert plan.cached is not None
         prompt, cut = (plan.prompt or "") if job.texts else "", plan.cuts[self._settings.auto_truncate]
         sent = job.request.inputs, job.ids, key_name, plan.cached.cache_form, prompt, cut, plan.task
-        inline = job.characters <= HASHED_INLINE
+        inline = job.characters <= HASHED_INLINE and not job.images
         job.keys = keys_of(*sent) if inline else await asyncio.to_thread(keys_of, *sent)
         for index, read, vector in self._cache.find(model, job.keys):
             job.ids[index], job.kept[index] = read, vector
         job.texts = [index for index in job.texts if index not in job.kept]
+        job.images = [index for index in job.images if index not in job.kept]
 
     def _keep(self, model: Model, job: Job) -> None:
         """Put the computed vectors into the vector cache."""
@@ -160,7 +174,7 @@ class EmbeddingPipeline:
         else:
             with reserved(queues, cost, context.caller):
                 encoded = await self._tokenize_beside(tokenizer, job, texts, cut, characters)
-        for index, sequence in encoded.items():
+        for index, sequence in with_ending(encoded, job.plan.ending).items():
             job.ids[index] = sequence
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))

@@ -16,12 +16,12 @@ from service.embedding import limits
 from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
-from service.embedding.requests import Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Text
+from service.embedding.requests import Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Picture, Text
 from service.embedding.scores import maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
 from service.embedding.tokenize.tokenizer import beside
-from service.errors import ConflictingFields, TooManyInputs, WrongModelKind
+from service.errors import BadInput, ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -30,6 +30,9 @@ MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
 MULTI_LABEL = "multi_label_classification"
 Scores = NDArray[np.float64]
+Document = str | Picture
+Pair = tuple[str, Document]
+"""A query and a document."""
 
 
 class Ranks(NamedTuple):
@@ -225,11 +228,11 @@ async def rank_by_maxsim(
     embedder: Embedder,
     model: Model,
     query: str,
-    texts: Sequence[str],
+    documents: Sequence[Document],
     context: RequestContext,
     options: EmbedOptions,
 ) -> Ranks:
-    """Return the score of each text with a query, and the facts about both runs.
+    """Return the score of each document with a query, and the facts about both runs.
 
     Args:
         options: how both are read and cut; `max_tokens` is of a text alone.
@@ -241,13 +244,15 @@ async def rank_by_maxsim(
     name, of_documents = model.card.name, options._replace(outputs=(MULTI_VECTOR,), input_type="document")
     of_query = of_documents._replace(input_type="query", max_tokens=None)
     asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
-    result = await embedder.embed(EmbedRequest([*map(Text, texts)], name, of_documents), context)
-    vectors, documents = asked.outputs[0].rows, result.outputs[0]
-    scores = await asyncio.to_thread(
-        maxsim, vectors, split_rows(documents.rows, documents.lengths), model.card.multi_vector.mean
-    )
+    result = await embedder.embed(EmbedRequest([*map(_as_input, documents)], name, of_documents), context)
+    vectors, rows = asked.outputs[0].rows, result.outputs[0]
+    scores = await asyncio.to_thread(maxsim, vectors, split_rows(rows.rows, rows.lengths), model.card.multi_vector.mean)
     whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
     return Ranks(scores, whole)
+
+
+def _as_input(document: Document) -> Input:
+    return Text(document) if isinstance(document, str) else document
 
 
 # ---- many queries, long documents
@@ -265,9 +270,7 @@ class Scorer:
     def __init__(self, embedder: Embedder, budget: MemoryBudget, settings: Settings) -> None:
         self._embedder, self._budget, self._settings = embedder, budget, settings
 
-    async def score(
-        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
-    ) -> Ranks:
+    async def score(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the score of each pair, which does not depend on the others.
 
         Raises:
@@ -276,8 +279,14 @@ class Scorer:
             InlayError: as EmbeddingPipeline.embed.
         """
         card = model.card
+        image = next((index for index, (_, document) in enumerate(pairs) if isinstance(document, Picture)), None)
+        if image is not None:
+            reading = reading._replace(parts=Parts())  # of texts
+            if _ranker(card) or card.image_tokens is None:
+                raise BadInput("is an image", field=("documents", image), allowed=f"{card.name} ranks texts")
         if any(reading.parts):
-            return await self._score_chunks(model, pairs, context, reading)
+            texts = [(query, document) for query, document in pairs if isinstance(document, str)]
+            return await self._score_chunks(model, texts, context, reading)
         if reading.cosine and card.default_output == POOLED and not _ranker(card):
             return await self._cosines(model, pairs, context, reading)
         if len({query for query, _ in pairs}) == 1:
@@ -301,7 +310,7 @@ class Scorer:
         return Ranks(np.maximum.reduceat(ranks.scores, starts), ranks.result._replace(truncated=cut))
 
     async def score_each(
-        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, readings: Sequence[Reading]
+        self, model: Model, pairs: Sequence[Pair], context: RequestContext, readings: Sequence[Reading]
     ) -> Ranks:
         """Return the score of each pair, read by its own `Reading`; neither parts nor cosines are supported here.
 
@@ -335,9 +344,7 @@ class Scorer:
         context.truncated = result.truncated
         return Ranks(scores, result)
 
-    async def _read(
-        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
-    ) -> Ranks:
+    async def _read(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the scores of pairs in one run; all are of one query unless the model reads pairs as they are."""
         card, classifier = model.card, _ranker(model.card)
         if classifier is None:
@@ -345,7 +352,8 @@ class Scorer:
                 raise not_a_ranker(card)
             documents = [document for _, document in pairs]
             return await rank_by_maxsim(self._embedder, model, pairs[0][0], documents, context, reading.options)
-        texts, template = [Text(*pair) for pair in pairs], classifier.template
+        template = classifier.template
+        texts = [Text(query, document) for query, document in pairs if isinstance(document, str)]
         if template:
             _check_template(card, template, reading)
             inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
@@ -356,13 +364,11 @@ class Scorer:
         scores, result = await _scored(self._embedder, model, texts, context, options, how)
         return Ranks(scores[:, 0], result)
 
-    async def _cosines(
-        self, model: Model, pairs: Sequence[tuple[str, str]], context: RequestContext, reading: Reading
-    ) -> Ranks:
+    async def _cosines(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""
         numbers = {text: number for number, text in enumerate(dict.fromkeys(text for pair in pairs for text in pair))}
         options = reading.options._replace(outputs=(POOLED,), normalize=True)
-        request = EmbedRequest([Text(text) for text in numbers], model.card.name, options)
+        request = EmbedRequest([*map(_as_input, numbers)], model.card.name, options)
         result = await self._embedder.embed(request, context)
         rows = result.outputs[0].rows.astype(np.float64)
         one, other = ([numbers[pair[side]] for pair in pairs] for side in (0, 1))

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from service.errors import FieldPath
 from service.request_context import RequestContext, StageTimes
 
 Int64s = NDArray[np.int64]
@@ -67,7 +68,20 @@ class Ids(NamedTuple):
         return np.ones(len(self.ids), np.bool_) if self.mask is None else self.mask.astype(bool)
 
 
-Input = Text | Ids
+class Picture(NamedTuple):
+    """The bytes of a JPEG, PNG or WebP file, or the address from which they are fetched.
+
+    Args:
+        url: empty: the bytes came with the request.
+        field: where the address stands in the request, for errors.
+    """
+
+    data: bytes
+    url: str = ""
+    field: FieldPath = ()
+
+
+Input = Text | Ids | Picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.embedding.model import Model
-from service.embedding.requests import Ids, Input, Text
+from service.embedding.requests import Ids, Input, Picture, Text
 
 ENTRY_BYTES = 480  # of memory beside the vector: key, numbers, and what Python needs to find them
 _Entries = OrderedDict[bytes, tuple[bytes, int, bool]]
@@ -77,10 +77,16 @@ def keys_of(inputs: Sequence[Input], ids: Sequence[Ids | None], *options: object
             no time tells a caller what another one sent.
     """
     digest = sha256(ascii(options).encode()).digest()
-    return [
-        sha256(digest + (_text_bytes(item) if isinstance(item, Text) else _ids_bytes(sequence or item))).digest()
-        for item, sequence in zip(inputs, ids, strict=True)
-    ]
+    return [sha256(digest + _bytes_of(item, sequence)).digest() for item, sequence in zip(inputs, ids, strict=True)]
+
+
+def _bytes_of(item: Input, sequence: Ids | None) -> bytes:
+    match item:
+        case Text():
+            return _text_bytes(item)
+        case Picture(data):
+            return b"image " + data
+    return _ids_bytes(sequence or item)
 
 
 def _text_bytes(item: Text) -> bytes:

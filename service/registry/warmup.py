@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import HEAD, Card
+from models.recipes.extra_inputs import IMAGE_ROWS
 from models.recipes.graph_names import ONE_ROW
+from service.embedding.image_inputs import blank_tower
 from service.embedding.model import Model
 from service.embedding.outputs.image import blank, is_of_images
 from service.embedding.outputs.kind import OutputKind, check_width
@@ -95,6 +97,8 @@ def _work(model: Model, graph: str, ids: Int64s) -> Work[Any]:
         outputs = (ONE_ROW,)  # the form that requests use
     if is_of_images(card):
         return Work(blank(card), outputs)
+    if card.image_tokens and graph == IMAGE_ROWS:
+        return Work(blank_tower(card.image_tokens), outputs)
     types = np.zeros(len(ids), np.int64) if "types" in inputs else None
     return Work(pack(card, [validation.check(card, 0, Ids(ids, types=types), True, "right")]), outputs)
 

@@ -15,6 +15,7 @@ from tests import hub_server
 from tests.golden_cases import case, write_folder, write_json
 from tests.late_interaction import write_bert, write_pylate
 from tests.minilm_golden import checkpoint
+from tests.page_models import write_pages
 from tests.reranker_models import write_reranker
 from tests.score_models import write_classifier
 from tests.sparse_models import write_masked_lm, write_splade
@@ -60,6 +61,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
     "openai/clip-vit-base-patch32": _dual("dual_clip"),
     "openai/clip-vit-large-patch14": _dual("dual_clip"),
     "sentence-transformers/all-MiniLM-L6-v2": _demo,
+    "vidore/colqwen2-v1.0-hf": write_pages,
     "sparse-encoder/example-splade-distilbert-base-uncased-nq": write_splade,
 }
 """Writers of checkpoints by the name on the hub."""

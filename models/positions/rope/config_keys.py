@@ -7,7 +7,7 @@ from typing import Any
 from models.errors import BadEncoding
 from models.positions.rope.conventions import CONVENTIONS, NO_ROPE, TEXT_TYPES, Convention
 
-TEXT_CONFIG_KEYS = ("text_config", "language_config", "llm_config", "thinker_config")
+TEXT_CONFIG_KEYS = ("text_config", "language_config", "llm_config", "thinker_config", "vlm_config")
 SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "max_position_embeddings")
 ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("n_embd", "d_model", "n_embed"),

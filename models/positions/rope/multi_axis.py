@@ -124,6 +124,12 @@ def axes_named(name: str) -> Axes:
     return AXES[name]
 
 
+def owners(axes: str, sections: Sequence[int] | None) -> Int64s:
+    """Return the axis by which each frequency turns, int64 (r/2,); arguments as in `mrope_parts`."""
+    row = axes_named(axes)
+    return row.owners(row.sections if sections is None else sections)
+
+
 def subset(freqs: Frequencies, columns: Int64s) -> Frequencies:
     """Return some of the frequencies, in the order of `columns`."""
     return Frequencies(

@@ -73,6 +73,7 @@ class Job:
     Attributes:
         ids: ids of each input as it is read; a text has none before it is tokenized, and zeros if its vector is kept.
         texts: the numbers of the inputs that are still to be tokenized.
+        images: the numbers of the inputs that are images.
         characters: characters of the texts.
         tokenizing: seconds that it took.
         keys: keys of the inputs in the vector cache; empty: the cache keeps none of them.
@@ -91,6 +92,7 @@ class Job:
     settings: Settings
     ids: list[Ids]
     texts: list[int]
+    images: Sequence[int] = ()
     characters: int = 0
     tokenizing: float = 0.0
     keys: Sequence[bytes] = ()
@@ -131,6 +133,7 @@ class OutputKind:
         held_rows: parts are completed as soon as their arrays have so many rows; 0: when all have come.
         cache_form: what determines the arrays besides the inputs; None: the vector cache does not keep them.
         longest: the most tokens that it reads of an input; None: as many as the model.
+        ending: ids behind each text.
         ranges: the ranges of each precision of its vectors; empty: they are not quantized.
     """
 
@@ -155,6 +158,7 @@ class OutputKind:
     def __init__(self, planning: Planning, name: str, source: str | None = None) -> None:
         self.card, self.engine, self.name, self.source = planning.card, planning.engine, name, source
         self.dtype, self.width = planning.options.dtype, planning.width(name)
+        self.ending = self.card.text_ending
 
     @classmethod
     def makes(cls, planning: Planning, name: str) -> bool:
@@ -244,6 +248,7 @@ class Plan(NamedTuple):
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
         reduces_in_thread: the `reduce` of a kind is too long for the event loop.
+        ending: ids behind each text.
         locates: a kind reads where the tokens of each text lie.
         early: the kind whose parts are completed while others still run.
         cached: the kind whose arrays the vector cache keeps.
@@ -264,6 +269,7 @@ class Plan(NamedTuple):
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
     reduces_in_thread: bool
+    ending: tuple[int, ...]
     locates: bool
     early: OutputKind | None
     cached: OutputKind | None

@@ -31,7 +31,7 @@ class MultiVector(OutputKind):
         inner, width = self._made.modules.inner, self._made.modules.width
         self.head = HeadGraph(MULTI_VECTORS, MULTI_VECTOR, inner, width, f"a {MULTI_VECTOR} that is")
         self._side = self._made.query if self._query else self._made.document
-        self.longest = self._side.max_tokens
+        self.longest, self.ending = self._side.max_tokens, self._side.ending
         self.token_bytes = 4 * self.width
 
     @classmethod

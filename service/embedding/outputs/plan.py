@@ -78,6 +78,7 @@ def _made(planning: Planning) -> Plan:
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
         reduces_in_thread=any([kind.reduces_in_thread for kind in kinds]),
+        ending=kinds[0].ending if options.special_tokens else (),
         locates=any([kind.locates for kind in kinds]),
         early=next((kind for kind in kinds if kind.held_rows), None),
         cached=kinds[0] if len(kinds) == 1 and kinds[0].cache_form and not whole else None,
@@ -170,6 +171,8 @@ def _cuts(card: Card, options: EmbedOptions, kinds: Sequence[OutputKind]) -> tup
     """Return how inputs are cut if the server does not cut by default, and if it does."""
     limits = card.max_tokens, options.max_tokens, *[kind.longest for kind in kinds]
     most = min([limit for limit in limits if limit is not None], default=None)
+    if most is not None and options.special_tokens:
+        most -= len(kinds[0].ending)
     fields = options.truncation_direction or card.cut_side, options.max_tokens, options.special_tokens, most
     sent = options.truncate
     return Cut(bool(sent), *fields), Cut(sent is not False, *fields)

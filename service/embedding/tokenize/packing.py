@@ -91,7 +91,7 @@ def packed(card: Card, sequence: Ids, task: int = NO_TASK) -> Packed:
     if card.extras:
         if task != NO_TASK:
             sent_extras = {**(sent_extras or {}), TASKS: np.full(len(ids), task)}
-        extras = {extra.name: extra_values(extra, ids, mask, sent_extras) for extra in card.extras}
+        extras = {extra.name: extra_values(extra, ids, mask, sent_extras, positions) for extra in card.extras}
     return Packed(ids, positions, types, mask, (len(ids),), extras)
 
 

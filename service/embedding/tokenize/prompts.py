@@ -9,7 +9,9 @@ Source: sentence-transformers 6.2 (prompts, encode_query, encode_document); the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from models.artifacts.card import Card
 from service.embedding.requests import Ids, InputType
@@ -38,8 +40,12 @@ SPELLINGS: dict[str, InputType] = {
 }
 """Uses by the names that clients send: Voyage's and NVIDIA's query, document and passage, and Cohere's."""
 
-INSTRUCTED = re.compile(r"(?P<before>.*?(?:Instruct: |<instruct>)).*(?P<behind>\n(?:Query: ?|<query>))", re.DOTALL)
-"""Prompts with an instruction: those of Qwen3-Embedding and gte-Qwen2, of E5's instruct models and of BGE's."""
+INSTRUCTED = re.compile(
+    r"(?P<before>.*?(?:Instruct: |<instruct>|<\|im_start\|>system\n)).*"
+    r"(?P<behind>\n(?:Query: ?|<query>)|<\|im_end\|>\n<\|im_start\|>user\n)",
+    re.DOTALL,
+)
+"""Prompts with an instruction: those of Qwen3-Embedding, Qwen3-VL-Embedding, gte-Qwen2, and of E5 and BGE."""
 USUAL = "Instruct: ", "\nQuery: "  # around the instruction of models without such a prompt whose name says `instruct`
 LONGEST_INSTRUCTION = 2048  # characters
 
@@ -58,7 +64,10 @@ def prompt_of(card: Card, name: str | None, task: str | None = None, input_type:
     """
     if name is None:
         if task is None and input_type is not None:
-            return card.prompts.get(_name_of(card, input_type) or "", "")
+            named = _name_of(card, input_type)
+            if named is None and card.text_ending:  # a conversation is not read without its begin
+                named = card.default_prompt
+            return card.prompts.get(named or "", "")
         return card.prompts.get(task or card.default_prompt or card.default_task or "", "")
     if name not in card.prompts:
         known = ", ".join(repr(prompt) for prompt in card.prompts) or "none"
@@ -117,6 +126,14 @@ def _name_of(card: Card, input_type: InputType) -> str | None:
     """
     names = [name for name in USES[input_type] if name in card.prompts or name in card.tasks]
     return next((name for name in names if card.prompts.get(name) or name in card.tasks), None)
+
+
+def with_ending(encoded: dict[int, Ids], ending: Sequence[int]) -> dict[int, Ids]:
+    """Return the ids of texts with those of an ending behind them; models with an ending read no segments."""
+    if not ending:
+        return encoded
+    behind = np.array(ending, np.int64)
+    return {index: each._replace(ids=np.concatenate([each.ids, behind])) for index, each in encoded.items()}
 
 
 def check_prompts(encoded: Mapping[int, Ids], prompts: Mapping[int, int]) -> None:

@@ -11,12 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
-from service.embedding.images import ImagesRequest, Picture
+from service.embedding.images import ImagesRequest
 from service.embedding.model import Model
 from service.embedding.outputs.image import reads_images
 from service.embedding.outputs.kind import POOLED
 from service.embedding.quantization import PRECISIONS, RANGED, quantized
-from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Text
+from service.embedding.requests import Direction, EmbedOptions, EmbedRequest, EmbedResult, Picture, Text
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import (
     SHORTEN_OR_TRUNCATE,

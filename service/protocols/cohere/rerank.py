@@ -16,6 +16,7 @@ from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.ranking import Ranks, Scorer
+from service.embedding.requests import Picture
 from service.errors import FieldPath, MissingField, WrongType
 from service.http import openapi_data
 from service.http.formats import JSON
@@ -25,6 +26,7 @@ from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_rerank_error
 from service.protocols.inlay import needs, vllm_fields
+from service.protocols.inlay.inputs import picture
 from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.vllm_fields import PairsBody
@@ -33,7 +35,7 @@ PREFIXES = ("/v1/rerank", "/v2/rerank")
 INFINITY = "/infinity/rerank"  # for clients of infinity that do not send its raw_scores
 DATA = openapi_data.read(__package__, INLAY.parts)
 SEARCH_UNIT = 100  # documents that Cohere counts as one search
-FORMS = 'texts, or objects with a "text" or the fields that rank_fields names'
+FORMS = 'texts, or objects with a "text", an "image" or the fields that rank_fields names'
 TEXT_OR_OBJECT = {"anyOf": [{"type": "string"}, {"type": "object"}]}
 DOCUMENTS_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": TEXT_OR_OBJECT}], "description": FORMS}
 
@@ -68,13 +70,13 @@ class Ranking(NamedTuple):
     Args:
         body: the fields of the body.
         documents: the documents as they came.
-        texts: the text that is read of each document.
+        texts: the text that is read of each document, or its image.
         voyage: whether the body is that of a client of Voyage, which always sends top_k, and null for all.
     """
 
     body: CohereRerankBody
     documents: list[Any]
-    texts: list[str]
+    texts: list[str | Picture]
     voyage: bool
 
 
@@ -124,13 +126,15 @@ def read(data: Any, max_inputs: int) -> Ranking:
     return Ranking(body, documents, texts, "top_k" in data)
 
 
-def _text(document: Any, index: int, fields: Sequence[str]) -> str:
-    """Return the text that is ranked: a document's text, or the fields that `rank_fields` names."""
+def _text(document: Any, index: int, fields: Sequence[str]) -> str | Picture:
+    """Return what is ranked: a document's text, the fields that `rank_fields` names, or its image."""
     if isinstance(document, str):
         return document
     place: FieldPath = ("documents", index)
     if type(document) is not dict:
         raise WrongType(f"is {quoted(document)}", field=place, allowed=f"send {FORMS}")
+    if "image" in document and not fields:
+        return picture(document, place)
     parts = [document[name] for name in fields or ("text",) if name in document]
     if not parts:
         raise MissingField(f"has no {' or '.join(fields or ('text',))[:80]}", field=place, remedy="send it, or a text")

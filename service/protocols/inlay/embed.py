@@ -14,13 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.context import ServiceContext
 from service.embedding.requests import DIRECTIONS, Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
 from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
-from service.errors import InlayError
+from service.errors import InlayError, UnsupportedMedia
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
 from service.http.routes import Handler, Head, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
-from service.http.worker_threads import inline_or_in_thread
+from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import pooled_bytes, prompt_embeds
+from service.protocols.inlay.forms import is_form, read_form
 from service.protocols.inlay.inputs import (
     INPUT_TYPE_ABOUT,
     INPUT_TYPES,
@@ -189,6 +190,15 @@ class EmbedHandler:
         """Return the vectors in the accepted format."""
         return await self.answer(request, request.body, _format_of(request.head))
 
+    async def _of_form(self, request: Request) -> Response:
+        """Return the answer to a form."""
+        headers = request.head.headers
+        encode = encoder(headers.get(b"accept"))
+        form = await in_thread(read_form, headers[b"content-type"], request.body, self._max_inputs)
+        rest = json_bytes({"inputs": []} | form.fields)
+        embed_request, answer_form = read(rest, self._max_inputs, self._ignores_fields)
+        return await self._embed(embed_request._replace(inputs=form.inputs), answer_form, encode, request)
+
     async def answer(self, request: Request, body: bytes, encode: Encode) -> Response:
         """Return the answer to a body of /embed in one of FORMATS."""
         embed_request, form = await inline_or_in_thread(len(body), read, body, self._max_inputs, self._ignores_fields)
@@ -221,7 +231,8 @@ class EmbedHandler:
                 encode = request.head.memo or _format_of(request.head)
                 embed_request, form = read(request.body, self._max_inputs)
             except InlayError as error:
-                answers.append(error.without_frames())
+                of_form = isinstance(error, UnsupportedMedia) and is_form(request.head.headers.get(b"content-type"))
+                answers.append(self._of_form if of_form else error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
             inputs = embed_request.inputs

@@ -1,7 +1,6 @@
 """POST /models/{name}/images and the method Images: pictures and pixel tensors, answered in the formats of /embed.
 
-An image comes as JSON ("data:image/png;base64,...", bare base64, or a tensor), or as the bytes of one file. An address
-is never fetched.
+An image comes as JSON ("data:image/png;base64,...", bare base64, an address, or a tensor), or as the bytes of one file.
 """
 
 import re
@@ -13,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
-from service.embedding.images import ImagesRequest, Picture, Values
-from service.embedding.requests import EmbedOptions, EmbedResult
+from service.embedding.images import ImagesRequest, Values
+from service.embedding.requests import EmbedOptions, EmbedResult, Picture
 from service.errors import (
     BadInput,
     ConflictingFields,

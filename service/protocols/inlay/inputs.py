@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 
 from service.embedding.limits import check_inputs
-from service.embedding.requests import Ids, Input, Int64s, Text
+from service.embedding.requests import Ids, Input, Int64s, Picture, Text
 from service.errors import FieldPath, MissingField, OutOfRange, UnknownField, WrongShape, WrongType
 from service.http.validation_errors import quoted
+from service.protocols.inlay.pictures import decode_picture
 
-FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]}'
+FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]} or {"image": "data:..."}'
 EXTRAS = ("task_type_ids", "langs", "bbox")
 LISTS = {"input_ids": "ids", "attention_mask": "mask", "token_type_ids": "types", "position_ids": "positions"}
 ITEMS = {
@@ -79,7 +80,7 @@ def _decode_one(value: Any, path: FieldPath, index: int) -> Input:
             return _pair(value, path, index)
         return Ids(_integers(value, "input_ids", path, index))
     if kind is dict:
-        return _object(value, path, index)
+        return picture(value, path) if "image" in value else _object(value, path, index)
     raise WrongType(f"is {quoted(value)}", index, field=path, allowed=f"an input is {FORMS}")
 
 
@@ -92,6 +93,15 @@ def _pair(value: list[Any], path: FieldPath, index: int) -> Text:
         received = f"holds {len(value)} text{'s' * (len(value) > 1)}"
         raise WrongShape(received, index, field=path, allowed="a pair holds two")
     return Text(value[0], value[1])
+
+
+def picture(value: dict[str, Any], path: FieldPath) -> Picture:
+    """Return the picture of an object {"image": a data URL or base64}."""
+    if unknown := [key for key in value if key != "image"]:
+        raise UnknownField(f"has a field {quoted(unknown[0])}", field=path, allowed="allowed: image")
+    if type(value["image"]) is not str:
+        raise WrongType(f"is {quoted(value['image'])}", field=(*path, "image"), allowed="send a data URL or base64")
+    return decode_picture(value["image"], (*path, "image"))
 
 
 def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:

@@ -12,6 +12,11 @@ def reads_images(model: Model) -> bool:
     return model.card.image is not None
 
 
+def takes_images(model: Model) -> bool:
+    """Return whether a model reads images, alone or among the tokens of its texts."""
+    return reads_images(model) or model.card.image_tokens is not None
+
+
 def kind_of(model: Model) -> str:
     """Return text-embeddings-inference's word for a model: embedding, classifier or reranker."""
     classifier = model.card.classifier

@@ -11,12 +11,12 @@ import orjson
 
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
-from service.embedding.images import ImagesRequest, Picture
+from service.embedding.images import ImagesRequest
 from service.embedding.model import Model
 from service.embedding.outputs.image import reads_images
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.pooling import normalize
-from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Input, Output, Spans, Text
+from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Ids, Input, Output, Picture, Spans, Text
 from service.embedding.tokenize.packing import split
 from service.errors import (
     ConflictingFields,
@@ -34,6 +34,7 @@ from service.http.routes import Handler, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
 from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
+from service.protocols.inlay.inputs import picture
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
 from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
@@ -49,11 +50,11 @@ class Decoded(NamedTuple):
     """A body, decoded.
 
     Args:
-        request: the request; for images it has no inputs yet.
+        request: the request.
         fields: the body's other fields, which say what form the response has.
         rows: embed or token_embed, where the body of /pooling says which rows to return.
         caller_id: the caller's own id of the request.
-        pictures: the images to embed; empty: `request` has texts or token ids.
+        pictures: the images, if all inputs are images by `modality`.
         headers: what the response says of the token ids that came.
     """
 
@@ -89,7 +90,8 @@ def read(
     fields, options = (_options if len(rest) <= CACHED_BYTES else _options.__wrapped__)(model, rest)
     name, rows = fields.model, fields.task if model is PoolingBody else None
     if fields.modality == "image":
-        return Decoded(EmbedRequest((), name, options), fields, rows, request_id, decode_pictures(inputs))
+        pictures = decode_pictures(inputs)
+        return Decoded(EmbedRequest(pictures, name, options), fields, rows, request_id, pictures)
     headers: Headers = ()
     decoded = decode_inputs(inputs, embeds_empty)
     if any(isinstance(item, Ids) for item in decoded):
@@ -116,10 +118,10 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
     async def handler(request: Request) -> Response:
         began = perf_counter()
         decoded = await read_json(request, read, body, *reading)
-        model = registry.get(decoded.request.model, *([needs.reads_images] if decoded.pictures else []))
+        model = registry.get(decoded.request.model, *([needs.takes_images] if decoded.pictures else []))
         if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast
-        if decoded.pictures:
+        if decoded.pictures and not model.card.image_tokens:
             result = await images.embed(_of_images(decoded, model), request.context)
         else:
             result = await embedder.embed(_for_model(decoded, model), request.context)
@@ -309,6 +311,10 @@ def _decode_input(value: Any, field: FieldPath, index: int, embeds_empty: bool) 
         return Text(value)
     if type(value) is list:
         return _decode_ids(value, field, index)
+    if type(value) is dict and "image" in value:
+        return picture(value, field)
+    if type(value) is dict and list(value) == ["text"]:  # Jina's form, beside images
+        return _decode_input(value["text"], (*field, "text"), index, embeds_empty)
     raise WrongType(f"is {quoted(value)}", index, field=field, allowed=f"send {FORMS}")
 
 

@@ -36,6 +36,8 @@ def created(folder: Path, model_type: str, **keys: Any) -> dict[str, Any]:
 def test_every_family_without_a_head_exports_as_created(model_type: str, tmp_path: Path) -> None:
     more = {"num_key_value_heads": 2} if "num_key_value_heads" in FAMILIES[model_type].defaults else {}
     more |= {"rotary_dim": 4} if model_type in ("gptj", "codegen") else {}
+    sections = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    more |= {"rope_parameters": sections} if model_type in ("qwen2_vl_text", "qwen2_5_vl_text") else {}
     created(tmp_path, model_type, **more)
     card = export(tmp_path / "x", tmp_path / "out", encoder=True)
     assert card.encoder

@@ -2,12 +2,15 @@
 
 import asyncio
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from models.artifacts import export as exporting
 from models.artifacts.export import export
 from models.errors import BadCheckpoint
+from models.families import opening
 from tests.golden_cases import write_json, write_tiny_bert
 from tests.hub_server import serving
 from tests.service.registry.registry_service import Service
@@ -53,8 +56,7 @@ def test_a_route_is_the_model_of_its_modules(kind: str, place: str, tmp_path: Pa
 def test_a_route_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     local = export(routed(tmp_path / "x"), tmp_path / "local", route="query")
     with serving(tmp_path / "x") as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.endpoint)
+        monkeypatch.setattr(exporting, "located", partial(opening.located, endpoint=hub.endpoint))
         fetched = export("org/name", tmp_path / "out", route="query")
     assert fetched.files["weights.safetensors"] == local.files["weights.safetensors"]
     assert fetched.pooling == local.pooling

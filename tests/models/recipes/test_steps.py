@@ -25,6 +25,7 @@ from models.recipes.steps import (
     Multiply,
     Parallel,
     PerLayerInput,
+    PlaceImages,
     Recipe,
     RMSNorm,
     Round,
@@ -88,6 +89,7 @@ EVERY: tuple[Step, ...] = (
     Multiply("m"),
     PerLayerInput(LINEAR, Linear("s", None), LINEAR, "gelu_tanh", RMS, RMS, 8, 0.25),
     Parallel(FULL, GATED),
+    PlaceImages(1),
 )
 
 

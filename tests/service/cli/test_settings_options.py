@@ -11,6 +11,7 @@ import pytest
 from models.artifacts import card as cards
 from models.errors import ModelError
 from service.cli import checkpoints, startup
+from service.cli.options import read_settings
 from service.settings import SECTIONS, Settings
 from tests.golden_cases import write_tiny_bert
 from tests.service.cli.conftest import Run
@@ -171,7 +172,8 @@ def test_a_wrong_port_of_the_host_is_named(inlay: Run, monkeypatch: pytest.Monke
 def test_the_address_of_a_service_leaves_the_default_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INLAY_PORT", "tcp://10.0.0.1:9000")
     monkeypatch.setenv("INLAY_GRPC_PORT", "50052")
-    assert (Settings().port, Settings().grpc_port) == (8080, 50052)
+    settings = read_settings({})
+    assert (settings.port, settings.grpc_port) == (8080, 50052)
 
 
 def test_rejects_a_service_address_as_an_option(inlay: Run) -> None:

@@ -10,7 +10,9 @@ import PIL.Image
 import pytest
 
 from service.embedding.image_decoding import open_picture
-from service.embedding.images import Images, ImagesRequest, Picture, Values, checked
+from service.embedding.images import Images, ImagesRequest, Values, checked
+from service.embedding.picture_decoder import PictureDecoder
+from service.embedding.requests import Picture
 from service.errors import BodyTooLarge, EngineFailure, InlayError, Overloaded, TooLarge, Unavailable
 from service.heavy.lane import HeavyLane
 from service.heavy.lane import serving as serving_lane
@@ -66,7 +68,8 @@ async def test_rows_that_are_not_finite_fail_their_own_request(
 def limited(catalog: ModelRegistry, max_bytes: int = 10**6, together: int = 10**7) -> Images:
     """Images of a few small pictures."""
     settings = Settings(max_inputs=4, max_image_pixels=10**6, max_request_tokens=10**4, max_answer_bytes=max_bytes)
-    return Images(catalog, settings, MemoryBudget(together), threads=1)
+    budget = MemoryBudget(together)
+    return Images(catalog, settings, budget, PictureDecoder(settings, budget))
 
 
 async def test_callers_take_turns_at_each_image(catalog: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

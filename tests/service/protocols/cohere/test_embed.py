@@ -128,7 +128,7 @@ def test_fields_that_are_not_used_are_named(served):
         ({"texts": ..., "inputs": ["a"]}, "inputs[0] is"),
         ({"texts": ..., "inputs": [{"content": [{"type": "text"}]}]}, "inputs[0].content[0] has neither"),
         ({"texts": ..., "images": ["data:image/png;base64,AAAA"]}, "reads no images"),
-        ({"texts": ..., "images": ["http://example.com/a.png"]}, "images[0] is"),
+        ({"texts": ..., "images": ["ftp://example.com/a.png"]}, "images[0] is"),
         ({"model": ...}, "model is missing"),
         ({"input_type": ...}, "input_type is missing"),
         ({"input_type": "question"}, "input_type is"),
