@@ -188,7 +188,7 @@ ROWS: Sequence[Row] = (
     _bert("Snowflake/snowflake-arctic-embed-l", "cls", "safetensors", prompts=_ARCTIC),
     _bert("mixedbread-ai/mxbai-embed-large-v1", "cls", "safetensors", behind=(), prompts=_ARCTIC),
     _sentence("roberta", "roberta", "ibm-granite/granite-embedding-30m-english", "cls"),
-    _sentence("xlm-roberta", "xlm-roberta", "ibm-granite/granite-embedding-278m-multilingual", "cls"),
+    _sentence("jina_embeddings_v3", "xlm-roberta", "jinaai/jina-embeddings-v3"),
     _sentence("modernbert", "bytes", "ibm-granite/granite-embedding-english-r2", "cls"),
     _sentence("qwen3", "bytes", "Qwen/Qwen3-Embedding-0.6B", "lasttoken", prompts=_INSTRUCT),
     _sentence(
