@@ -81,7 +81,8 @@ class Computation:
 
     def _tokenize(self, job: Job, texts: Sequence[Text]) -> None:
         encoded = self._tokenizer.encode(dict(enumerate(self._rewrite(texts))), self._cut)
-        encoded = with_ending(encoded, self.plan.ending)
+        if self.plan.ending:
+            encoded = with_ending(encoded, self.plan.ending)
         job.ids = list(encoded.values())
         if self._prompt_tokens:
             job.prompts = dict.fromkeys(encoded, self._prompt_tokens)

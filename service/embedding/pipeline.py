@@ -174,7 +174,9 @@ class EmbeddingPipeline:
         else:
             with reserved(queues, cost, context.caller):
                 encoded = await self._tokenize_beside(tokenizer, job, texts, cut, characters)
-        for index, sequence in with_ending(encoded, job.plan.ending).items():
+        if job.plan.ending:
+            encoded = with_ending(encoded, job.plan.ending)
+        for index, sequence in encoded.items():
             job.ids[index] = sequence
         if prompt and card.pooling and not card.pooling.include_prompt:
             job.prompts = dict.fromkeys(encoded, tokenizer.prompt_length(prompt))

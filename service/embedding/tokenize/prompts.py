@@ -130,8 +130,6 @@ def _name_of(card: Card, input_type: InputType) -> str | None:
 
 def with_ending(encoded: dict[int, Ids], ending: Sequence[int]) -> dict[int, Ids]:
     """Return the ids of texts with those of an ending behind them; models with an ending read no segments."""
-    if not ending:
-        return encoded
     behind = np.array(ending, np.int64)
     return {index: each._replace(ids=np.concatenate([each.ids, behind])) for index, each in encoded.items()}
 
