@@ -219,6 +219,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
             ("inlay_requests_in_flight",): context.admission.active,
             ("inlay_reserved_bytes",): budget.held,
             ("inlay_vector_cache_bytes",): cache.held_bytes,
+            ("inlay_default_model_missing",): bool(registry.named_defaults and registry.default is None),
             ("inlay_workers_ready",): context.lifecycle.ready and context.readiness.fault is None,
         }
     )

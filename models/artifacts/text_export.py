@@ -117,7 +117,7 @@ def export(
         ModelError: the checkpoint cannot be exported as the caller wants it.
         OSError: a file cannot be written.
     """
-    model = _chosen(place, source, sparse_files, options)
+    model = _with_images(_chosen(place, source, sparse_files, options), options.side)
     with atomic_folder(target.out) as folder:
         calibration = _calibration(model, options.int8, folder, target.progress) if options.int8 else None
         stored = _write_weights(model, options, calibration, folder, target.progress)
@@ -160,18 +160,22 @@ def _chosen(
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
     read_from = (*_random_weights(source), *sentence_transformers.provenance(place.folder, options.pooling, sentence))
-    frame = image_towers.frame_of(source, sentence)
-    sentence = frame.prompts(sentence) if frame else sentence
-    images = None
-    if options.side != "text":
-        prompt = image_towers.image_prompt(sentence, frame, late_interaction.page_projection(source) is not None)
-        width = fitted.config.count("hidden_size")
-        tower = fit_token_tower(source, width, fitted.config.count("vocab_size")) if fitted.encoder else None
-        images = image_towers.described(tower, source.folder, prompt, width) if tower else None
-    if images:
-        fitted = image_towers.with_images(fitted, images.spec)
-    ending = image_towers.ids_of(source.folder, frame.after) if frame else ()
-    return TextModel(source, fitted, sentence, modules, heads, read_from, images, ending)
+    return TextModel(source, fitted, sentence, modules, heads, read_from)
+
+
+def _with_images(model: TextModel, side: str | None) -> TextModel:
+    """Return the model with the texts around its inputs and, unless its text side is asked for, its image tower."""
+    source, fitted, folder = model.source, model.fitted, model.source.folder
+    if frame := image_towers.frame_of(source, model.sentence):
+        ending = image_towers.ids_of(folder, frame.after)
+        model = replace(model, sentence=frame.prompts(model.sentence), ending=ending)
+    width, vocab_size = (fitted.config.count(key) for key in ("hidden_size", "vocab_size"))
+    tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
+    if tower is None:
+        return model
+    prompt = image_towers.image_prompt(model.sentence, frame, late_interaction.page_projection(source) is not None)
+    images = image_towers.described(tower, folder, prompt, width)
+    return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
 
 
 def _random_weights(source: Checkpoint) -> list[Setting]:

@@ -58,6 +58,9 @@ FAMILIES = (
     Family("inlay_heavy_waiting", "gauge", "Tasks that wait for a heavy process now."),
     Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
     Family("inlay_model_workers", "gauge", "Workers that have a model loaded.", ("model",)),
+    Family(
+        "inlay_default_model_missing", "gauge", "1 while the default model that is named is not loaded.", merged="max"
+    ),
     Family("inlay_workers", "gauge", "Worker processes that are alive."),
     Family("inlay_workers_ready", "gauge", "Worker processes that accept requests and whose models answer."),
     Family("inlay_worker_restarts", "counter", "Workers started in the place of one that ended."),

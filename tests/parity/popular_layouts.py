@@ -25,6 +25,8 @@ from tokenizers.processors import TemplateProcessing
 from tests.golden_cases import write_json
 from tests.late_interaction import write_chain, write_pylate, write_stanford
 from tests.parity.block_configs import CONFIGS
+from tests.parity.test_adapters_live import LINEAR
+from tests.parity.test_adapters_live import NAMES as TASKS
 from tests.parity.test_blocks_live import randomise
 from tests.parity.test_dual_encoders_live import randomize
 from tests.parity.test_published_layouts import NOMIC_KEYS, Gated
@@ -82,6 +84,8 @@ def write(row: Row, folder: Path) -> tuple[Path, Path]:
         return native, published
     if row.family == "minicpm":
         write_layerwise(published, model.config.num_hidden_layers)
+    if row.family == "jina_embeddings_v3":
+        write_tasks(published)
     write_config(row, published)
     write_weights(row.weights, published)
     if row.kind == "clip folder":
@@ -120,6 +124,20 @@ def write_layerwise(published: Path, layers: int) -> None:
     last = tensors.pop("lm_head.weight")[:1].clone()
     heads = {f"lm_head.{number}.linear_head.weight": last * (number + 2 - layers) for number in range(layers)}
     save_file(tensors | heads, published / "model.safetensors", {"format": "pt"})
+
+
+def write_tasks(published: Path) -> None:
+    """Put adapters of five tasks beside the matrices, as jina's files hold them; a request without a task has none."""
+    path, stored = published / "model.safetensors", {}
+    for name, weight in load_file(path).items():
+        stem = f"roberta.{name.removeprefix('roberta.').removesuffix('.weight')}"
+        if not stem.endswith(LINEAR):
+            stored[f"roberta.{name.removeprefix('roberta.')}"] = weight
+            continue
+        stored[f"{stem}.parametrizations.weight.original"] = weight
+        stored[f"{stem}.parametrizations.weight.0.lora_A"] = torch.randn(len(TASKS), 2, weight.shape[1])
+        stored[f"{stem}.parametrizations.weight.0.lora_B"] = torch.randn(len(TASKS), weight.shape[0], 2)
+    save_file(stored, path, {"format": "pt"})
 
 
 def write_words(native: Path, published: Path) -> Path:
@@ -378,9 +396,16 @@ def of_minicpm(config: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "attention_multiplier"} | scales | layout | named
 
 
+def of_jina_v3(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of jina's published code with adapters."""
+    config |= {"rotary_emb_base": config.pop("rope_parameters")["rope_theta"], "lora_adaptations": list(TASKS)}
+    return config | {"model_type": "xlm-roberta", "position_embedding_type": "rotary", "lora_rank": 2, "lora_alpha": 1}
+
+
 PUBLISHED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "nomic_bert": of_nomic,
     "gte": of_gte,
     "jina": of_jina,
     "minicpm": of_minicpm,
+    "jina_embeddings_v3": of_jina_v3,
 }

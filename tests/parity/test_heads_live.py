@@ -46,6 +46,9 @@ NOT_SHOWN = {
     "embedding_gemma2_text": "no head",
     "ultrabert": "its head has two hidden layers, which no other has",
     "siglip2_text_model": "no head",
+    "minicpm": "no class of transformers; its layerwise head is judged in test_popular_checkpoints.py",
+    "dpr": "no head",
+    **dict.fromkeys(("neobert", "llama_bidirec"), "no class of transformers; blocks in test_published_blocks_live.py"),
 }
 TYPES = [name for name in FAMILIES if name not in NOT_SHOWN]
 
@@ -86,6 +89,7 @@ OWN: dict[str, dict[str, Any]] = {
     "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
     "deepseek_v2": {"num_key_value_heads": 4, "num_experts_per_tok": 2},
     "deepseek_v3": {"num_key_value_heads": 4},
+    "ministral": {"head_dim": 8},
     "minicpm3": {"num_key_value_heads": 4, "dim_model_base": 8},
     "mamba2": {"num_heads": 8, "head_dim": 8},
     "granite": {"logits_scaling": 6.0},

@@ -113,6 +113,19 @@ def as_dual(row: Row, native: Path, service: Service) -> float:
     return worst
 
 
+def as_dpr(row: Row, native: Path, service: Service) -> float:
+    model, tokenizer = (
+        transformers.AutoModel.from_pretrained(native).eval(),
+        transformers.AutoTokenizer.from_pretrained(native),
+    )
+    worst = 0.0
+    for text, got in zip(TEXTS, ours(service, "sentence_embedding", TEXTS), strict=True):
+        with torch.no_grad():
+            wanted = model(**tokenizer(text, return_tensors="pt", truncation=True)).pooler_output[0]
+        worst = max(worst, relative(got[0], wanted.numpy()))
+    return worst
+
+
 def of_qwen3(tokenizer: Any, query: str, document: str) -> list[int]:
     """Return the ids of a pair as the card of Qwen3-Reranker joins them."""
     start = QWEN3.before_instruction.removesuffix("<Instruct>: ")
@@ -165,6 +178,7 @@ def as_jina(row: Row, native: Path, service: Service) -> float:
 JUDGES: dict[str, Callable[[Row, Path, Service], float]] = {
     "sentence": as_sentences,
     "bare": as_sentences,
+    "dpr": as_dpr,
     "pair": as_pairs,
     "classes": as_classes,
     "tokens": as_classes,

@@ -21,6 +21,7 @@ E5 = {"query": "query: ", "passage": "passage: ", "document": ""}
 
 def card(prompts: dict[str, str], default: str | None = None, tasks: tuple[str, ...] = ()) -> Card:
     fields = {"name": "m", "prompts": prompts, "default_prompt": default, "tasks": tasks, "default_task": None}
+    fields |= {"text_ending": ()}
     made = object.__new__(Card)
     for name, value in fields.items():
         object.__setattr__(made, name, value)
@@ -117,3 +118,9 @@ async def test_the_settings_give_a_default_prompt(settings: dict[str, str], befo
     assert await vector("e", changed, prompt_name="other") == await vector("d e", plain)
     with pytest.raises(StartError, match="INLAY_DEFAULT_PROMPT_NAME is 'none such', and x has the prompts 'query'"):
         Service(tmp_path / "store", default_prompt_name="none such")
+
+
+def test_a_conversation_keeps_its_begin_for_every_use() -> None:
+    made = card({"default": "<|im_start|>user\n"}, "default")
+    object.__setattr__(made, "text_ending", (1, 2))
+    assert prompt_of(made, None, None, "query") == "<|im_start|>user\n"

@@ -292,8 +292,12 @@ def _model_sinusoidal(model: CardAndWeights, step: AddSinusoid, parameters: Posi
     return {"kind": step.kind, "dim": step.dim, "positions": positions_of(parameters, model.card.position.rows)}
 
 
-def _as_the_card_says(_: object, part: Alibi | AxialRope, __: object) -> Arguments:
-    return asdict(part)
+def _model_alibi(_: object, row: Alibi, __: object) -> Arguments:
+    return asdict(row)
+
+
+def _model_axial(_: object, row: AxialRope, __: object) -> Arguments:
+    return {name: value for name, value in asdict(row).items() if name != "layout"}  # which follows from its kind
 
 
 def _buckets_of(kind: str) -> Callable[[Card], Buckets | None]:
@@ -316,7 +320,7 @@ _MODEL_ROWS = (
     ),
     Scheme(
         "alibi", "Its ALiBi slopes and bias", schemas.ModelAlibiParameters,
-        alibi.tabulate, _SQUARE, _as_the_card_says,
+        alibi.tabulate, _SQUARE, _model_alibi,
         part=lambda card: card.encodings.alibi, has="ALiBi, such as a BLOOM",
     ),
     Scheme(
@@ -346,7 +350,7 @@ _MODEL_ROWS = (
     ),
     Scheme(
         "axial", "Rotary cos and sin of its patches", schemas.ModelAxialParameters,
-        axial.tabulate_axial, {"grid": "4x4"}, _as_the_card_says,
+        axial.tabulate_axial, {"grid": "4x4"}, _model_axial,
         part=lambda card: card.axial, has="rotary positions of patches, such as a DINOv3 or a vision tower of Qwen2-VL",
     ),
 )  # fmt: skip
