@@ -23,6 +23,7 @@ from models.vision.similarity import Similarity
 
 FORMAT = 2
 FILE_NAME = "card.json"
+WEIGHTS, RANDOM = "weights", "random"  # an entry of `provenance`, and how its value begins where `create` drew them
 CHECKED_FILES = ".checked.json"  # which files were compared with the card, see hash_checks.py
 HEAD = "head"
 MODULES = "modules"
@@ -315,6 +316,11 @@ class Card:
         if self.sparse:
             names[SPARSE] = None
         return tuple(names)
+
+    @property
+    def random(self) -> bool:
+        """Whether `create` drew its weights, or those of its head: what it answers means nothing."""
+        return any(each.name == WEIGHTS and each.value.startswith(RANDOM) for each in self.provenance)
 
     @property
     def axial(self) -> AxialRope | None:

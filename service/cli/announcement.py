@@ -24,6 +24,8 @@ def introduce(settings: Settings, registry: ModelRegistry) -> None:
         size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         say(settings, f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}")
         reasons = _device_reason(settings, model), _engine_reason(model)
+        if card.random:
+            say(settings, f"{name} has random weights, made by `inlay create`: what it answers means nothing")
         say(settings, f"{name} runs on {model.engine.device} ({reasons[0]}){reasons[1]}")
     if not registry.models:
         held = f"no model is loaded, {settings.store} holds none"

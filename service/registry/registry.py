@@ -122,14 +122,15 @@ class ModelRegistry:
     def default_of(self, *kinds: Kind) -> Model | None:
         """Return the model of requests that name none on a route that needs a model of one of these kinds.
 
-        It is the default model if it is of one; else the first named default of a kind, or its only loaded model; else
-        the default model all the same.
+        It is the default model if it is of one; else the first named default of a kind, or its only loaded model, not
+        counting those of random weights beside others; else the default model all the same.
         """
         if self.default is not None and any(is_of_kind(self.default) for is_of_kind in kinds):
             return self.default
         named = [self.models[name] for name in self.named_defaults if name in self.models]
         for is_of_kind in kinds:
-            fitting = [model for model in self.models.values() if is_of_kind(model)]
+            every = [model for model in self.models.values() if is_of_kind(model)]
+            fitting = [model for model in every if not model.card.random] or every
             chosen = [model for model in named if is_of_kind(model)] or fitting
             if chosen and (len(fitting) == 1 or chosen is not fitting):
                 return chosen[0]

@@ -9,7 +9,7 @@ from tests.served import Served, serving
 from tests.web.browser import Page, axe, expect
 from tests.web.conftest import DEMO
 
-VIEWS = ("Try", "Positions", "Models", "Now")
+VIEWS = ("Search", "Try", "Positions", "Models", "Now")
 
 
 def test_every_view_is_reached_by_its_name(opened: Callable[[str], Page]) -> None:

@@ -6,6 +6,7 @@ import { KeyDialog } from "./components/key_dialog.js";
 import { ServerState } from "./components/server_state.js";
 
 const VIEWS = {
+  search: { title: "Search", about: "Your texts by meaning, and a map of them", load: () => import("./views/search.js") },
   try: { title: "Try", about: "Vectors, similarity, rankings and sparse weights of your texts", load: () => import("./views/try.js") },
   positions: { title: "Positions", about: "Positional encodings, compared", load: () => import("./views/positions.js") },
   models: { title: "Models", about: "What this server holds", load: () => import("./views/models.js") },

@@ -44,11 +44,16 @@ export function usualModel(models) {
   return models.find((model) => model.default) ?? models[0];
 }
 
+// Whether weights of a model were drawn by `inlay create`, as its card says: what it answers means nothing.
+export function isRandom(model) {
+  return (model.provenance ?? []).some(({ name, value }) => name === "weights" && value.startsWith("random"));
+}
+
 export function ModelChoice({ models, chosen, onChoose, label = "Model" }) {
   return html`<label class="field">
     <span>${label}</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.reads_text ? "" : " (token ids)"}${model.default ? " (default)" : ""}</option>`)}
+      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.reads_text ? "" : " (token ids)"}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
     </select>
   </label>`;
 }

@@ -1,7 +1,7 @@
 // The models of this server: cards, a comparison, and one model in detail.
 import { html, useState } from "../lib/dom.js";
 import { writeLink } from "../lib/link.js";
-import { useModels, usualModel } from "../components/model_choice.js";
+import { isRandom, useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
 import { Detail } from "./models/detail.js";
@@ -66,6 +66,7 @@ function Card({ model, tokens, chosen, onChoose }) {
   ];
   return html`<section class="panel" aria-label=${model.name}>
     <h2>${model.name} ${model.default && html`<small class="note">default</small>`}</h2>
+    ${isRandom(model) && html`<p class="note warn">Its weights are random, made by <code>inlay create</code>: what it answers means nothing.</p>`}
     <dl class="facts">${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
     <p class="row">
       <button type="button" class=${chosen ? "" : "quiet"} aria-pressed=${chosen} onClick=${onChoose}>${chosen ? "Shown below" : "Show details"}</button>

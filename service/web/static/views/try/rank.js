@@ -1,5 +1,6 @@
 // The texts ranked for a query: by a cross-encoder or a late-interaction model, or by the cosine of sentence vectors.
 import { html } from "../../lib/dom.js";
+import { isRandom } from "../../components/model_choice.js";
 import { Bars, scaleOf } from "../../components/bars.js";
 import { barsSvg, pictureFiles } from "../../components/picture.js";
 import { Downloads, csvBlob } from "../../components/downloads.js";
@@ -19,11 +20,12 @@ export function queryOf(state, usual) {
   return state.query === EMPTY_QUERY ? "" : String(state.query);
 }
 
-// The model that ranks: what the link names, the chosen model if it ranks, the first that does, else one of sentence vectors.
+// The model that ranks: what the link names, the chosen model if it ranks, the first that does, else one of sentence vectors; one of
+// random weights only where the link or the choice of the model says so.
 function rankerOf(model, models, state) {
   const able = rankersOf(models);
   const ranking = able.filter((each) => abilitiesOf(each).ranks);
-  return able.find((each) => each.name === state.ranker) ?? ranking.find((each) => each.name === model.name) ?? ranking[0] ?? able.find((each) => each.name === model.name) ?? able[0];
+  return able.find((each) => each.name === state.ranker) ?? ranking.find((each) => each.name === model.name) ?? ranking.find((each) => !isRandom(each)) ?? able.find((each) => each.name === model.name) ?? able[0];
 }
 
 function requestOf(ranker, query, texts, state) {
@@ -76,9 +78,10 @@ export function Rank({ model, models, texts, state, change, usual }) {
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>
       <select value=${ranker.name} onChange=${(event) => change({ ranker: event.target.value })}>
-        ${rankersOf(models).map((each) => html`<option value=${each.name} selected=${each.name === ranker.name}>${each.name}${abilitiesOf(each).ranks ? "" : " (cosine of its vectors)"}</option>`)}
+        ${rankersOf(models).map((each) => html`<option value=${each.name} selected=${each.name === ranker.name}>${each.name}${isRandom(each) ? " (random weights)" : ""}${abilitiesOf(each).ranks ? "" : " (cosine of its vectors)"}</option>`)}
       </select>
     </label>`}
+    ${ranker && isRandom(ranker) && html`<p class="note warn">The weights of ${ranker.name} are random: its order means nothing.</p>`}
     ${!real &&
     html`<p class="note">
       No model of this server is a reranker${ranker ? ": the cosine stands in" : ""}. <code>make reranker</code> makes one of random weights to try;${" "}

@@ -1,0 +1,71 @@
+// Tables of texts from a file or from what was pasted: lines, CSV or TSV, JSON lines.
+import { whole } from "../../lib/link.js";
+
+export const MOST_TEXTS = 20_000;
+const MOST_CHARACTERS = 4000; // of a text: more than models read
+const TEXT = /^(text|sentence|content|body|question|title|description|name)$/i;
+const MOST_TOPICS = 50;
+
+// {columns: [name], rows: [[cell]]}: a file of another kind is read as lines.
+export function tableOf(text, name) {
+  const given = whole(text.replace(/^\ufeff/, ""));
+  if (/\.(jsonl|ndjson)$/i.test(name)) return objectTable(given);
+  if (/\.(csv|tsv)$/i.test(name)) return separatedTable(given, /\.tsv$/i.test(name) ? "\t" : separatorOf(given));
+  return { columns: ["line"], rows: given.split(/\r?\n/).map((line) => [line]) };
+}
+
+// The separator that the first line has most of: spreadsheets of some countries write semicolons.
+function separatorOf(text) {
+  const first = text.slice(0, text.search(/[\r\n]|$/));
+  return [",", ";", "\t"].sort((a, b) => first.split(b).length - first.split(a).length)[0];
+}
+
+function objectTable(text) {
+  const columns = new Map();
+  const rows = [];
+  for (const [index, line] of text.split("\n").entries()) {
+    if (!line.trim()) continue;
+    const row = [];
+    let value;
+    try {
+      value = JSON.parse(line);
+    } catch {
+      throw new Error(`line ${index + 1} is not JSON`);
+    }
+    for (const [name, cell] of Object.entries(typeof value === "object" && value ? value : { text: value })) {
+      if (!columns.has(name)) columns.set(name, columns.size);
+      row[columns.get(name)] = typeof cell === "string" ? cell : JSON.stringify(cell);
+    }
+    rows.push(row);
+  }
+  return { columns: [...columns.keys()], rows };
+}
+
+// RFC 4180: a quoted cell may hold separators, line breaks and doubled quotes. The first row names the columns.
+function separatedTable(text, separator) {
+  const rows = [[]];
+  const pattern = new RegExp(`(?:"((?:[^"]|"")*)"|([^${separator}\\r\\n]*))(${separator}|\\r?\\n|$)`, "gy");
+  for (let match; pattern.lastIndex < text.length && (match = pattern.exec(text)); ) {
+    rows.at(-1).push(match[1]?.replaceAll('""', '"') ?? match[2]);
+    if (match[3] !== separator) rows.push([]);
+  }
+  const [columns, ...cells] = rows.filter((row) => row.some(Boolean));
+  if (!columns) throw new Error("it holds no rows");
+  return { columns: columns.map((name, index) => name || `column ${index + 1}`), rows: cells };
+}
+
+// The column whose name or contents look like texts: by its name, else the one with the longest cells.
+export function likelyColumn({ columns, rows }) {
+  const named = columns.findIndex((name) => TEXT.test(name));
+  if (named >= 0) return named;
+  const lengths = columns.map((_, index) => rows.slice(0, 200).reduce((sum, row) => sum + (row[index]?.length ?? 0), 0));
+  return lengths.indexOf(Math.max(...lengths));
+}
+
+// What is embedded of a table: {texts, topics}; topics: the cells of the first other column with few values, null if there is none.
+export function textsOf({ columns, rows }, column) {
+  const kept = rows.filter((row) => row[column]?.trim()).slice(0, MOST_TEXTS);
+  const values = (index) => new Set(kept.map((row) => row[index] ?? ""));
+  const other = columns.findIndex((_, index) => index !== column && values(index).size > 1 && values(index).size <= Math.min(MOST_TOPICS, kept.length / 2));
+  return { texts: kept.map((row) => row[column].trim().slice(0, MOST_CHARACTERS)), topics: other < 0 ? null : kept.map((row) => row[other] ?? "") };
+}

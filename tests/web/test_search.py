@@ -1,0 +1,102 @@
+"""The view Search: texts of a file or the sample, found while one types, drawn on a map, kept and forgotten."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.served import Served
+from tests.web.browser import SIZES, Page, expect
+from tests.web.conftest import DEMO, RERANKER
+
+Open = Callable[[str], Page]
+LINES = ("the cat sleeps", "a dog barks", "stocks fell on Monday", "the bank raised its rates")
+
+
+def give(page: Page, name: str, content: str) -> None:
+    """Choose a file of texts in place of what is searched."""
+    chosen = {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+    page.get_by_label("Your own").set_input_files(files=[chosen])  # type: ignore[list-item]
+
+
+def found(page: Page) -> list[str]:
+    return page.get_by_role("region", name="Texts found").locator("td.text").all_inner_texts()
+
+
+def wait_for_map(page: Page, texts: int) -> None:
+    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", str(texts), timeout=60_000)
+
+
+def test_sample_is_found_by_meaning(opened: Open) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    page.get_by_label("Search", exact=True).fill("celestial bodies seen at night")
+    first = page.locator(".hits tbody tr").first.locator("td.topic")
+    expect(first).to_have_text("space")
+    page.get_by_label("Topic").select_option("music")
+    expect(first).to_have_text("music")
+
+
+def test_scores_are_those_of_the_server(opened: Open, web_server: Served, tmp_path: Path) -> None:
+    page = opened("search?query=animals&reranker=none")
+    give(page, "lines.txt", "\n".join(LINES))
+    wait_for_map(page, len(LINES))
+    with page.expect_download() as started:
+        page.get_by_role("group", name="Download results").get_by_role("button", name="CSV").click()
+    started.value.save_as(tmp_path / "results.csv")
+    rows = list(csv.DictReader((tmp_path / "results.csv").read_text().splitlines()))
+    vectors = np.array(web_server.post({"inputs": [*LINES, "animals"], "model": DEMO}).raise_for_status().json())
+    expected = dict(zip(LINES, vectors[:-1] @ vectors[-1], strict=True))
+    assert [row["text"] for row in rows] == sorted(LINES, key=lambda line: -expected[line])
+    np.testing.assert_allclose(
+        [float(row["score"]) for row in rows], sorted(expected.values())[::-1], rtol=0, atol=1e-4
+    )
+
+
+def test_column_of_a_table_is_chosen(opened: Open) -> None:
+    page = opened("search?query=pets")
+    give(page, "table.csv", 'id,text,kind\n1,"cats, and kittens",a\n2,dogs,a\n3,"a ""bond""",b\n4,shares,b\n')
+    page.get_by_role("button", name="Embed 4 rows").click()
+    wait_for_map(page, 4)
+    assert sorted(found(page)) == ['a "bond"', "cats, and kittens", "dogs", "shares"]
+    page.get_by_label("Topic").select_option("b")
+    expect(page.locator(".hits tbody tr")).to_have_count(2)
+
+
+def test_texts_outlast_a_reload_until_forgotten(opened: Open) -> None:
+    page = opened("search?query=animals")
+    give(page, "lines.txt", "\n".join(LINES))
+    wait_for_map(page, len(LINES))
+    page.reload(wait_until="networkidle")
+    wait_for_map(page, len(LINES))
+    page.get_by_role("button", name="Forget these texts").click()
+    expect(page.get_by_text("Drop a file of texts")).to_be_visible()
+
+
+def test_embedding_is_paused_and_goes_on(opened: Open) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    give(page, "many.txt", "\n".join(f"line number {number}" for number in range(2000)))
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("paused")).to_be_visible()
+    page.get_by_role("button", name="Go on").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    choice = page.get_by_label("Rerank by")
+    expect(choice).not_to_have_value(RERANKER)
+    choice.select_option(RERANKER)
+    expect(page.get_by_text(f"The weights of {RERANKER} are random")).to_be_visible()
+    expect(page.locator(".hits .moved")).to_have_count(20)
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_fits_every_width_and_is_accessible(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    screenshots(page, "search", [width])
