@@ -18,6 +18,15 @@ const USUAL = "I can't log in any more";
 const EMPTY_QUERY = " "; // in the link: a query that somebody emptied
 const NONE = "none"; // in the link: no reranker
 
+// Its styles come with the view, which waits for them: other views start without them.
+const style = document.createElement("link");
+style.rel = "stylesheet";
+style.href = new URL("search/search.css", import.meta.url).href;
+await new Promise((resolve) => {
+  style.onload = style.onerror = resolve;
+  document.head.append(style);
+});
+
 export default function Search({ state, setState }) {
   const { models, error } = useModels();
   const collection = useCollection();
