@@ -234,7 +234,9 @@ FOUND: dict[str, dict[str, Callable[[], Any]]] = {
         "empty segments": lambda: _picture("JPEG of empty segments", 11 << 20),
         "EXIF": lambda: _picture("PNG of EXIF", 1 << 20),
     },
-    "/models/{name}/gradient": {"a config as lengths": lambda: {"input_ids": [1], "lengths": "[" * 16 * CHARACTERS}},
+    "/models/{name}/gradient": {
+        "a config as lengths": lambda: {"input_ids": [1], "lengths": "[" * (16 * CHARACTERS - 64)}
+    },
 }
 """Bodies that once took all of a small container's memory or held up others for seconds, by path."""
 

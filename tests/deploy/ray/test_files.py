@@ -13,7 +13,7 @@ from deploy.ray.arguments import check_names
 from service.settings import Settings
 
 ROOT = Path(__file__).parents[3]
-FILES = sorted((ROOT / "deploy/ray").glob("*.yaml"))
+FILES = sorted(set((ROOT / "deploy/ray").glob("*.yaml")) - {ROOT / "deploy/ray/kubernetes.yaml"})  # a RayService
 
 
 def defined_in(module: str) -> set[str]:
