@@ -74,7 +74,7 @@ def test_model_links_to_its_encodings(opened: Open) -> None:
 def test_error_of_an_encoding_without_parameters(opened: Open) -> None:
     page = opened("positions?e=" + quote(json.dumps([{"s": "mrope", "m": DEMO}])))
     expect(page.get_by_role("region", name="Parameters").get_by_role("alert")).to_contain_text(
-        f"there is no /models/{DEMO}/mrope.json"
+        f"no model '{DEMO}/mrope.json' here"
     )
 
 
