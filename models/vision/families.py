@@ -73,7 +73,7 @@ class Family:
             Empty: the family makes none.
         token_rows: the tower as a decoder reads it; None: it is not computed.
         one_size: whether it takes images of image_size alone.
-        uncovered: what the blocks do that is not computed, in a phrase.
+        uncovered: what the blocks do that is not computed, or where they are, in a phrase.
     """
 
     steps: tuple[Step, ...]
@@ -91,7 +91,7 @@ class Family:
     uncovered: str = UNWRITTEN
 
 
-_AXIAL = "attention that rotates by rows and columns (axial RoPE)"
+_BEFORE_DECODER = "they run in front of their decoder, in an export of the whole checkpoint"
 PATCHES = "embeddings.patch_embeddings.projection"
 CLS = Insert("embeddings.cls_token")
 POSITIONS = "embeddings.position_embeddings"
@@ -154,7 +154,7 @@ def _qwen(biased: bool, positions: tuple[Step, ...], **changes: Any) -> Family:
     defaults = {"patch_size": 14, "temporal_patch_size": 2, "in_channels": 3, "spatial_merge_size": 2, "num_heads": 16}
     names = {"num_attention_heads": "num_heads", "num_hidden_layers": "depth"} | changes.pop("names", {})
     defaults |= changes.pop("defaults", {})
-    return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_AXIAL, **changes)
+    return Family(steps, "Qwen2VL", "visual.", "patches", defaults, names, uncovered=_BEFORE_DECODER, **changes)
 
 
 def _blocks(*after_blocks: LayerNorm) -> BlockFamily:
@@ -337,7 +337,7 @@ FAMILIES: dict[str, Family] = {
         "vision_tower.",
         defaults=SQUARE | {"hidden_size": 1024, "image_size": 1024, "num_attention_heads": 16},
         axial="pixtral",
-        uncovered=_AXIAL,
+        uncovered="attention that rotates by rows and columns (axial RoPE)",
     ),
     # rows in the image processor's order; Qwen2.5-VL's attention itself reorders them by window
     "qwen2_vl": _qwen(

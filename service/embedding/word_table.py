@@ -131,7 +131,7 @@ def word_table(model: Model) -> WordTable:
 
 
 class _CallerLeft(Exception):
-    """Ends a computation that nobody waits for."""
+    """Raised inside a computation whose caller has disconnected."""
 
 
 class TableComputations:

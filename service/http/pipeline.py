@@ -13,7 +13,7 @@ from typing import Protocol
 
 from service.embedding import truncation
 from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
-from service.http import content_coding, ignored_fields
+from service.http import content_coding
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
 from service.http.intake import too_large
@@ -36,6 +36,7 @@ CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
+MOST_SHOWN, SHOWN_CHARACTERS = 16, 40  # names of ignored fields in a header, and characters of each
 log = logging.getLogger(__name__)
 
 
@@ -271,7 +272,7 @@ class Pipeline:
             response = _with_truncated(context.truncated, response)
         if context.ignored_fields:
             self._metrics.ignored(len(context.ignored_fields))
-            response = _with_headers(response, ignored_fields.headers(context.ignored_fields))
+            response = _with_ignored(context.ignored_fields, response)
         if head.may_compress:
             response = await compressed(response, head)
         return response
@@ -328,6 +329,13 @@ def _with_truncated(truncated: tuple[int, ...], response: Response) -> Response:
     """Return the response with headers that name the inputs that were cut."""
     lines = [(name.encode(), value.encode()) for name, value in truncation.metadata(truncated)]
     return _with_headers(response, tuple(lines))
+
+
+def _with_ignored(names: tuple[str, ...], response: Response) -> Response:
+    """Return the response with a header that names ignored fields; names that are not identifiers are shown as `?`."""
+    shown = [name if name.isascii() and name.isidentifier() else "?" for name in names[:MOST_SHOWN]]
+    value = ",".join([name[:SHOWN_CHARACTERS] for name in shown]).encode()
+    return _with_headers(response, ((b"inlay-ignored-fields", value),))
 
 
 def _with_headers(response: Response, more: Headers) -> Response:

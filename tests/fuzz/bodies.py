@@ -9,11 +9,11 @@ from pydantic import BaseModel
 
 from service.http.routes import Head, Request
 from service.http.validation_errors import parse_json, validated
+from service.protocols import inlay
 from service.protocols.cohere import embed as cohere
 from service.protocols.cohere import rerank
 from service.protocols.inlay import embed as body
 from service.protocols.inlay import images, parsing
-from service.protocols.inlay import openapi_parts as inlay
 from service.protocols.inlay.gradient import GradientParameters
 from service.protocols.inlay.logits import LogitsParameters
 from service.protocols.inlay.positions.schemes import SCHEMES

@@ -37,8 +37,8 @@ from service.http.routes import Handler, Request, Route, RouteGroup
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
+from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.protocols.inlay.parsing import read_json
 from service.protocols.inlay.pictures import decode_picture
 

@@ -20,7 +20,7 @@ from service.http.response import Response
 from service.http.routes import Handler, Head, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, validated, without_ignored
 from service.http.worker_threads import in_thread, inline_or_in_thread
-from service.protocols.inlay import pooled_bytes, prompt_embeds
+from service.protocols.inlay import DATA, pooled_bytes, prompt_embeds
 from service.protocols.inlay.forms import is_form, read_form
 from service.protocols.inlay.inputs import (
     INPUT_TYPE_ABOUT,
@@ -31,7 +31,6 @@ from service.protocols.inlay.inputs import (
     decode,
 )
 from service.protocols.inlay.late_chunking import read_spans
-from service.protocols.inlay.openapi_parts import DATA
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:

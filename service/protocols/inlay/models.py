@@ -16,8 +16,7 @@ from service.embedding.scores import function_of
 from service.http.response import Response, json_response
 from service.http.routes import Handler, Request, Route
 from service.machine import Mappings
-from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import DATA
+from service.protocols.inlay import DATA, needs
 from service.protocols.inlay.positions.schemes import available
 from service.registry.registry import ModelRegistry
 from service.registry.store import created

@@ -3,9 +3,8 @@
 from service.context import ServiceContext
 from service.http.problem_details import MEDIA_TYPE, Problem, render_problem
 from service.http.routes import Route, RouteGroup
-from service.protocols.inlay import health, images, models, reports
+from service.protocols.inlay import DATA, health, images, models, reports
 from service.protocols.inlay.embed import EmbedBody, EmbedHandler
-from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions import descriptions
 from service.protocols.inlay.positions import routes as positions
 

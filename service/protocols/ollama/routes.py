@@ -23,8 +23,8 @@ from service.http.response import Response, json_response
 from service.http.routes import Handler, Request, Route, RouteGroup
 from service.http.validation_errors import Body, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
+from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
-from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.registry.store import created
 
 DATA = openapi_data.read(__package__, INLAY.parts)

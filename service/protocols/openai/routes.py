@@ -8,7 +8,7 @@ from service.http import openapi_data
 from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Handler, Request, Route, RouteGroup
-from service.protocols.inlay.openapi_parts import DATA as INLAY
+from service.protocols.inlay import DATA as INLAY
 from service.protocols.openai.embeddings import decode_inputs, handler_of
 from service.protocols.openai.errors import OpenAIError, render_error
 from service.protocols.openai.schemas import EmbeddingsBody, PoolingBody

@@ -7,8 +7,8 @@ from service.context import ServiceContext
 from service.http import openapi_data
 from service.http.problem_details import render_problem
 from service.http.routes import Route, RouteGroup
+from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay.embed import EmbedBody
-from service.protocols.inlay.openapi_parts import DATA as INLAY
 from service.protocols.tei import schemas
 from service.protocols.tei.handlers import DocumentsHandler, Handlers
 

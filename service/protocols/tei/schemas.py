@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
 from service.http.validation_errors import parse_json, quoted, validated
-from service.protocols.inlay.openapi_parts import DATA
+from service.protocols.inlay import DATA
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}

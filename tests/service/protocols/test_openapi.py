@@ -19,8 +19,8 @@ from service.http.problem_details import Problem
 from service.http.router import Router
 from service.http.routes import Route, RouteGroup
 from service.protocols import inlay
+from service.protocols.inlay import DATA
 from service.protocols.inlay.embed import TIMING_HEADERS, read
-from service.protocols.inlay.openapi_parts import DATA
 from service.protocols.inlay.positions.responses import OFFERS as TABLE_FORMATS
 from tests.openapi_requests import expanded, operations
 from tests.served import Served, serving

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from service.protocols.inlay.openapi_parts import DATA
+from service.protocols.inlay import DATA
 from tests.openapi_requests import (
     JSON,
     deviations,

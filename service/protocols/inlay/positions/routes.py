@@ -11,7 +11,7 @@ from service.heavy.lane import run_beside
 from service.http.formats import OCTETS
 from service.http.response import Response
 from service.http.routes import Request, Route
-from service.protocols.inlay.openapi_parts import DATA
+from service.protocols.inlay import DATA
 from service.protocols.inlay.parsing import from_body, from_query, query_values
 from service.protocols.inlay.positions.plots import (
     FIGURE_TYPES,

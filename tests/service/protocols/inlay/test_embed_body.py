@@ -8,9 +8,9 @@ import pytest
 from service.embedding.pooling import POOLINGS
 from service.embedding.requests import EmbedRequest
 from service.errors import BadRequest, EmptyRequest, Malformed
+from service.protocols.inlay import DATA
 from service.protocols.inlay.embed import AnswerForm, EmbedBody, read
 from service.protocols.inlay.inputs import POOLING_NAMES
-from service.protocols.inlay.openapi_parts import DATA
 from tests.embed_requests import embed_request
 
 INVALID: list[tuple[bytes, str]] = [
