@@ -41,6 +41,7 @@ def test_every_family_without_a_head_exports_as_created(model_type: str, tmp_pat
     created(tmp_path, model_type, **more)
     card = export(tmp_path / "x", tmp_path / "out", encoder=True)
     assert card.encoder
+    assert card.random  # a page and a start say so
     assert (card.vocab_size, card.hidden_size) == (61, 32)
 
 
@@ -167,7 +168,9 @@ def test_added_head_replaces_one_with_other_labels(tmp_path: Path) -> None:
     create(tmp_path / "three", model_type="bert", config=config, whole=True, labels=3)
     add_head(tmp_path / "one", tmp_path / "three", 1)
     assert load_file(tmp_path / "one/model.safetensors")["classifier.weight"].shape == (1, 32)
-    assert export(tmp_path / "one", tmp_path / "out", encoder=True).classifier.labels == ("LABEL_0",)
+    card = export(tmp_path / "one", tmp_path / "out", encoder=True)
+    assert (card.classifier.labels, card.random) == (("LABEL_0",), True)
+    assert "random, of the head" in [setting.value for setting in card.provenance]
     add_head(tmp_path / "same", tmp_path / "three", 3, seed=1)
     kept = [load_file(tmp_path / name / "model.safetensors")["classifier.weight"] for name in ("three", "same")]
     np.testing.assert_array_equal(*kept)

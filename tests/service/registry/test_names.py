@@ -157,3 +157,18 @@ def test_of_several_rerankers_a_named_one_is_the_default(store: Path, tmp_path: 
     with serving(tmp_path / "store", default_model=f"{EMBEDDER},{RANKER}") as service:
         assert service.http.post("/rerank", json=body).status_code == 200
         assert service.http.post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_a_trained_reranker_is_chosen_before_a_random_one(store: Path, tmp_path: Path) -> None:
+    shutil.copytree(store, tmp_path / "store")
+    shutil.copytree(store / RANKER, tmp_path / "store/another")
+    origin = "config.json: initialised"
+    source = {"name": "weights", "value": "random, of the head", "origin": origin, "disagrees": None}
+    edit(tmp_path / "store/another", provenance=[source])
+    body = {"query": "a", "documents": ["b"]}
+    with serving(tmp_path / "store", default_model=EMBEDDER) as service:
+        assert service.http.post("/v1/rerank", json=body).json()["model"] == RANKER
+        listed = [service.http.get(f"/models/{name}").json()["provenance"] for name in ("another", RANKER)]
+        assert [source in settings for settings in listed] == [True, False]
+    with serving(tmp_path / "store", default_model=f"{EMBEDDER},another") as service:
+        assert service.http.post("/v1/rerank", json=body).json()["model"] == "another"
