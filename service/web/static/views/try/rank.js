@@ -41,7 +41,7 @@ function grpcOf(ranker, query, texts) {
   if (ranker.default) return { service: "tei.v1.Rerank", method: "Rerank", message: { query, texts, truncate: true } };
   if (!ranker.classifier?.ranks) return { missing: "Over gRPC a late-interaction model ranks where it is the server's default (tei.v1.Rerank)." };
   const tensor = (name, values) => ({ name, datatype: "BYTES", shape: [values.length], contents: { bytes_contents: values.map(base64) } });
-  const message = { model_name: ranker.name, inputs: [tensor("query", [query]), tensor("documents", texts)], outputs: [{ name: "scores" }] };
+  const message = { model_name: ranker.name, inputs: [tensor("text", [query]), tensor("text_pair", texts)], outputs: [{ name: "scores" }] };
   return { service: "inference.GRPCInferenceService", method: "ModelInfer", message };
 }
 
