@@ -23,26 +23,31 @@ from service.embedding.tokenize import validation
 from service.embedding.tokenize.packing import Work, pack
 from service.errors import BadInput, EngineFailure, InlayError, Overloaded, StartError
 
-_under_way: WeakKeyDictionary[Model, asyncio.Task[None]] = WeakKeyDictionary()
+Tasks = WeakKeyDictionary[Model, asyncio.Task[None]]
+_under_way: dict[bool, Tasks] = {False: WeakKeyDictionary(), True: WeakKeyDictionary()}  # by every_session
 
 
-async def warm_up_within(model: Model, seconds: float) -> None:
+async def warm_up_within(model: Model, seconds: float, every_session: bool = False) -> None:
     """Run every graph as `warm_up` does; raise StartError if that takes longer than `seconds`.
 
     A warm-up that is under way, such as one whose run hangs, is awaited again instead of begun: it holds one thread.
     """
-    if model not in _under_way:
-        _under_way[model] = asyncio.create_task(warm_up(model))
-        _under_way[model].add_done_callback(lambda task: _under_way.pop(model, None))
+    tasks = _under_way[every_session]
+    if model not in tasks:
+        tasks[model] = asyncio.create_task(warm_up(model, every_session))
+        tasks[model].add_done_callback(lambda task: tasks.pop(model, None))
     try:
         async with asyncio.timeout(seconds):
-            await asyncio.shield(_under_way[model])
+            await asyncio.shield(tasks[model])
     except TimeoutError as error:
         raise StartError(f"{model.card.name} gave no answer within {seconds:g} s") from error
 
 
-async def warm_up(model: Model) -> None:
+async def warm_up(model: Model, every_session: bool = False) -> None:
     """Run every graph of a model once through its batchers, then the head and the outputs that follow the graphs.
+
+    Args:
+        every_session: run graphs that have a session for a run alone twice more, side by side, in their other session.
 
     Raises:
         StartError: the tokenizer or a graph fails, or gives a value that is not finite; one line.
@@ -51,7 +56,7 @@ async def warm_up(model: Model) -> None:
     name = model.card.name
     thread = ThreadPoolExecutor(1, thread_name_prefix=f"{name}-warmup")  # that of the loop may be full of requests
     try:
-        await _run_graphs(model)
+        await _run_graphs(model, every_session)
         kinds = [kind for output in model.card.outputs for kind in model.plan(EmbedOptions((output,)), "").kinds]
         await asyncio.get_running_loop().run_in_executor(thread, _run_behind_graphs, model, kinds)
     except Overloaded:
@@ -63,11 +68,14 @@ async def warm_up(model: Model) -> None:
         thread.shutdown(wait=False)  # it ends with its run
 
 
-async def _run_graphs(model: Model) -> None:
+async def _run_graphs(model: Model, every_session: bool) -> None:
     ids = await _ids(model)
     for graph, batcher in model.batchers.items():
-        (answer,) = await asyncio.gather(*batcher.submit([_work(model, graph, ids)], [len(ids)]))
-        _check(model.card, graph, answer)
+        apart = every_session and model.engine.alone and model.card.graphs[graph].attends
+        for runs in (1, 2) if apart else (1,):
+            work = _work(model, graph, ids)
+            for answer in await asyncio.gather(*batcher.submit([work] * runs, [len(ids)] * runs)):
+                _check(model.card, graph, answer)
 
 
 def _run_behind_graphs(model: Model, kinds: Iterable[OutputKind]) -> None:

@@ -61,5 +61,5 @@ class Engine(Protocol):
         ...
 
     def shrink(self) -> None:
-        """Free the memory that longer runs needed."""
+        """Free the memory that longer runs needed, at once or by the next runs of each graph."""
         ...

@@ -18,6 +18,7 @@ from service.errors import StartError
 CUDA = "CUDAExecutionProvider"
 CUDA_OPTIONS = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
 SILENT = 4
+SHRINK_ARENA = "memory.enable_memory_arena_shrinkage"
 # Rows of one run of a row-wise graph on CPU; more run in chunks that fit the L2 cache, which also bounds what the arena
 # grows to. Of 384 columns a chunk of 128 takes 10 to 20 % less time a row than one of 512, but costs 15 µs to bind.
 ONE_RUN_ROWS = 512
@@ -81,6 +82,7 @@ class OnnxEngine:
         self.widths: Mapping[str, int] = _widths(sessions, graphs, rows)
         here = [name for name in graphs if rows.get(name, name) in sessions]
         self._one_type = {name for name in here if _takes_one_type(sessions[rows.get(name, name)])}
+        self._to_shrink: dict[str, int] = {}  # the runs of each graph that are still to shrink its arena
 
     @property
     def opened(self) -> frozenset[str]:
@@ -96,14 +98,33 @@ class OnnxEngine:
             feeds = {**feeds, "types": feeds["types"][:1]}
         if graph in self._chunked and len(next(iter(feeds.values()))) > ONE_RUN_ROWS:
             return _run_in_chunks(session, feeds, names)
+        options = self._run_options(key) if self._to_shrink else None
         if graph in self._doubled and len(feeds["mask"]) == 1:
-            return _run_doubled(session, feeds, names)
+            return _run_doubled(session, feeds, names, options)
         # of 16 rows of 384: 13.8 µs; with arrays that stay bound 12.6 µs, of 32 rows as much; bound anew 20 µs (1.31)
-        arrays: list[NDArray[Any]] = session.run(names, feeds)
+        arrays: list[NDArray[Any]] = session.run(names, feeds, options)
         return arrays
 
     def shrink(self) -> None:
-        """Do nothing: encoders have no arena on CPU, and `gpu_memory_bytes` bounds it on CUDA."""
+        """Make the next runs of each graph free the unused memory of its arena.
+
+        An arena keeps what its longest run needed, and shrinking it after every run would cost the next one its page
+        faults. It gives no part back that another run is using, so two runs shrink it where several go on at a time. On
+        CUDA nothing is done: `gpu_memory_bytes` bounds the arena there.
+        """
+        if self.device == "cpu":
+            self._to_shrink = dict.fromkeys(self._sessions, min(2, self.runs))
+        if self.alone is not None:
+            self.alone.shrink()
+
+    def _run_options(self, key: str) -> ort.RunOptions | None:
+        left = self._to_shrink.get(key, 0)
+        if not left:
+            return None
+        self._to_shrink = {name: runs for name, runs in (self._to_shrink | {key: left - 1}).items() if runs}
+        options = ort.RunOptions()
+        options.add_run_config_entry(SHRINK_ARENA, "cpu:0")
+        return options
 
 
 def load(
@@ -202,9 +223,6 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packe
     heavy = graph.attends or graph.outputs == ("logits",)
     options.intra_op_num_threads = threads if heavy else 1
     options.inter_op_num_threads = 1
-    # an arena keeps what its longest run needed, which is little for rows in chunks; from the heap an encoder takes
-    # 0 to 4 % more processor time, and what is free there is given back (process/memory_trimmer.py)
-    options.enable_cpu_mem_arena = not heavy
     # threads that wait within a run spin: one text alone takes 4.7 ms, not 6.4, and less processor time; between runs
     # they sleep, since the event loop needs the core
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -241,12 +259,15 @@ def _takes_one_type(session: ort.InferenceSession) -> bool:
 
 
 def _run_doubled(
-    session: ort.InferenceSession, feeds: Mapping[str, NDArray[Any]], names: Sequence[str]
+    session: ort.InferenceSession,
+    feeds: Mapping[str, NDArray[Any]],
+    names: Sequence[str],
+    options: ort.RunOptions | None,
 ) -> list[NDArray[Any]]:
     """Return the outputs for one token, run as two sequences of it: for a single row ONNX Runtime takes another kernel
     with other bits, unless the matrix is packed."""
     twice = {name: np.repeat(value, 2, axis=0) for name, value in feeds.items()}
-    arrays: list[NDArray[Any]] = session.run(names, twice)
+    arrays: list[NDArray[Any]] = session.run(names, twice, options)
     return [array[:1] for array in arrays]
 
 

@@ -1,10 +1,12 @@
 """Memory figures match the system's, and memory that long batches leave is given back when the service is idle."""
 
+import asyncio
 import mmap
 import os
 import platform
 import subprocess
 import sys
+import threading
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from service import machine
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.requests import Ids
 from service.observability.metrics import Metrics
+from service.process import memory_trimmer
 from service.process.memory_trimmer import BUSY_SECONDS, GROWTH_BYTES, MemoryTrimmer
 from service.registry.registry import open_registry
 from service.settings import Settings
@@ -200,6 +203,31 @@ async def test_what_requests_held_is_given_back_after_them(store: Path, monkeypa
         await process.trimmer.look()
         shrunk.append(process.shrunk)
     assert shrunk == [1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize("fault", ["fails", "hangs"])
+async def test_a_models_fault_does_not_prevent_trimming(
+    fault: str, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, trimmed, held = Process(store), list[int](), threading.Event()
+    run = process.engine.run
+
+    def faulty(graph: str, *rest: Any) -> Any:
+        if fault == "fails":
+            raise RuntimeError("no kernel")
+        if graph == "encoder":  # in a thread
+            held.wait(20)
+        return run(graph, *rest)
+
+    monkeypatch.setattr(process.engine, "run", faulty)
+    monkeypatch.setattr(memory_trimmer, "RUN_SECONDS", 0.02)
+    TESTED.set(True)
+    monkeypatch.setattr(machine, "trim_heaps", lambda: trimmed.append(1) if TESTED.get() else None)
+    try:
+        await asyncio.wait_for(process.trimmer.look(), 10)
+    finally:
+        held.set()
+    assert trimmed == [1]
 
 
 BURSTS = """

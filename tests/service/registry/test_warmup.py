@@ -17,7 +17,7 @@ from service.observability.metrics import Metrics
 from service.registry import warmup
 from service.registry.registry import open_registry
 from service.settings import Settings
-from tests.golden_cases import case, write_checkpoint, write_tokenizer
+from tests.golden_cases import case, write_checkpoint, write_tiny_bert, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +103,31 @@ async def test_head_does_not_wait_for_the_thread_pool(model: Model, held: thread
         assert not tokenising.done()
         held.set()
         await tokenising
+
+
+@pytest.mark.parametrize(
+    ("threads", "every", "expected"),
+    [(1, True, ["together"]), (2, False, ["alone"]), *[(each, True, ["alone", *["together"] * 2]) for each in (2, 8)]],
+)
+async def test_sessions_of_runs_together_and_alone_are_warm(
+    threads: int, every: bool, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(write_tiny_bert(tmp_path / "checkpoint", pooling="mean"), tmp_path / "store/a")
+    model = open_registry(Settings(store=tmp_path / "store", device="cpu", threads=threads), Metrics()).models["a"]
+    ran: list[str] = []
+
+    def note(engine: Any, name: str) -> None:
+        run = engine.run
+
+        def noted(graph: str, *arguments: Any) -> Any:
+            if graph == "encoder":
+                ran.append(name)
+            return run(graph, *arguments)
+
+        monkeypatch.setattr(engine, "run", noted)
+
+    note(model.engine, "together")
+    if model.engine.alone:
+        note(model.engine.alone, "alone")
+    await warmup.warm_up(model, every)
+    assert sorted(ran) == expected

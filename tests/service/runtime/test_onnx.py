@@ -82,6 +82,14 @@ def test_one_type_for_all_rows_gives_the_same_bytes(rows: int, one_type: bool, f
         assert found.tobytes() == expected.tobytes()
 
 
+def test_runs_after_shrinking_give_the_same_bytes(folder: Path) -> None:
+    card, engine = load(folder / "bert")
+    feeds = {name: np.zeros(8, np.int64) for name in card.graphs["embedding"].inputs}
+    before = engine.run("embedding", feeds, ("input_embeddings",))[0].tobytes()
+    engine.shrink()
+    assert [engine.run("embedding", feeds, ("input_embeddings",))[0].tobytes() for _ in range(2)] == [before] * 2
+
+
 def test_cuda_without_a_device_is_an_error_of_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx.ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(StartError, match=r"device cuda was asked for, but .* got no CUDA device") as error:
