@@ -71,7 +71,12 @@ class Waiting:
     """A model whose queues hold whatever is sent."""
 
     def __init__(self, store: Path, model: str) -> None:
-        unbounded = {"max_queue_seconds": MANY, "max_concurrent_requests": MANY, "max_inputs": REQUEST_TOKENS}
+        unbounded = {
+            "max_queue_seconds": MANY,
+            "max_queue_tokens": MANY,
+            "max_concurrent_requests": MANY,
+            "max_inputs": REQUEST_TOKENS,
+        }
         chosen = Settings.model_validate({"store": store, "models": (model,), "device": "cpu", **unbounded})
         self._metrics = CountingMetrics()
         self._pipeline = EmbeddingPipeline(open_registry(chosen, self._metrics), chosen)
