@@ -90,7 +90,7 @@ class MetricStore:
             worker = int(path.stem)
             if worker != self.worker:
                 counters, gauges = _read(path)
-                snapshots.append(Snapshot(worker, counters, gauges if _is_held(path.with_suffix(".lock")) else {}))
+                snapshots.append(Snapshot(worker, counters, gauges if is_held(path.with_suffix(".lock")) else {}))
         return sorted(snapshots)
 
 
@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[Numbers, Mapping[Key, float]]:
     return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Return whether a living process holds the lock."""
     with path.open("rb") as file:
         try:
