@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, Field, SkipValidation
 
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
@@ -35,21 +35,18 @@ RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
-STRICT = ConfigDict(strict=True)
 
 
-class TensorParameters(BaseModel):
+class TensorParameters(BaseModel, strict=True):
     """The parameters of an input, or of a requested output."""
 
-    model_config = STRICT
     binary_data_size: int | None = Field(None, ge=0, description="bytes, a whole number from 0")
     binary_data: bool | None = Field(None, description="true or false")
 
 
-class InferInput(BaseModel):
+class InferInput(BaseModel, strict=True):
     """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
-    model_config = STRICT
     name: str = Field(description="a string")
     datatype: str = Field(description="a string", json_schema_extra={"enum": list(DATATYPES)})
     shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
@@ -57,18 +54,16 @@ class InferInput(BaseModel):
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
 
 
-class RequestedOutput(BaseModel):
+class RequestedOutput(BaseModel, strict=True):
     """A requested output."""
 
-    model_config = STRICT
     name: str = Field(description="a string")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
 
 
-class InferRequest(BaseModel):
+class InferRequest(BaseModel, strict=True):
     """The JSON of an inference request."""
 
-    model_config = STRICT
     inputs: list[SkipValidation[InferInput]] = Field(description="a list of tensors")
     outputs: list[SkipValidation[RequestedOutput]] | None = Field(None, description="a list of outputs")
     parameters: SkipValidation[InferParameters | None] = Field(None, description="an object")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
@@ -104,10 +104,8 @@ DTYPE_NAMES |= {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8"
 DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$")]
 
 
-class InferParameters(BaseModel):
+class InferParameters(BaseModel, strict=True):
     """The parameters of a request; others are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     truncate: bool | None = Field(None, description="true or false")
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(None, description="right or left")

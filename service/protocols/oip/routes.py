@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.http import openapi_data
 from service.http.formats import JSON
@@ -19,21 +19,18 @@ from service.protocols.oip.errors import OipError, render_error
 PREFIX, REPOSITORY = "/v2", "/v2/repository"
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 DATA = openapi_data.read(__package__)
-STRICT = ConfigDict(strict=True)
 Body = TypeVar("Body", bound=BaseModel)
 
 
-class IndexRequest(BaseModel):
+class IndexRequest(BaseModel, strict=True):
     """Which models to list."""
 
-    model_config = STRICT
     ready: bool = Field(False, description="true or false; true: the loaded ones alone")
 
 
-class ChangeRequest(BaseModel):
+class ChangeRequest(BaseModel, strict=True):
     """The body of a request to load or unload a model."""
 
-    model_config = STRICT
     parameters: dict[str, Any] | None = Field(None, description="an object")
 
 

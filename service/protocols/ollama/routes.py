@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.context import ServiceContext
 from service.embedding.model import Model
@@ -39,10 +39,8 @@ class OllamaError(BaseModel):
     error: str
 
 
-class NamedModel(BaseModel):
+class NamedModel(BaseModel, strict=True):
     """The model of a request."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, description="a model's name, with or without :latest; left out: the default")
 

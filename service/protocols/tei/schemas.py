@@ -5,7 +5,7 @@ Besides TEI's fields a body may name a `model`.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
@@ -28,10 +28,8 @@ Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True
 OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
-class StrictBody(BaseModel):
+class StrictBody(BaseModel, strict=True):
     """A body whose values are not converted."""
-
-    model_config = ConfigDict(strict=True)
 
 
 class TokenVectorsBody(StrictBody):
