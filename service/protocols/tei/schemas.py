@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
-from service.http.validation_errors import parse_json, quoted, validated
+from service.http.validation_errors import body_of, quoted, validated
 from service.protocols.inlay import DATA
 
 MAX_ID = 2**32 - 1
@@ -150,7 +150,7 @@ class InfoQuery(StrictBody):
 
 def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, ComparisonParameters]:
     """Return a body of /similarity and its members; raise BadRequest for the first fault."""
-    body = validated(SimilarityBody, parse_json(sent))
+    body = body_of(sent, SimilarityBody)
     texts = validated(ComparedTexts, body.inputs, ("inputs",))
     return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
