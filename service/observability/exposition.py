@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from service.observability.metric_families import BY_NAME, FAMILIES, Family
-from service.observability.metric_store import Key, Snapshot
+from service.observability.metric_store import Key, Numbers, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -50,12 +50,17 @@ def collected(snapshots: Sequence[Snapshot]) -> dict[str, dict[Key, Sequence[flo
     """Return the numbers of each family that are shown, by the values of their labels."""
     by_family: dict[str, dict[Key, Sequence[float]]] = {family.name: {} for family in FAMILIES}
     loaded = _loaded(snapshots)
-    for (name, *values), numbers in (_summed(snapshots) | _merged(snapshots)).items():
+    for (name, *values), numbers in totals(snapshots).items():
         family = BY_NAME[name]
         at = family.labels.index("model") if "model" in family.labels and "key" not in family.labels else None
         if (at is None or values[at] in loaded) and (len(numbers) == 1 or any(numbers)):
             by_family[name][tuple(values)] = numbers
     return by_family
+
+
+def totals(snapshots: Sequence[Snapshot]) -> Numbers:
+    """Return the numbers of all workers: counters summed, gauges merged as their rows say."""
+    return _summed(snapshots) | _merged(snapshots)
 
 
 def _samples(

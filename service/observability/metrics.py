@@ -3,6 +3,7 @@
 The thread of the event loop counts events when they happen. Current values (queues, memory) are read at the scrape.
 """
 
+import asyncio
 import sys
 import time
 from bisect import bisect_left
@@ -15,6 +16,7 @@ from time import perf_counter
 from models import VERSION
 from service.errors import InlayError
 from service.observability.exposition import CONTENT_TYPE, OPENMETRICS, Exemplar, exposition
+from service.observability.history import History, SlowestRequests
 from service.observability.metric_families import BY_NAME, STAGES
 from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
@@ -87,6 +89,8 @@ class Metrics:
         self._histograms: dict[Key, Histogram] = {}
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._readers: list[Callable[[], Mapping[Key, float]]] = []
+        self._slowest = SlowestRequests()
+        self._history = History(time.time(), self._store.snapshots())
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))
         self._store.counter(("inlay_worker_restarts",))[0] += self._store.replaces_another
@@ -110,7 +114,13 @@ class Metrics:
     def request(
         self, protocol: str, method: str, status: str, seconds: float, context: RequestContext = NO_CALL
     ) -> None:
-        """Count an answered request for its method and its key, and its time if it succeeded."""
+        """Count an answered request for its method and its key, and its time if it succeeded.
+
+        Args:
+            context: shows whose it is, and where its time went if it is one of the slowest.
+        """
+        if seconds > self._slowest.least:
+            self._slowest.note(seconds, protocol, method, status, context)
         numbers = self._requests.get((method, protocol, status))
         count, times, refused = numbers or self._request((method, protocol, status))
         count[0] += 1
@@ -188,11 +198,11 @@ class Metrics:
             run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
-        encoding = encode.observe, now
         for context, size in zip(contexts, tokens, strict=True):
-            context.encoding = encoding
+            ended = Pass(model, size, count, times, now)
+            context.encoding = encode.observe, ended
             if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(Pass(model, size, count, times, now))
+                context.passes.append(ended)
             if context.key_name and self._key_label is not None:
                 self._key_use(context, model).tokens[0] += size
 
@@ -233,6 +243,7 @@ class Metrics:
         """Share the present numbers of this worker with the other workers."""
         self._settle()
         self._store.gauges = {key: float(value) for read in self._readers for key, value in read().items()}
+        self._store.slow = self._slowest.shown()
         self._store.save()
 
     def text(self) -> bytes:
@@ -245,6 +256,18 @@ class Metrics:
         self.save()
         held = {key: histogram.exemplars.copy() for key, histogram in self._histograms.items()}
         return exposition(self._store.snapshots(), held)
+
+    async def look(self) -> None:
+        """Keep a sample of the last ten seconds once they are over."""
+        if self._history.is_due(now := time.time()):
+            self.save()
+            await asyncio.to_thread(lambda: self._history.take(now, self._store.snapshots()))  # reads a file a worker
+            self._slowest.begin()
+
+    def history(self) -> bytes:
+        """Return the samples of the last hour and the time since, as JSON."""
+        self.save()
+        return self._history.text(time.time(), self._store.snapshots(), self._store.worker)
 
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
