@@ -4,9 +4,7 @@ A field's docstring describes it: the first paragraph in `inlay serve --help`, a
 page of settings of the documentation.
 """
 
-import math
 import os
-import re
 import sys
 from collections.abc import Iterator
 from itertools import combinations
@@ -16,6 +14,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from service.durations import duration_seconds
+
 ROOT = Path(__file__).parents[1]
 MIB = 2**20
 OWN_BYTES = 192 * MIB  # of a worker with the demo model, before the first request
@@ -23,9 +23,6 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
-UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER, _DURATION_PART = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_DURATION = re.compile(f"(?:{_DURATION_PART.pattern})+")
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
@@ -45,23 +42,6 @@ def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
         if not all(part.strip() for part in alias.rpartition("=")):
             raise ValueError(f"it holds {alias[:40]!r}: write ALIAS=NAME")
     return aliases
-
-
-def duration_seconds(value: object) -> object:
-    """Return seconds of a duration as Ollama reads it: a number, `5m`, `1h30m`; infinity if it is negative.
-
-    Raises:
-        ValueError: it is a text of another form.
-
-    Source: ollama 0.13, api/types.go and envconfig; Go's time.ParseDuration.
-    """
-    if isinstance(value, str):
-        sign, text = value.strip()[:1] == "-", value.strip().lstrip("+-")
-        if not _NUMBER.fullmatch(text) and not _DURATION.fullmatch(text):
-            raise ValueError(f"it is {value[:40]!r}: write seconds, or a duration as 5m or 1h30m; -1: for ever")
-        parts = [(text, "s")] if _NUMBER.fullmatch(text) else _DURATION_PART.findall(text)
-        value = sum([float(number) * UNITS[unit] for number, unit in parts]) * (-1 if sign else 1)
-    return math.inf if isinstance(value, int | float) and value < 0 else value
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
@@ -302,10 +282,22 @@ class Settings(BaseSettings):
     """
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; above it requests get 429 / RESOURCE_EXHAUSTED."""
-    max_queue_seconds: Annotated[float, Field(gt=0)] = 45.0
-    """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429.
+    max_queue_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds that a request without a deadline may wait for others: 429 where more are expected, 504 after them.
 
-    Short requests wait less. gRPC callers get RESOURCE_EXHAUSTED.
+    Short requests are refused sooner. A request has twice the time of its own work besides, and bulk has no limit once
+    it is queued. gRPC callers get RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED.
+    """
+    bulk_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of a model's time that bulk requests get while others wait; they get all that others leave.
+
+    A request is bulk by the header `inlay-priority: bulk` (gRPC: metadata), OpenAI's `service_tier` of flex, vLLM's or
+    the Open Inference Protocol's `priority`, its key, or its path.
+    """
+    bulk_paths: Names = ()
+    """Paths of routes and gRPC methods whose requests are bulk unless they say otherwise, separated by commas.
+
+    For example /v1/embeddings or /inlay.v1.Embedder/EmbedStream.
     """
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After.

@@ -41,7 +41,7 @@ MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
     ("artifacts", "plots"),
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "machine", "request_context", "settings"),
+    ("durations", "errors", "machine", "request_context", "settings"),
     ("error_status", "heavy", "observability", "runtime", "scheduling", "security"),
     ("embedding",),
     ("grpc", "http", "registry"),

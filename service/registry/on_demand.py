@@ -236,7 +236,7 @@ class OnDemand:
 
     async def _evict(self, name: str, reason: str) -> None:
         freed = [self._registry.put_away(name)]
-        self._metrics.evicted(name, reason)
+        self._metrics.evicted(reason)
         await asyncio.to_thread(_free, freed)
 
 
