@@ -4,7 +4,9 @@ A field's docstring describes it: the first paragraph in `inlay serve --help`, a
 page of settings of the documentation.
 """
 
+import math
 import os
+import re
 import sys
 from collections.abc import Iterator
 from itertools import combinations
@@ -14,8 +16,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from service.durations import duration_seconds
-
 ROOT = Path(__file__).parents[1]
 MIB = 2**20
 OWN_BYTES = 192 * MIB  # of a worker with the demo model, before the first request
@@ -23,6 +23,7 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
@@ -42,6 +43,17 @@ def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
         if not all(part.strip() for part in alias.rpartition("=")):
             raise ValueError(f"it holds {alias[:40]!r}: write ALIAS=NAME")
     return aliases
+
+
+def duration_seconds(value: object) -> object:
+    """Return the seconds of 300, 5m or 1h30m, as Ollama reads them (api/types.go); infinity if they are negative."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"(-?)(?:(\d+(?:\.\d+)?)|((?:\d+(?:\.\d+)?(?:ms|s|m|h))+))", value.strip())
+        if match is None:
+            raise ValueError(f"it is {value[:40]!r}: write seconds, or a duration as 5m or 1h30m; -1: for ever")
+        parts = [(match[2], "s")] if match[2] else re.findall(r"([\d.]+)([a-z]+)", match[3])
+        value = (-1 if match[1] else 1) * sum([float(number) * UNITS[unit] for number, unit in parts])
+    return math.inf if isinstance(value, int | float) and value < 0 else value
 
 
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
@@ -291,14 +303,10 @@ class Settings(BaseSettings):
     bulk_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Share of a model's time that bulk requests get while others wait; they get all that others leave.
 
-    A request is bulk by the header `inlay-priority: bulk` (gRPC: metadata), OpenAI's `service_tier` of flex, vLLM's or
-    the Open Inference Protocol's `priority`, its key, or its path.
+    Bulk is `inlay-priority: bulk` (header, gRPC metadata), OpenAI's `service_tier: flex`, `priority`, a key, a path.
     """
     bulk_paths: Names = ()
-    """Paths of routes and gRPC methods whose requests are bulk unless they say otherwise, separated by commas.
-
-    For example /v1/embeddings or /inlay.v1.Embedder/EmbedStream.
-    """
+    """Paths whose requests are bulk unless they say otherwise: /v1/embeddings, /inlay.v1.Embedder/EmbedStream, ..."""
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After.
 

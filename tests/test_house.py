@@ -41,7 +41,7 @@ MODEL_FLOORS: tuple[tuple[str, ...], ...] = (
     ("artifacts", "plots"),
 )
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("durations", "errors", "machine", "request_context", "settings"),
+    ("errors", "machine", "request_context", "settings"),
     ("error_status", "heavy", "observability", "runtime", "scheduling", "security"),
     ("embedding",),
     ("grpc", "http", "registry"),

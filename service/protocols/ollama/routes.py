@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.durations import duration_seconds
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import EmbedOptions, EmbedRequest, EmbedResult, Text
@@ -28,6 +27,7 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
 from service.registry.store import created
+from service.settings import duration_seconds
 
 FOREVER = "9999-12-31T23:59:59Z"
 DATA = openapi_data.read(__package__, INLAY.parts)
