@@ -32,13 +32,13 @@ class Pass(NamedTuple):
 
     Args:
         tokens: of this request.
-        requests: how many ran together from their beginning to their end; batches form of more.
+        batch: items that ran together, the mean over its runs.
         ended: on the clock of perf_counter.
     """
 
     model: str
     tokens: int
-    requests: int
+    batch: float
     times: StageTimes
     ended: float
 
