@@ -130,17 +130,20 @@ export class Scene {
     const paper = rgbOf(context, tone("--panel"));
     this.words.fill(wordOf(paper));
     const full = Array.from({ length: OTHER + 1 }, (_, look) => rgbOf(context, tone(colorName(look))));
-    const faint = full.map((color) => color.map((value, channel) => paper[channel] + (value - paper[channel]) * FAINT));
-    const stamps = SHAPES.map((shape) => stampOf(shape, this.radius * this.ratio));
-    for (const asked of this.lit ? [0, 1] : [1]) {
+    const faint = full.map((color) => color.map((value, channel) => Math.round(paper[channel] + (value - paper[channel]) * FAINT)));
+    const stamps = SHAPES.map((shape) => stampOf(shape, this.radius * this.ratio, wide));
+    const { points, look, lit } = this;
+    const [scale, left, top] = [place.scale, place.left, place.top].map((each) => each * this.ratio);
+    for (const asked of lit ? [0, 1] : [1]) {
       const colors = asked ? full : faint;
+      const inks = colors.map(wordOf);
       for (const index of this.order) {
-        if (this.lit && this.lit[index] !== asked) continue;
-        const x = Math.round((this.points[2 * index] * place.scale + place.left) * this.ratio);
-        const y = Math.round((this.points[2 * index + 1] * place.scale + place.top) * this.ratio);
-        if (x < -20 || y < -20 || x > wide + 20 || y > high + 20) continue;
-        const look = this.look[index];
-        press(this.words, wide, high, stamps[look === OTHER ? 0 : Math.floor(look / COLORS)], x, y, colors[look]);
+        if (lit && lit[index] !== asked) continue;
+        const x = Math.round(points[2 * index] * scale + left);
+        const y = Math.round(points[2 * index + 1] * scale + top);
+        const stamp = stamps[look[index] === OTHER ? 0 : Math.floor(look[index] / COLORS)];
+        if (x < stamp.reach || y < stamp.reach || x >= wide - stamp.reach || y >= high - stamp.reach) continue;
+        press(this.words, y * wide + x, stamp, colors[look[index]], inks[look[index]]);
       }
     }
     return this.image;

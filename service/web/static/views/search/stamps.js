@@ -1,32 +1,35 @@
 // Shapes pressed into the pixels of a picture: a point costs some dozens of additions, and no call of the canvas.
 
-// How much of each pixel around a point its shape covers: [{dx, dy, share}], of 4 × 4 samples a pixel.
-export function stampOf(shape, radius) {
+const WHOLE = 256; // of a pixel that a shape covers
+
+// The pixels around a point that its shape covers, of 4 × 4 samples each: {reach, inner, edge, shares}, as offsets in a picture `wide` pixels wide.
+export function stampOf(shape, radius, wide) {
   const reach = Math.ceil(1.3 * radius);
   const covers = {
     disc: (x, y) => x * x + y * y <= radius * radius,
     square: (x, y) => Math.abs(x) <= 0.9 * radius && Math.abs(y) <= 0.9 * radius,
-    triangle: (x, y) => y <= 0.8 * radius && y >= -1.2 * radius && Math.abs(x) <= (0.6 * (y + 1.2 * radius)),
+    triangle: (x, y) => y <= 0.8 * radius && y >= -1.2 * radius && Math.abs(x) <= 0.6 * (y + 1.2 * radius),
   }[shape];
-  const stamp = [];
+  const [inner, edge, shares] = [[], [], []];
   for (let dy = -reach; dy <= reach; dy++) {
     for (let dx = -reach; dx <= reach; dx++) {
       let share = 0;
-      for (let sample = 0; sample < 16; sample++) share += covers(dx + (sample % 4) / 4 - 0.375, dy + (sample >> 2) / 4 - 0.375) / 16;
-      if (share) stamp.push(dx, dy, share * 0.85);
+      for (let sample = 0; sample < 16; sample++) share += (covers(dx + (sample % 4) / 4 - 0.375, dy + (sample >> 2) / 4 - 0.375) * WHOLE) / 16;
+      if (share === WHOLE) inner.push(dy * wide + dx);
+      else if (share) edge.push(dy * wide + dx), shares.push(share);
     }
   }
-  return Float32Array.from(stamp);
+  return { reach, inner: Int32Array.from(inner), edge: Int32Array.from(edge), shares: Int32Array.from(shares) };
 }
 
-// Presses a stamp of a colour on a picture's words of four bytes.
-export function press(words, wide, high, stamp, x, y, [red, green, blue]) {
-  for (let at = 0; at < stamp.length; at += 3) {
-    const [left, top, share] = [x + stamp[at], y + stamp[at + 1], stamp[at + 2]];
-    if (left < 0 || top < 0 || left >= wide || top >= high) continue;
-    const word = words[top * wide + left];
+// Presses a stamp of a colour [red, green, blue] at a place of a picture's words of four bytes.
+export function press(words, at, { inner, edge, shares }, [red, green, blue], whole) {
+  for (let step = 0; step < inner.length; step++) words[at + inner[step]] = whole;
+  for (let step = 0; step < edge.length; step++) {
+    const share = shares[step];
+    const word = words[at + edge[step]];
     const [r, g, b] = [word & 255, (word >> 8) & 255, (word >> 16) & 255];
-    words[top * wide + left] = (255 << 24) | ((b + (blue - b) * share) << 16) | ((g + (green - g) * share) << 8) | (r + (red - r) * share);
+    words[at + edge[step]] = (255 << 24) | ((b + (((blue - b) * share) >> 8)) << 16) | ((g + (((green - g) * share) >> 8)) << 8) | (r + (((red - r) * share) >> 8));
   }
 }
 
