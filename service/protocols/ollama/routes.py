@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.context import ServiceContext
 from service.embedding.model import Model
@@ -21,7 +21,7 @@ from service.http import openapi_data
 from service.http.formats import JSON, array_response
 from service.http.response import Response, json_response
 from service.http.routes import Handler, Request, Route, RouteGroup
-from service.http.validation_errors import Body, parse_json, validated
+from service.http.validation_errors import body_of
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
@@ -39,10 +39,8 @@ class OllamaError(BaseModel):
     error: str
 
 
-class NamedModel(BaseModel):
+class NamedModel(BaseModel, strict=True):
     """The model of a request."""
-
-    model_config = ConfigDict(strict=True)
 
     model: str | None = Field(None, description="a model's name, with or without :latest; left out: the default")
 
@@ -86,7 +84,7 @@ def routes(context: ServiceContext) -> RouteGroup:
 
 def _embedding_routes(context: ServiceContext) -> list[Route]:
     async def embed(request: Request) -> Response:
-        body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbedBody)
+        body = await inline_or_in_thread(len(request.body), body_of, request.body, OllamaEmbedBody)
         texts = [body.input] * bool(body.input) if isinstance(body.input, str) else body.input
         name = context.registry.get(body.model).card.name
         if not texts:  # Ollama loads the model then
@@ -99,7 +97,7 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         return array_response({"model": body.model or name, "embeddings": rows} | times, rows.size)
 
     async def embeddings(request: Request) -> Response:
-        body = await inline_or_in_thread(len(request.body), _read, request.body, OllamaEmbeddingsBody)
+        body = await inline_or_in_thread(len(request.body), body_of, request.body, OllamaEmbeddingsBody)
         name = context.registry.get(body.model).card.name
         if not body.prompt:
             return json_response({"embedding": []})
@@ -111,10 +109,6 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         Route("POST", "/api/embed", embed, bodies=(OllamaEmbedBody,), vectors=True),
         Route("POST", "/api/embeddings", embeddings, bodies=(OllamaEmbeddingsBody,), vectors=True),
     ]
-
-
-def _read(body: bytes, model: type[Body]) -> Body:
-    return validated(model, parse_json(body))
 
 
 async def _embedded(
@@ -145,7 +139,7 @@ def _model_routes(context: ServiceContext) -> list[Route]:
         return json_response({"models": [_entry(m) | each | forever for m, each in zip(models, sizes, strict=True)]})
 
     async def show(request: Request) -> Response:
-        body = _read(request.body, OllamaShowBody)
+        body = body_of(request.body, OllamaShowBody)
         model = registry.get(body.model or body.name)
         return json_response(_description(model) | {"modified_at": _modified(store, model)})
 
