@@ -1,4 +1,4 @@
-"""Measures a frame of the map of Search: `python -m tests.web.map_frames` draws made-up points in Chromium, without a server."""
+"""Measures a frame of the map of Search in Chromium, of made-up points: `python -m tests.web.map_frames`."""
 
 import argparse
 import statistics
@@ -16,7 +16,8 @@ FRAMES = """async ([count, ratio, frames]) => {
   const canvas = document.body.appendChild(document.createElement("canvas"));
   const scene = Object.assign(new Scene(canvas), { width: 720, height: 520, ratio });
   const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(6.283 * Math.random());
-  scene.setPoints(Float32Array.from({ length: 2 * count }, (_, at) => normal() + 4 * Math.sin((at >> 1) % 12 + at % 2)));
+  const groups = (_, at) => normal() + 4 * Math.sin((at >> 1) % 12 + at % 2);
+  scene.setPoints(Float32Array.from({ length: 2 * count }, groups));
   scene.setLook(Uint8Array.from({ length: count }, (_, at) => at % 12));
   scene.setCaptions([{ text: "a caption", look: 0 }]);
   const taken = (act) => {
@@ -67,7 +68,7 @@ def main() -> None:
             for ratio in (1, 2):
                 times = page.evaluate(FRAMES, [points, ratio, given.frames])
                 drawn, found = (sorted(times[name]) for name in ("drawn", "found"))
-                frame = f"a frame {statistics.median(drawn):.1f} ms, nine of ten within {drawn[int(0.9 * len(drawn))]:.1f} ms"
+                frame = f"a frame {statistics.median(drawn):.1f} ms, nine of ten {drawn[int(0.9 * len(drawn))]:.1f} ms"
                 pointing = f"pointing {1000 * statistics.median(found):.0f} us"
                 print(f"{points:,} points, {ratio} pixels a CSS pixel: {frame}, fastest {drawn[0]:.1f} ms; {pointing}")
         browser.close()
