@@ -132,7 +132,8 @@ def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
     """Return the parts of the checkpoint that are exported."""
-    fitted = fit(source, options.side, options.assume, options.attention)
+    classifies = options.pooling is None and options.encoder is not False
+    fitted = fit(source, options.side, options.assume, options.attention, classifies)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if sentence_transformers.is_instructor(place.name, source.model_type):
         sentence = files = sentence_transformers.without_prompt(files)
@@ -160,7 +161,10 @@ def _chosen(
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
     read_from = (*_random_weights(source), *sentence_transformers.provenance(place.folder, options.pooling, sentence))
-    return TextModel(source, fitted, sentence, modules, heads, read_from)
+    ending = tokenizer.own_ending(source.folder, fitted.config.data)
+    if ending:
+        read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
+    return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
 
 
 def _with_images(model: TextModel, side: str | None) -> TextModel:
@@ -320,7 +324,7 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
         per_layer=fitted.per_layer,
-        side=fitted.family.side,
+        side=fitted.side,
         assumed=fitted.assumed,
         encoder_width=fitted.token_width if fitted.token_width != width else None,
         no_blocks_reason=fitted.no_blocks_reason,
