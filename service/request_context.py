@@ -51,6 +51,7 @@ class RequestContext:
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
         passes: list that collects the passes through the embedding pipeline; None: the call is not traced.
         truncated: numbers of the inputs that were cut.
+        random_weights: a model of random weights answered, which a header says.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
         encoding: what takes the seconds of writing the response, and the last pass, at whose end that began; None:
@@ -67,6 +68,7 @@ class RequestContext:
     staggered: bool = False
     passes: list[Pass] | None = None
     truncated: tuple[int, ...] = ()
+    random_weights = False
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False
     encoding: tuple[Callable[[float], None], Pass] | None = None

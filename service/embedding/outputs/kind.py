@@ -244,6 +244,7 @@ class Plan(NamedTuple):
         cuts: how inputs are cut if the server does not cut by default, and if it does.
         token_bytes: bytes of memory for each token.
         input_bytes: bytes of memory for each vector.
+        random: `inlay create` drew the weights, which responses say.
         lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
@@ -265,6 +266,7 @@ class Plan(NamedTuple):
     cuts: tuple[Cut, Cut]
     token_bytes: int
     input_bytes: int
+    random: bool
     lookup: str | None
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
