@@ -132,7 +132,8 @@ def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
     """Return the parts of the checkpoint that are exported."""
-    fitted = fit(source, options.side, options.assume, options.attention)
+    classifies = options.pooling is None and options.encoder is not False
+    fitted = fit(source, options.side, options.assume, options.attention, classifies)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if sentence_transformers.is_instructor(place.name, source.model_type):
         sentence = files = sentence_transformers.without_prompt(files)
@@ -163,7 +164,10 @@ def _chosen(
         *random_weights(source.config),
         *sentence_transformers.provenance(place.folder, options.pooling, sentence),
     )
-    return TextModel(source, fitted, sentence, modules, heads, read_from)
+    ending = tokenizer.own_ending(source.folder, fitted.config.data)
+    if ending:
+        read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
+    return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
 
 
 def _with_images(model: TextModel, side: str | None) -> TextModel:
@@ -176,8 +180,8 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
     if tower is None:
         return model
-    prompt = image_towers.image_prompt(model.sentence, frame, late_interaction.page_projection(source) is not None)
-    images = image_towers.described(tower, folder, prompt, width)
+    prompt = image_towers.image_prompt(source, model.sentence, frame)
+    images = image_towers.described(tower, fitted, folder, prompt)
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
 
 
@@ -315,7 +319,7 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
         per_layer=fitted.per_layer,
-        side=fitted.family.side,
+        side=fitted.side,
         assumed=fitted.assumed,
         encoder_width=fitted.token_width if fitted.token_width != width else None,
         no_blocks_reason=fitted.no_blocks_reason,

@@ -39,12 +39,16 @@ class ItemTimes:
 
     Args:
         caller: the caller's name; callers share a graph evenly.
+
+    Attributes:
+        batched: the items of those batches.
     """
 
     caller: str = ""
     items: int = 0
     queued: float = 0.0
     ran: float = 0.0
+    batched: int = 0
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):

@@ -20,16 +20,12 @@ from tests.web.conftest import CLASSIFIER, DEMO, RERANKER, SEVERAL, open_view
 
 Open = Callable[[str], Page]
 TEXTS = ("a cat sat on the mat", "the dog ran, unbelievably far", "Größe 東京 🙂")
-FIRST_PAINT_BYTES = 150_000
 SHIFTS = """() => {
   window.shifts = 0;
   new PerformanceObserver((list) => {
     for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
   }).observe({ type: "layout-shift", buffered: true });
 }"""
-
-LOADED = """() => ["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
-  .filter((entry) => entry.initiatorType !== "fetch").map((entry) => [entry.name, entry.decodedBodySize])"""
 
 
 def panel(page: Page, title: str) -> Any:
@@ -372,19 +368,12 @@ def test_keyboard_alone_reaches_and_reads_everything(opened: Open) -> None:
 
 def test_nothing_moves_while_it_loads_and_is_typed(page: Page, web_server: Served) -> None:
     page.add_init_script(f"({SHIFTS})()")
-    page.goto("http://{}:{}/".format(*web_server.address), wait_until="networkidle")
+    page.goto("http://{}:{}/#/try".format(*web_server.address), wait_until="networkidle")
     expect(panel(page, "Vectors").locator("canvas").first).to_be_visible()
     settled(page)
     assert page.evaluate("window.shifts") < 0.02
     write(page, TEXTS)
     assert page.evaluate("window.shifts") < 0.1
-
-
-def test_first_paint_is_small(page: Page, web_server: Served) -> None:
-    page.goto("http://{}:{}/".format(*web_server.address), wait_until="networkidle")
-    loaded = page.evaluate(LOADED)
-    assert any("/web/views/try.js" in name for name, _ in loaded)
-    assert sum(size for _, size in loaded) < FIRST_PAINT_BYTES
 
 
 def test_narrow_page_with_long_words_does_not_scroll(opened: Open) -> None:

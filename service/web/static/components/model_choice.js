@@ -49,11 +49,17 @@ export function isRandom(model) {
   return (model.provenance ?? []).some(({ name, value }) => name === "weights" && value.startsWith("random"));
 }
 
+// What a model reads, for its option, unless it is texts.
+function readsOf(model) {
+  if (model.reads_text) return "";
+  return Object.values(model.graphs).every((graph) => graph.layout === "image") ? " (pictures)" : " (token ids)";
+}
+
 export function ModelChoice({ models, chosen, onChoose, label = "Model" }) {
   return html`<label class="field">
     <span>${label}</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.reads_text ? "" : " (token ids)"}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
+      ${models.map((model) => html`<option value=${model.name}>${model.name}${readsOf(model)}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
     </select>
   </label>`;
 }

@@ -97,6 +97,7 @@ function Row({ model, tokens, allowed, again, open, onOpen }) {
       <span class="model-name">
         <button type="button" class="opens" aria-expanded=${open} onClick=${() => onOpen(!open)}>${model.name}</button>
         ${model.default && html`<small class="badge">default</small>`}
+        ${model.loaded === false && html`<small class="badge" title="The first request for it loads it">loads when asked</small>`}
         ${isRandom(model) && html`<small class="badge warn" title="Made by inlay create: what it answers means nothing">random weights</small>`}
         ${canRun(model) && html`<a href=${writeLink({ view: "try", state: { model: model.name } })} aria-label=${`Try it: ${model.name}`}>Try it</a>`}
       </span>
@@ -109,7 +110,8 @@ function Row({ model, tokens, allowed, again, open, onOpen }) {
     ${open &&
     html`<div class="model-open">
       ${isRandom(model) && html`<p class="note warn">Its weights are random, made by <code>inlay create</code>: what it answers means nothing.</p>`}
-      ${allowed && html`<${Change} verb="unload" name=${model.name} done=${again} />`}
+      ${model.loaded && model.unloaded_in_seconds !== null && html`<p class="note">It is unloaded in ${Math.ceil(model.unloaded_in_seconds)} s, unless it is asked before; the next request loads it again.</p>`}
+      ${allowed && html`<${Change} verb=${model.loaded === false ? "load" : "unload"} name=${model.name} done=${again} />`}
       <${Detail} key=${model.name} model=${model} tokens=${tokens} />
     </div>`}
   </section>`;
