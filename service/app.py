@@ -206,7 +206,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings=settings,
         registry=registry,
         embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
-        images=Images(registry, settings, budget, decoder),
+        images=Images(registry, settings, budget, decoder, metrics),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
