@@ -151,7 +151,7 @@ def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Key
     names_models = keys is None or context.settings.management_port is None
 
     def model() -> str:
-        names = [context.registry.default.card.name] if context.registry.default else [*context.registry.models]
+        names = [context.registry.default.card.name] if context.registry.default else [*context.registry.offered]
         return names[0] if names and names_models else PLACEHOLDER
 
     documented = Router(groups)

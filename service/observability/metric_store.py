@@ -104,7 +104,7 @@ class MetricStore:
             worker = int(path.stem)
             if worker != self.worker:
                 counters, gauges, slow = _read(path)
-                living = gauges if _is_held(path.with_suffix(".lock")) else {}
+                living = gauges if is_held(path.with_suffix(".lock")) else {}
                 snapshots.append(Snapshot(worker, counters, living, slow))
         return sorted(snapshots, key=lambda snapshot: snapshot.worker)
 
@@ -114,7 +114,7 @@ def _read(path: Path) -> tuple[Numbers, Mapping[Key, float], Sequence[Mapping[st
     return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}, slow
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Return whether a living process holds the lock."""
     with path.open("rb") as file:
         try:
