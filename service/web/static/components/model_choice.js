@@ -39,9 +39,9 @@ export function useModels() {
   return result;
 }
 
-// The model that requests without a name go to, or the first.
+// The model that requests without a name go to, or the first; one of random weights only where there is no other.
 export function usualModel(models) {
-  return models.find((model) => model.default) ?? models[0];
+  return models.find((model) => model.default) ?? models.find((model) => !isRandom(model)) ?? models[0];
 }
 
 // Whether weights of a model were drawn by `inlay create`, as its card says: what it answers means nothing.
