@@ -15,7 +15,7 @@ from models.artifacts import (
     tokenizer,
     weights,
 )
-from models.artifacts.card import RANDOM, WEIGHTS, Card
+from models.artifacts.card import Card
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import save_graphs, write_graphs, write_module_graphs, write_row_graphs
@@ -29,7 +29,7 @@ from models.checkpoints import late_interaction, sentence_modules, sentence_tran
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
-from models.checkpoints.provenance import Setting
+from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.checkpoints.sparse_modules import SparseFiles
@@ -153,7 +153,10 @@ def _chosen(
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = replace(heads, multi_vector=multi_vectors.find(place, source, fitted), sparse=sparse)
     heads = _checked(heads, options, sentence, source)
-    read_from = (*_random_weights(source), *sentence_transformers.provenance(place.folder, options.pooling, sentence))
+    read_from = (
+        *random_weights(source.config),
+        *sentence_transformers.provenance(place.folder, options.pooling, sentence),
+    )
     if ending := tokenizer.own_ending(source.folder, fitted.config.data):
         read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
     return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
@@ -190,17 +193,9 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
     if tower is None:
         return model
-    prompt = image_towers.image_prompt(model.sentence, frame, late_interaction.page_projection(source) is not None)
-    images = image_towers.described(tower, folder, prompt, width)
+    prompt = image_towers.image_prompt(source, model.sentence, frame)
+    images = image_towers.described(tower, fitted, folder, prompt)
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
-
-
-def _random_weights(source: Checkpoint) -> list[Setting]:
-    """Return that the weights, or those of the head, are random, if `inlay create` made the checkpoint."""
-    drawn = source.config.get("initialised")
-    if not isinstance(drawn, dict):
-        return []
-    return [Setting(WEIGHTS, "random, of the head" if drawn.get("tensors") else RANDOM, "config.json: initialised")]
 
 
 def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
