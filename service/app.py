@@ -36,6 +36,7 @@ from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
+from service.observability.otlp import exporting
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks, repeated
 from service.process.stop_signals import StopSignals
@@ -206,7 +207,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings=settings,
         registry=registry,
         embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
-        images=Images(registry, settings, budget, decoder),
+        images=Images(registry, settings, budget, decoder, metrics),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
@@ -260,7 +261,7 @@ async def _lifespan(
             if ready:
                 ready(context, port)
             health = repeated(partial(server.report, context.check_ready), HEALTH_SECONDS, "reporting to health checks")
-            async with beside(), background_tasks(context, health):
+            async with beside(), exporting(context.settings, context.metrics), background_tasks(context, health):
                 yield
 
 

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -27,7 +27,7 @@ UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def _split(value: object) -> object:
+def _split(value: object) -> Any:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
@@ -59,6 +59,7 @@ def duration_seconds(value: object) -> object:
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 Duration = Annotated[float, BeforeValidator(duration_seconds), Field(ge=0)]
 Aliases = Annotated[Names, AfterValidator(_check_aliases)]
+Signals = Annotated[tuple[Literal["traces", "metrics", "logs"], ...], NoDecode, BeforeValidator(_split)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings whose values are never shown."""
@@ -396,9 +397,32 @@ class Settings(BaseSettings):
     otlp_endpoint: str | None = Field(
         None, pattern="^(https?://.+)?$", validation_alias=AliasChoices("INLAY_OTLP_ENDPOINT", OTEL_ENDPOINT)
     )
-    """OTLP/HTTP collector to send traces to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
+    """OTLP/HTTP collector to send to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
+    otlp_signals: Signals = ()
+    """What the collector gets, separated by commas, of traces, metrics and logs; unset: traces.
+
+    Or what OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER say: otlp, or none. The standard's other
+    variables apply as well: of endpoints, headers, certificates, timeouts, the resource and the interval of metrics.
+    """
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of requests that are traced, of those whose callers did not decide it."""
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """What the collector gets, if there is one."""
+        sent = {signal: os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "") for signal in ("metrics", "logs")}
+        sent["traces"] = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+        return self.otlp_signals or [signal for signal, exporters in sent.items() if "otlp" in _split(exporters)]
+
+    @property
+    def metric_export_seconds(self) -> float:
+        """Seconds between the metrics that the collector gets."""
+        return float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or 60_000) / 1000
+
+    def otlp_url(self, signal: str) -> str:
+        """Return the address that a signal is sent to."""
+        own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+        return own or f"{(self.otlp_endpoint or '').rstrip('/')}/v1/{signal}"
 
     @property
     def model_of_alias(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from models.graphs.attention import attend, attend_of_one
 from models.graphs.builder import CONTRIB, GraphBuilder
+from models.graphs.convolution import convolved, sequence_numbers
 from models.graphs.experts import gated, mixture
 from models.graphs.input_layer import INPUTS, emit_input_layer, inputs_of, mask_rows, packed_output
 from models.graphs.positions.rope import cos_sin, filled
@@ -28,9 +29,14 @@ from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
     Attention,
     Collect,
+    Convolution,
+    ConvolvedInput,
+    Decode,
     Disentangled,
     Experts,
     FeedForward,
+    HeadNorms,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -42,6 +48,7 @@ from models.recipes.steps import (
     Recipe,
     RMSNorm,
     Scale,
+    ShortConvolution,
     Step,
     has_adapters,
     layers,
@@ -136,6 +143,8 @@ class Blocks:
         ropes: the tables of the rotations, by name.
         windows: where the windows lie that steps which are `windowed` attend in; None: there are none.
         by_places: rotations go by the input `places`, not by `positions`.
+        encoded: the rows before the last Decode.
+        sequences: the number of each row's sequence, int64 [N]; empty until a convolution reads it.
         turns: cos and sin [N, r/2] of the rotations, by the name of their table.
     """
 
@@ -146,6 +155,8 @@ class Blocks:
     ropes: Ropes
     windows: RowLayout | None = None
     by_places: bool = False
+    encoded: str = ""
+    sequences: str = ""
     terms: dict[Any, Terms] = field(default_factory=dict)
     turns: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -162,6 +173,14 @@ class Blocks:
                     x = mask_rows(self.builder, x)
                 case PlaceImages(part):
                     x = self.with_images(part, x)
+                case ShortConvolution():
+                    x = self.builder.op("Add", self.short_convolution(step, x), x)
+                case ConvolvedInput(convolution, activation):
+                    added = activate(self.builder, self.convolved(convolution, first), activation)
+                    x = self.builder.op("Add", added, x)
+                case Decode(own, start):
+                    self.encoded = x
+                    x = emit_input_layer(self.builder, own, self._shifted_ids(start))
                 case PerLayerInput():
                     x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():
@@ -170,6 +189,8 @@ class Blocks:
                     x = self.builder.op("Add", self.feed_forward(step, x), x)
                 case Experts():
                     x = self.builder.op("Add", self.experts(step, x), x)
+                case LatentAttention():
+                    x = self.builder.op("Add", self.latent_attention(step, x), x)
                 case Parallel(mixing, feed_forward):
                     added = self.builder.op("Add", self.attention(mixing, x), self.feed_forward(feed_forward, x))
                     x = self.builder.op("Add", added, x)
@@ -197,8 +218,10 @@ class Blocks:
 
     def attention(self, step: Attention, x: str, index: str | None = None) -> str:
         """Emit the term that an attention step adds to x or, with an `index`, to its rows [B], each doubled."""
-        first, last = products((step,))
+        first, *others, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
+        for product in others:
+            values += self.projections.emit(self.builder, product, self.encoded)
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
         query, key = (
             self._placed(rows, count, width, norm, step)
@@ -242,6 +265,34 @@ class Blocks:
             total = self.builder.op("Add", total, gated(self.builder, step, rows, compute(step.shared, rows)))
         return self._closed(step, total)
 
+    def latent_attention(self, step: LatentAttention, x: str) -> str:
+        """Emit the term that attention to latent rows adds to x, one product a head, of matrices that are packed."""
+        builder, count = self.builder, step.heads
+        latents = emit_row_step(builder, step.latents_norm, builder.weight(step.latents))
+        by_head = [
+            builder.op("Split", emit_row_step(builder, linear, rows), axis=1, num_outputs=count, outputs=count)
+            for linear, rows in ((step.query, self._normed(step.norm, x)), (step.key, latents), (step.value, latents))
+        ]
+        mixed = []
+        for number in range(count):
+            query, key, value = (f"{rows}.{number}" if number else rows for rows in by_head)
+            scores = builder.op("Gemm", query, key, transB=1, alpha=step.head_width**-0.5)  # (N, count)
+            mixed.append(builder.op("Gemm", builder.op("Softmax", scores, axis=-1), value))
+        return emit_row_step(builder, step.output, builder.op("Concat", *mixed, axis=1))
+
+    def short_convolution(self, step: ShortConvolution, x: str) -> str:
+        """Emit the term that a short convolution adds to x."""
+        builder, (first, last) = self.builder, products((step,))
+        rows = mask_rows(builder, self._normed(step.norm, x))
+        parts = builder.op("Split", self.projections.emit(builder, first, rows)[0], axis=1, num_outputs=3, outputs=3)
+        mixed = self.convolved(step.convolution, builder.op("Mul", parts, f"{parts}.2"))
+        return self.projections.emit(builder, last, builder.op("Mul", f"{parts}.1", mixed))[0]
+
+    def convolved(self, step: Convolution, x: str) -> str:
+        """Emit a convolution of rows x."""
+        self.sequences = self.sequences or sequence_numbers(self.builder, self.rows.starts)
+        return convolved(self.builder, step, x, self.sequences)
+
     def with_images(self, part: int, x: str) -> str:
         """Emit x [N, d] with the rows of images at their tokens, or with these added."""
         builder = self.builder
@@ -253,6 +304,13 @@ class Blocks:
         index = builder.op("Sub", numbers, builder.scalar(1, np.int64))  # -1: the zeros
         taken = builder.op("Gather", rows, builder.op("Squeeze", index, builder.constant(np.array([1]))))
         return builder.op("Add", x, taken) if part else builder.op("Where", builder.cast(flags, "BOOL"), taken, x)
+
+    def _shifted_ids(self, start: int) -> str:
+        """Emit the ids of each sequence behind `start` and without its last."""
+        builder, starts = self.builder, self.rows.starts
+        first, zero, end = (builder.constant(np.array([value])) for value in (start, 0, -1))
+        moved = builder.op("Concat", first, builder.op("Slice", "ids", zero, end, zero), axis=0)
+        return builder.op("ScatterElements", moved, starts, builder.op("Expand", first, builder.op("Shape", starts)))
 
     def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
         """Emit the term that a layer adds to x from the rows `first` before the first block."""
@@ -289,23 +347,27 @@ class Blocks:
             self.terms[key] = terms_of(self.builder, step)
         return self.terms[key]
 
-    def _placed(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+    def _placed(self, rows: str, heads: int, width: int, norm: Norm | HeadNorms | None, step: Attention) -> str:
         """Emit queries or keys with their norm and rotated, in the step's order."""
         if not step.norms_behind:
             rows = self._by_head(rows, heads, width, norm, step)
         rows = self._rotated(rows, heads, width, step.rotation) if step.rotation else rows
         return self._by_head(rows, heads, width, norm, step) if step.norms_behind else rows
 
-    def _by_head(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+    def _by_head(self, rows: str, heads: int, width: int, norm: Norm | HeadNorms | None, step: Attention) -> str:
         """Emit the norm of a head's channels, or of all heads' together."""
         if norm is None:
             return rows
-        if step.norm_of == "heads":
+        if step.norm_of == "heads" and not isinstance(norm, HeadNorms):
             return emit_row_step(self.builder, norm, rows)
+        together = self.builder.constant(np.array([-1, heads * width]))
         split = self.builder.op("Reshape", rows, self.builder.constant(np.array([-1, heads, width])))
-        return self.builder.op(
-            "Reshape", emit_row_step(self.builder, norm, split), self.builder.constant(np.array([-1, heads * width]))
-        )
+        if isinstance(norm, HeadNorms):
+            normed = emit_row_step(self.builder, LayerNorm(None, None, norm.heads[0].eps), split)
+            weights = [self.builder.weight(str(own.weight)) for own in norm.heads]
+            joined = self.builder.op("Reshape", normed, together)
+            return self.builder.op("Mul", joined, self.builder.op("Concat", *weights, axis=0))
+        return self.builder.op("Reshape", emit_row_step(self.builder, norm, split), together)
 
     def _rotated(self, rows: str, heads: int, width: int, table: str) -> str:
         """Emit rows [N, heads * width] rotated, each by the angles of its own row of cos and sin."""

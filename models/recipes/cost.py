@@ -13,9 +13,13 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    ConvolvedInput,
+    Decode,
     Embed,
     Experts,
     FeedForward,
+    HeadNorms,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -27,6 +31,7 @@ from models.recipes.steps import (
     RMSNorm,
     Round,
     Scale,
+    ShortConvolution,
     TokenDropout,
     layers,
 )
@@ -65,6 +70,16 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _RMS_NORM * width
             case Attention() | FeedForward() | Experts():
                 total += _layer(step, shapes, width)
+            case ShortConvolution():
+                total += _norm(step.norm, width) + _linear(step.input, shapes) + _linear(step.output, shapes)
+                total += 2 * width * (step.convolution.size + 1) + width
+            case ConvolvedInput(convolution):
+                total += 2 * width * width * convolution.size + (_ACTIVATION + 2) * width
+            case Decode(steps):
+                total += flops_per_token(steps, shapes, width)
+            case LatentAttention():
+                total += width + _norm(step.norm, width) + _linear(step.query, shapes) + _linear(step.output, shapes)
+                total += 4 * step.count * step.heads * step.head_width
             case PerLayerInput():
                 total += sum(_linear(linear, shapes) for linear in (step.gate, step.source, step.output)) + width
                 total += _norm(step.norm, step.width) + _norm(step.closing, width) + (_ACTIVATION + 2) * step.width
@@ -94,7 +109,9 @@ def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) 
     return total + _ACTIVATION * inner
 
 
-def _norm(norm: Norm | Multiply | None, width: int) -> int:
+def _norm(norm: Norm | Multiply | HeadNorms | None, width: int) -> int:
+    if isinstance(norm, HeadNorms):
+        return _LAYER_NORM * width
     if norm is None or isinstance(norm, Multiply):
         return 0 if norm is None else width
     return (_LAYER_NORM if isinstance(norm, LayerNorm) else _RMS_NORM) * width

@@ -167,6 +167,13 @@ class RMSNorm:
     offset: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """LayerNorms of the channels of each head, without biases; their weights are one tensor each (StableLM)."""
+
+    heads: tuple[LayerNorm, ...]
+
+
 Norm = LayerNorm | RMSNorm
 
 
@@ -217,6 +224,8 @@ class Disentangled:
         norm: r = norm(row); None: the row itself.
         key, query: projections of r to the factors of q and k; None: that product is left out.
         buckets, reach: arguments of models/positions/buckets.deberta_bucket.
+        unprojected: r itself, [2 * span - 1, w], is the factor of every head's q, or of q and k (BERT's relative_key
+            and relative_key_query); "": it is not.
     """
 
     relative: str
@@ -225,6 +234,7 @@ class Disentangled:
     query: Linear | None
     buckets: int
     reach: int
+    unprojected: Literal["", "q", "qk"] = ""
 
     @property
     def span(self) -> int:
@@ -257,6 +267,7 @@ class Attention:
         mixed_norm: norm of what `output` reads (EVA-02); None: none.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
         windowed: a row attends only to those of the same window of its image (Qwen2.5-VL's tower).
+        across: keys and values are those of the rows before the last Decode, without the norm.
     """
 
     heads: int
@@ -270,8 +281,8 @@ class Attention:
     head_width: int = 0
     scale: float | None = None
     rotation: str | None = None
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
+    query_norm: Norm | HeadNorms | None = None
+    key_norm: Norm | HeadNorms | None = None
     value_norm: Norm | None = None
     norm_of: Literal["head", "heads"] = "head"
     left: int | None = None
@@ -283,6 +294,7 @@ class Attention:
     norms_behind: bool = False
     mixed_norm: Norm | None = None
     windowed: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +306,7 @@ class FeedForward:
         inner_norm: norm of what `down` reads (EVA-02); None: none.
         gate, closing: None: none.
         factor: factor of the term added to x.
+        inner: width between up and down; 0: intermediate_size of the config.
     """
 
     up: Linear
@@ -304,6 +317,28 @@ class FeedForward:
     closing: Norm | Multiply | None = None
     factor: float = 1.0
     inner_norm: Norm | None = None
+    inner: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """x += output(attention(query(norm(x)), key(z), value(z))), z = latents_norm(latents), for every x (NV-Embed).
+
+    Attributes:
+        heads, head_width: number of heads, and channels of each.
+        latents: the tensor of z before its norm, [count, d].
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    norm: LayerNorm
+    latents: str
+    latents_norm: LayerNorm
+    heads: int = 0
+    head_width: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +396,41 @@ class PerLayerInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolution:
+    """y[n] = bias + sum over k of x[n + k - left] @ weight[:, :, k].T, of rows of the same sequence.
+
+    Attributes:
+        weight: the tensor [d, inputs of a group, size].
+        left: number of rows before n.
+        by_channel: each channel reads only itself: [d, 1, size].
+    """
+
+    weight: str
+    bias: str | None
+    size: int = 0
+    left: int = 0
+    by_channel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """x += output(c * convolution(b * z)), b, c and z the thirds of input(norm(x)), 0 where x is masked (LFM2)."""
+
+    norm: Norm
+    input: Linear
+    convolution: Convolution
+    output: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolvedInput:
+    """x += activation(convolution(rows before the first block)) (DeBERTa)."""
+
+    convolution: Convolution
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """x += attention's addition to x + feed_forward's addition to the same x."""
 
@@ -374,6 +444,19 @@ class Collect:
 
     share: float
     last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """x = a decoder's input layer of the ids, those of each sequence behind `start` and without its last (BART).
+
+    Attributes:
+        steps: the input layer.
+        start: an id.
+    """
+
+    steps: tuple[Embed | AddPosition | Scale | LayerNorm, ...]
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,14 +483,18 @@ Step = (
     | Attention
     | FeedForward
     | Experts
+    | LatentAttention
+    | ShortConvolution
+    | ConvolvedInput
     | PerLayerInput
     | Parallel
     | Collect
+    | Decode
     | PlaceImages
 )
 Recipe = tuple[Step, ...]
 
-TENSORS = ("table", "weight", "bias", "relative", "probe")  # fields that name a tensor of the base class
+TENSORS = ("table", "weight", "bias", "relative", "probe", "latents")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
 
 
@@ -451,10 +538,10 @@ def tables(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
-def layers(recipe: Recipe) -> Iterator[Attention | FeedForward | Experts]:
-    """Yield the attention and feed-forward steps and the mixtures of experts, those of a Parallel too, in order."""
+def layers(recipe: Recipe) -> Iterator[Attention | FeedForward | Experts | ShortConvolution]:
+    """Yield attention, feed-forward steps, mixtures of experts and short convolutions, those of a Parallel too."""
     for step in recipe:
-        if isinstance(step, Attention | FeedForward | Experts):
+        if isinstance(step, Attention | FeedForward | Experts | ShortConvolution):
             yield step
         elif isinstance(step, Parallel):
             yield from (step.attention, step.feed_forward)

@@ -245,7 +245,9 @@ class Call:
     def succeed(self, truncated: Metadata = ()) -> None:
         """End the call with OK; `truncated` names the inputs that were cut."""
         self._status = "OK"
-        metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
+        metadata: Metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
+        if self.identity.random_weights or (self._context is not None and self._context.random_weights):
+            metadata = (*metadata, *truncation.RANDOM_WEIGHTS)
         self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
 
     async def abort(self, error: InlayError) -> NoReturn:
@@ -370,6 +372,8 @@ class BidirectionalCall(Call):
         self._begun += 1
         self._unsent.add(context)
         answer = await self.perform(method.handler, request, context)
+        if context.random_weights:
+            self.identity.random_weights = True  # of one of its requests
         if context.truncated:
             self._cut += 1
             if self._cut <= truncation.MOST_SHOWN:

@@ -40,6 +40,7 @@ CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
+RANDOM_WEIGHTS = tuple([(name.encode(), value.encode()) for name, value in truncation.RANDOM_WEIGHTS])
 MOST_SHOWN, SHOWN_CHARACTERS = 16, 40  # names of ignored fields in a header, and characters of each
 log = logging.getLogger(__name__)
 
@@ -279,6 +280,8 @@ class Pipeline:
             response = await loaded_first(missing, partial(handler, request), context.deadline)
         if context.truncated:
             response = _with_truncated(context.truncated, response)
+        if context.random_weights:
+            response = _with_headers(response, RANDOM_WEIGHTS)
         if context.ignored_fields:
             self._metrics.ignored(len(context.ignored_fields))
             response = _with_ignored(context.ignored_fields, response)

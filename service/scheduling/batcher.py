@@ -339,6 +339,7 @@ class Batcher(Generic[Item, Result]):
                 times.items += 1
                 times.queued += run.began - waiting.since
                 times.ran += ended - run.began
+                times.batched += len(run.batch)
                 if waiting.future.done():  # the caller left during the run
                     continue
                 if isinstance(result, BaseException):

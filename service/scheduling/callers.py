@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from service.request_context import BULK
+from service.request_context import BULK, StageTimes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,12 +18,21 @@ class ItemTimes:
 
     Args:
         caller: the caller's name; callers share a graph evenly.
+
+    Attributes:
+        batched: the items of those batches.
     """
 
     caller: str = ""
     items: int = 0
     queued: float = 0.0
     ran: float = 0.0
+    batched: int = 0
+
+    def means(self, tokenization: float) -> tuple[StageTimes, float]:
+        """Return the seconds of each stage, and the items of a batch, as means over the items."""
+        items = self.items or 1
+        return StageTimes(tokenization, self.queued / items, self.ran / items), self.batched / items
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from models.artifacts.export import export
-from tests.parity.block_configs import decoder, encoder, theta
+from tests.parity.block_configs import CONFIGS, decoder, encoder, theta
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import LENGTHS, SEEDS, TOLERANCE, Encoder, randomise, relative
 
 pytestmark = pytest.mark.parity
+WINDOW = "sliding_window"
 
 
 class NeoBertLayer(nn.Module):
@@ -88,7 +90,140 @@ def llama_bidirec(draw: random.Random, folder: Path) -> Any:
     return lambda ids: model.double()(ids[None]).last_hidden_state[0]
 
 
-MADE = {"neobert": neobert, "llama_bidirec": llama_bidirec}
+class Latents(nn.Module):
+    """NV-Embed's attention of each row to latent rows, and the gated step behind it."""
+
+    def __init__(self, width: int, heads: int, head_width: int, count: int) -> None:
+        super().__init__()
+        self.heads, inner = heads, heads * head_width
+        attention = {"to_q": nn.Linear(width, inner, bias=False), "to_kv": nn.Linear(width, 2 * inner, bias=False)}
+        attention["to_out"] = nn.Linear(inner, width, bias=False)
+        net = nn.ModuleDict({"0": nn.Linear(width, 8 * width), "2": nn.Linear(4 * width, width)})
+        first = {"fn": nn.ModuleDict(attention), "norm": nn.LayerNorm(width), "norm_context": nn.LayerNorm(width)}
+        second = {"fn": nn.ModuleDict({"net": net}), "norm": nn.LayerNorm(width)}
+        self.cross_attend_blocks = nn.ModuleList([nn.ModuleDict(first), nn.ModuleDict(second)])
+        self.latents = nn.Parameter(torch.randn(count, width))
+
+    def forward(self, rows: Any) -> Any:
+        attend, step = self.cross_attend_blocks
+        context = attend["norm_context"](self.latents)
+        key, value = attend["fn"]["to_kv"](context).chunk(2, dim=-1)
+        parts = (attend["fn"]["to_q"](attend["norm"](rows)), key, value)
+        parts = (part.view(len(part), self.heads, -1).transpose(0, 1) for part in parts)
+        mixed = nn.functional.scaled_dot_product_attention(*parts).transpose(0, 1).reshape(len(rows), -1)
+        rows = rows + attend["fn"]["to_out"](mixed)
+        up, gate = step["fn"]["net"]["0"](step["norm"](rows)).chunk(2, dim=-1)
+        return rows + step["fn"]["net"]["2"](up * nn.functional.gelu(gate))
+
+
+class NvEmbed(nn.Module):
+    """NV-Embed as nvidia publishes it: a Mistral that attends both ways, and latents; the rows of one text."""
+
+    def __init__(self, text: dict[str, Any], latents: dict[str, Any]) -> None:
+        super().__init__()
+        self.text, self.nested = text, latents
+        self.config = transformers.MistralConfig(**text, is_causal=False, sliding_window=None, use_cache=False)
+        self.embedding_model = transformers.AutoModel.from_config(self.config, attn_implementation="eager")
+        sizes = (latents[key] for key in ("num_cross_heads", "cross_dim_head", "num_latents_value"))
+        self.latent_attention_model = Latents(self.config.hidden_size, *sizes)
+        for part in self.children():
+            randomise(part, "mistral")
+
+    @classmethod
+    def read(cls, folder: Path) -> "NvEmbed":
+        config = json.loads((folder / "config.json").read_text())
+        nested = {key: value for key, value in config["text_config"].items() if key not in ("model_type", WINDOW)}
+        model = cls(nested, config["latent_attention_config"])
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        return model.double()
+
+    def forward(self, ids: Any) -> Any:
+        return self.latent_attention_model(self.embedding_model(ids[None]).last_hidden_state[0])
+
+    def save_pretrained(self, folder: Path) -> None:
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        nested = {"text_config": {**self.text, "model_type": "bidir_mistral", WINDOW: 4}}  # the window is not used
+        nested |= {"latent_attention_config": {**self.nested, "model_type": "latent_attention"}}
+        config = {"model_type": "nvembed", "architectures": ["NVEmbedModel"], "add_eos": True, **nested}
+        config["auto_map"] = {"AutoModel": "modeling_nvembed.NVEmbedModel"}
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+def nv_embed(draw: random.Random, **more: Any) -> NvEmbed:
+    text = decoder(rope_parameters=None, rope_theta=1e4)(draw) | more
+    sizes = {"num_latents_value": draw.randint(1, 9), "num_cross_heads": draw.randint(1, 3)}
+    return NvEmbed(text, sizes | {"cross_dim_head": draw.choice((4, text["hidden_size"]))})
+
+
+def nvembed(draw: random.Random, folder: Path) -> Any:
+    model = nv_embed(draw)
+    model.save_pretrained(folder)
+    return model.double()
+
+
+class Distances(nn.Module):
+    """BERT's self-attention with an embedding of each distance of query and key, as transformers 4 has it."""
+
+    def __init__(self, own: Any, config: Any, of_keys: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.of_keys = own.query, own.key, own.value, of_keys
+        self.heads, self.most = config.num_attention_heads, config.max_position_embeddings
+        self.distance_embedding = nn.Embedding(2 * self.most - 1, config.hidden_size // self.heads)
+
+    def forward(self, rows: Any, *_: Any, **__: Any) -> tuple[Any, None]:
+        parts = (linear(rows[0]).view(rows.shape[1], self.heads, -1) for linear in (self.query, self.key, self.value))
+        query, key, value = (part.transpose(0, 1) for part in parts)
+        places = torch.arange(rows.shape[1])
+        embedded = self.distance_embedding(places[:, None] - places + self.most - 1)
+        scores = query @ key.transpose(1, 2) + torch.einsum("hld,lrd->hlr", query, embedded)
+        if self.of_keys:
+            scores = scores + torch.einsum("hrd,lrd->hlr", key, embedded)
+        shares = (scores / query.shape[-1] ** 0.5).softmax(dim=-1)
+        return (shares @ value).transpose(0, 1).reshape(rows.shape), None
+
+
+def with_distances(kind: str, draw: random.Random, folder: Path) -> Any:
+    config = transformers.BertConfig(**encoder()(draw), attn_implementation="eager")
+    model = transformers.BertModel(config).eval()
+    for layer in model.encoder.layer:
+        layer.attention.self = Distances(layer.attention.self, config, kind == "relative_key_query")
+    randomise(model, "bert")
+    model.save_pretrained(folder)  # its table of positions too, which is not added
+    (folder / "config.json").write_text(json.dumps(config.to_dict() | {"position_embedding_type": kind}))
+    with torch.no_grad():
+        model.embeddings.position_embeddings.weight.zero_()
+    return lambda ids: model.double()(ids[None]).last_hidden_state[0]
+
+
+def lfm2_bidirectional(draw: random.Random, folder: Path) -> Any:
+    config = transformers.Lfm2Config(**CONFIGS["lfm2"](draw) | {"conv_L_cache": 3}, is_causal=False)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    randomise(model, "lfm2")
+    model.save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text()) | {"architectures": ["Lfm2BidirectionalModel"]}
+    del written["is_causal"]
+    written["auto_map"] = {"AutoModel": "modeling_lfm2_bidirectional.Lfm2BidirectionalModel"}
+    (folder / "config.json").write_text(json.dumps(written))
+    for layer in model.layers:
+        if not layer.is_attention_layer:  # its convolution is centered
+            layer.conv.forward = partial(centered, layer.conv)
+    return lambda ids: model.double()(ids[None], use_cache=False).last_hidden_state[0]
+
+
+def centered(own: Any, hidden_states: Any, **_: Any) -> Any:
+    b, c, z = own.in_proj(hidden_states).transpose(1, 2).chunk(3, dim=1)
+    mixed = nn.functional.conv1d(b * z, own.conv.weight, own.conv.bias, padding=1, groups=b.shape[1])
+    return own.out_proj((c * mixed).transpose(1, 2))
+
+
+MADE = {
+    "neobert": neobert,
+    "llama_bidirec": llama_bidirec,
+    "nvembed": nvembed,
+    "lfm2 bidirectional": lfm2_bidirectional,
+    **{kind: partial(with_distances, kind) for kind in ("relative_key", "relative_key_query")},
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
