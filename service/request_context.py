@@ -28,12 +28,28 @@ class StageTimes(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass through the embedding pipeline, which ended at `ended` on the clock of perf_counter."""
+    """One pass of a request through the embedding pipeline.
+
+    Args:
+        tokens: of this request.
+        batch: items that ran together, the mean over its runs.
+        ended: on the clock of perf_counter.
+    """
 
     model: str
     tokens: int
+    batch: float
     times: StageTimes
     ended: float
+
+
+class KeyUse(NamedTuple):
+    """What an API key has used of a model; each is the list of a counter, which holds one number."""
+
+    requests: list[float]
+    seconds: list[float]
+    tokens: list[float]
+    refusals: list[float]
 
 
 class RequestContext:
@@ -49,11 +65,14 @@ class RequestContext:
         deadline: when the caller stops waiting, on `time.perf_counter`; None: it did not say.
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
-        passes: list that collects the passes through the embedding pipeline; None: the call is not traced.
+        passes: list that collects the passes through the embedding pipeline; None: the call has no span.
+        key_use: the counters of the caller's key and the model of its last pass; None: there are none yet.
         truncated: numbers of the inputs that were cut.
+        random_weights: a model of random weights answered, which a header says.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
-        encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
+        encoding: what takes the seconds of writing the response, and the last pass, at whose end that began; None:
+            nothing was embedded.
         copies: how many copies of an answer's vectors the protocol holds in memory at once.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
@@ -65,10 +84,12 @@ class RequestContext:
     caller: str = ""
     staggered: bool = False
     passes: list[Pass] | None = None
+    key_use: KeyUse | None = None
     truncated: tuple[int, ...] = ()
+    random_weights = False
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False
-    encoding: tuple[Callable[[float], None], float] | None = None
+    encoding: tuple[Callable[[float], None], Pass] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None
 
@@ -90,9 +111,9 @@ class RequestContext:
     def written(self) -> None:
         """Record the seconds since the last pass: the response has been written."""
         if self.encoding is not None:
-            observe, since = self.encoding
+            observe, last = self.encoding
             self.encoding = None
-            observe(perf_counter() - since)
+            observe(perf_counter() - last.ended)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

@@ -248,8 +248,8 @@ def naming(base: Checkpoint, adapter: PeftAdapter) -> Naming:
         BadCheckpoint: the base lacks a weight that the adapter changes, or holds it in another shape.
     """
     wanted = [f"{module}.weight" for module in adapter.changes] or list(adapter.replacing)
-    named_otherwise = [name for name in wanted if name not in base.tensors] or wanted
-    found = next((each for name in named_otherwise for each in _namings(base.tensors, name)), None)
+    otherwise_first = sorted(wanted, key=lambda name: name in base.tensors)
+    found = next((each for name in otherwise_first for each in _namings(base.tensors, name)), None)
     if found is None:
         raise BadCheckpoint(f"{adapter.name} changes {wanted[0]!r}, of which {base.name} holds no weight")
     for module, change in adapter.changes.items():

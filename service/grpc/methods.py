@@ -75,8 +75,3 @@ class Service:
     metric_prefix: str = ""
     status_of: StatusOf = inlay_status
     message_of: Callable[[InlayError], str] = inlay_message
-
-    @property
-    def metric_names(self) -> list[str]:
-        """The names of the service's methods in the metrics."""
-        return [self.metric_prefix + method.name for method in self.methods]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
 from models.positions.arithmetic import Arithmetic
@@ -272,10 +272,8 @@ JsonObject = Annotated[dict[str, Any], PlainValidator(_object), WithJsonSchema({
 Format = Literal["json", "raw", "npy", "safetensors"]
 
 
-class Parameters(BaseModel):
+class Parameters(BaseModel, extra="forbid", arbitrary_types_allowed=True):
     """Parameters of a request; unknown ones are rejected."""
-
-    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 
 class ArrayOptions(Parameters):

@@ -74,6 +74,11 @@ def validated(model: type[Body], data: Any, path: FieldPath = (), *, strict: boo
         raise validation_error(error, model, path) from None
 
 
+def body_of(body: bytes, model: type[Body]) -> Body:
+    """Return a JSON body as a pydantic model; raises as `parse_json` and `validated`."""
+    return validated(model, parse_json(body))
+
+
 def _is_optional(known: Mapping[str, FieldInfo], name: str) -> bool:
     """Return whether a field may be left out, so that null leaves it out too."""
     return name in known and not known[name].is_required()

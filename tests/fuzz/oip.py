@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 
 from proto import open_inference_pb2 as pb
 from service.protocols.oip import bodies
-from service.protocols.oip.messages import BYTES, DATATYPES, Answer, Inference, OutputTensor, from_raw
+from service.protocols.oip.messages import BYTES, CONTENTS, Answer, Inference, OutputTensor, dtype_of, from_raw
 from service.protocols.oip.rpc import inference_of, response
 from tests.fuzz.judging import Target
 from tests.oip_bodies import LENGTH, entry, listed, raw_bytes
@@ -20,7 +20,7 @@ WORDS = (
     *[f'"{name}"'.encode() for name in ("inputs", "outputs", "parameters", "data", "shape", "datatype", "name", "id")],
     *[f'"{name}":'.encode() for name in ("binary_data_size", "binary_data", "binary_data_output", "classification")],
     b'"shared_memory_region":',
-    *[f'"{name}"'.encode() for name in DATATYPES],
+    *[f'"{name}"'.encode() for name in CONTENTS],
     *(b"9223372036854775807", b"18446744073709551616", b"-1", b"1e400", b"null", b"[]", b"{}", b"\xff\xff\xff\xff"),
 )
 
@@ -70,10 +70,10 @@ def _binary_seeds() -> list[bytes]:
 def _tensor(data: bytes) -> None:
     """1 byte of datatype, 1 of dimensions, as many each, then raw bytes. Numbers that are taken are those that came."""
     kind, count, rest = data[:1] or b"\0", (data[1:2] or b"\0")[0] % 10, data[2:]
-    datatype, shape, raw = list(DATATYPES)[kind[0] % len(DATATYPES)], list(rest[:count]), rest[count:]
+    datatype, shape, raw = list(CONTENTS)[kind[0] % len(CONTENTS)], list(rest[:count]), rest[count:]
     values = from_raw("t", datatype, shape, raw).values
     if not isinstance(values, list):
-        assert values.astype(DATATYPES[datatype].dtype).tobytes() == raw
+        assert values.astype(dtype_of(datatype)).tobytes() == raw
 
 
 def _tensor_seeds() -> list[bytes]:
@@ -84,7 +84,7 @@ def _tensor_seeds() -> list[bytes]:
         ("BOOL", [2], b"\0\1"),
         ("UINT16", [2, 1], b"\0\x7f\0\0"),
     ]
-    return [bytes([list(DATATYPES).index(kind), len(shape), *shape]) + raw for kind, shape, raw in rows]
+    return [bytes([list(CONTENTS).index(kind), len(shape), *shape]) + raw for kind, shape, raw in rows]
 
 
 def _message(data: bytes) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from transformers import ColPaliProcessor, PreTrainedTokenizerFast
+from transformers import ColPaliProcessor, ColQwen2ForRetrieval, PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
@@ -60,12 +60,17 @@ class Judge:
         hidden: torch.Tensor = self.model(input_ids=ids).last_hidden_state[0]
         return hidden
 
-    def of_picture(self, picture: Image.Image, prompt: str, like_text: bool = False) -> torch.Tensor:
+    def read(self, picture: Image.Image, prompt: str) -> tuple[torch.Tensor, Any]:
+        """Return the ids of a prompt with an image, [1, n], and the image's pixels and grid."""
         prepared = self.processor(images=[picture], return_tensors="pt")
         tokens = int(prepared["image_grid_thw"].prod()) // 4
         text = prompt.replace("<|image_pad|>", "<|image_pad|>" * tokens)
         ids = torch.tensor(self.tokenizer.encode(text, add_special_tokens=False).ids)[None]
-        types = None if like_text else (ids == self.model.config.image_token_id).int()
+        return ids, prepared
+
+    def of_picture(self, picture: Image.Image, prompt: str) -> torch.Tensor:
+        ids, prepared = self.read(picture, prompt)
+        types = (ids == self.model.config.image_token_id).int()
         hidden: torch.Tensor = self.model(
             input_ids=ids, mm_token_type_ids=types, attention_mask=torch.ones_like(ids), **prepared
         ).last_hidden_state[0]
@@ -151,14 +156,18 @@ def test_colpali_has_transformers_vectors(layout: str, seed: int, tmp_path: Path
 def test_colqwen2_has_positions_by_row_and_column(seed: int, tmp_path: Path, ledger: Ledger) -> None:
     """transformers 5.23 numbers an image's tokens in ColQwen2ForRetrieval like a text's; Inlay does as colpali-engine.
 
-    Handed which tokens are an image's (mm_token_type_ids), the same class computes what Inlay does.
+    Its inner class, told which tokens are an image's (mm_token_type_ids), computes what Inlay does.
     """
     model, projection = image_models.write("qwen2_vl", "native", tmp_path / "checkpoint", seed)
     export(tmp_path / "checkpoint", tmp_path / "store/pages")
     picture, judge = pictures()[0], Judge(tmp_path / "checkpoint", model)
     result = asyncio.run(Service(tmp_path / "store").pipeline.embed(embed_request([png(picture)])))
     by_grid = unit(projection(judge.of_picture(picture, PAGE)))
-    like_text = unit(projection(judge.of_picture(picture, PAGE, like_text=True)))
+    whole = ColQwen2ForRetrieval.from_pretrained(tmp_path / "checkpoint").eval()
+    ids, prepared = judge.read(picture, PAGE)
+    pixels, grid = prepared["pixel_values"][None], prepared["image_grid_thw"]
+    found = whole(input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels, image_grid_thw=grid)
+    like_text = found.embeddings[0].detach().numpy()
     ledger.check("qwen2_vl", "by row and column", difference(result.outputs[0].rows, by_grid), TOLERANCE)
     assert difference(result.outputs[0].rows, like_text) > 100 * TOLERANCE
 

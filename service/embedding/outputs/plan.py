@@ -9,7 +9,7 @@ from models.recipes.graph_names import ONE_ROW
 from service.embedding.outputs.classes import ClassLogits
 from service.embedding.outputs.dense import SentenceVector, own_pooling, precisions
 from service.embedding.outputs.image import ImageVector
-from service.embedding.outputs.kind import HIDDEN, POOLED, Graphs, OutputKind, Plan, Planner, Planning
+from service.embedding.outputs.kind import HIDDEN, POOLED, Graphs, Lookup, OutputKind, Plan, Planner, Planning
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.outputs.rows import GraphRows
 from service.embedding.outputs.spans import SpanVectors
@@ -74,6 +74,7 @@ def _made(planning: Planning) -> Plan:
         cuts=_cuts(card, options, kinds),
         token_bytes=sum([kind.token_bytes for kind in kinds]),
         input_bytes=sum([kind.input_bytes for kind in kinds]),
+        random=card.random,
         lookup=_lookup(card, kinds, typed, options) if whole else None,
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
@@ -145,17 +146,23 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
     return graphs
 
 
-def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> str | None:
-    """Return the one graph that reads only ids, positions and segments, which the family fills in."""
-    if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
+def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> Lookup | None:
+    """Return the one graph that reads only ids, positions and segments, which the family fills in.
+
+    None of a model of random weights: its responses have a header that others take no step for.
+    """
+    if card.random or any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
         return None
     if (options.max_tokens, options.task) != (None, None):
         return None
     if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
         return None
     (graph,) = graphs
-    reads = set(card.graphs[graph].inputs) <= {"ids", "positions", "types"}
-    return graph if reads and card.graphs[graph].layout == "packed" else None
+    inputs = set(card.graphs[graph].inputs)
+    if not inputs <= {"ids", "positions", "types"} or card.graphs[graph].layout != "packed":
+        return None
+    positions = card.position if "positions" in inputs else None
+    return Lookup(graph, "types" in inputs, positions, card.position.longest())
 
 
 def _prompt(card: Card, options: EmbedOptions) -> str | None:

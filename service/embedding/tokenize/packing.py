@@ -157,7 +157,7 @@ def feeds(packed: Packed, inputs: Sequence[str]) -> dict[str, NDArray[Any]]:
 
 def rectangle(packed: Packed, inputs: Sequence[str], pad_id: int) -> dict[str, NDArray[Any]]:
     """Return the arrays that a padded graph reads, int64 [B, T], padded on the right with masked tokens."""
-    real = _real(packed.lengths)
+    real = real_tokens(packed.lengths)
     types = np.zeros(packed.tokens, np.int64) if packed.types is None else packed.types
     columns: Mapping[str, tuple[Int64s, int]] = {
         "input_ids": (packed.ids, pad_id),
@@ -170,7 +170,7 @@ def rectangle(packed: Packed, inputs: Sequence[str], pad_id: int) -> dict[str, N
 
 def unpad(rows: NDArray[Any], lengths: tuple[int, ...]) -> NDArray[Any]:
     """Return the rows of [B, T, d] that hold tokens, not padding, packed as [N, d]."""
-    packed: NDArray[Any] = rows[_real(lengths)]
+    packed: NDArray[Any] = rows[real_tokens(lengths)]
     return packed
 
 
@@ -178,8 +178,10 @@ def _mask(packed: Packed) -> Int64s:
     return np.ones(packed.tokens, np.int64) if packed.mask is None else packed.mask
 
 
-def _real(lengths: tuple[int, ...]) -> NDArray[np.bool_]:
-    return np.arange(max(lengths))[None, :] < np.array(lengths)[:, None]  # (B, T)
+def real_tokens(lengths: Sequence[int]) -> NDArray[np.bool_]:
+    """Return the places of the tokens of sequences that are padded on the right to the longest, [B, T]."""
+    real: NDArray[np.bool_] = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    return real
 
 
 def _pad(values: Int64s, fill: int, real: NDArray[np.bool_]) -> Int64s:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from models.artifacts.card import IMAGE_VECTOR
 from service.context import ServiceContext
@@ -49,10 +49,8 @@ SIDES: dict[str, tuple[bool, Direction]] = {"NONE": (False, "right"), "END": (Tr
 TYPES = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 
 
-class CohereEmbedBody(BaseModel):
+class CohereEmbedBody(BaseModel, strict=True):
     """What to embed, and the types of the vectors. Other fields are ignored, and named in a header."""
-
-    model_config = ConfigDict(strict=True)
 
     texts: list[str] | None = Field(None, description="texts", fail_fast=True)
     inputs: list[Any] | None = Field(

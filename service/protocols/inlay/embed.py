@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.requests import DIRECTIONS, Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
@@ -48,10 +48,8 @@ TIMING_HEADERS = DATA.parts["timing headers"]
 _LINES = b"x-compute-type: %b\r\n" + b"".join([name.encode() + b": %d\r\n" for name in list(TIMING_HEADERS)[1:]])
 
 
-class ChunkingBody(BaseModel):
+class ChunkingBody(BaseModel, extra="forbid", strict=True):
     """Splits each text into chunks of so many tokens."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     size: int = Field(ge=1, lt=2**31, description="an integer from 1: tokens of a chunk")
     overlap: int = Field(
@@ -59,10 +57,8 @@ class ChunkingBody(BaseModel):
     )
 
 
-class EmbedBody(BaseModel):
+class EmbedBody(BaseModel, extra="forbid", strict=True):
     """What to embed, and the form of the response."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: str | None = Field(None, description="a model's name; left out: the server's default")

@@ -1,19 +1,22 @@
 """The probes and the metrics."""
 
+from contextlib import suppress
 from typing import Any
 
 from service.context import ServiceContext
-from service.errors import Unavailable
+from service.errors import NotAcceptable, Unavailable
+from service.http.negotiation import negotiate
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request, Route
-from service.observability.metrics import CONTENT_TYPE
+from service.observability.metrics import CONTENT_TYPE, OPENMETRICS
 from service.scheduling.batcher import abandoned_runs
 
+FORMATS = (CONTENT_TYPE.partition(";")[0], OPENMETRICS.partition(";")[0])
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return the probes and /metrics."""
+    """Return the probes, /metrics and its history."""
 
     async def live(request: Request) -> Response:
         if (held := abandoned_runs()) > MOST_ABANDONED:
@@ -32,7 +35,13 @@ def routes(context: ServiceContext) -> list[Route]:
         return Response()
 
     async def metrics(request: Request) -> Response:
+        with suppress(NotAcceptable):  # what a scraper cannot read helps more than an error
+            if negotiate(request.head.headers.get(b"accept"), FORMATS) == FORMATS[1]:
+                return bytes_response(context.metrics.openmetrics(), OPENMETRICS)
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
+
+    async def history(request: Request) -> Response:
+        return bytes_response(context.metrics.history(), "application/json")
 
     handlers = {
         "/health/live": live,
@@ -42,4 +51,5 @@ def routes(context: ServiceContext) -> list[Route]:
         "/metrics": metrics,
     }
     probe: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True, "management": True}
-    return [Route("GET", path, handler, **probe) for path, handler in handlers.items()]
+    rows = [Route("GET", path, handler, **probe) for path, handler in handlers.items()]
+    return [*rows, Route("GET", "/metrics/history", history, **{**probe, "needs_key": True})]  # it shows request ids

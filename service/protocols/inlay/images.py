@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
@@ -43,10 +43,8 @@ FIELDS = ("image", *TENSORS, "grid")
 ImageInputs = list[Picture | Values]
 
 
-class ImagesBody(BaseModel):
+class ImagesBody(BaseModel, extra="forbid", strict=True):
     """Images, and the form of the response."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["images"])] = Field(description="an image or a list of images")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(

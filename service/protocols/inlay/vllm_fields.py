@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from models.recipes.heads import ScoreActivation
 from service.embedding.document_chunks import Parts
@@ -15,10 +15,8 @@ ModelName = Annotated[str | None, Field(description="a model's name; left out: t
 RequestId = Annotated[str | None, Field(description="a text: becomes part of the response's id")]
 
 
-class ScoredBody(BaseModel):
+class ScoredBody(BaseModel, strict=True):
     """The fields that every body of scores has. Other fields are ignored, and named in a header."""
-
-    model_config = ConfigDict(strict=True)
 
     model: ModelName = None
     use_activation: bool | None = Field(None, description="false leaves scores as the model gives them")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SkipValidation
+from pydantic import BaseModel, Field, SkipValidation
 
 from service.embedding import truncation
 from service.errors import BadRequest, ConflictingFields, Malformed, WrongShape, WrongType
@@ -19,8 +19,8 @@ from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.oip import messages
 from service.protocols.oip.messages import (
-    DATATYPES,
-    JSON_TYPES,
+    BYTES,
+    CONTENTS,
     SHOWN_CHARACTERS,
     VERSION,
     Answer,
@@ -32,43 +32,39 @@ from service.protocols.oip.messages import (
 )
 
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
+JSON_TYPES = {"BOOL": (bool, "true and false"), BYTES: (str, "strings")}  # of elements, where not whole numbers
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
-STRICT = ConfigDict(strict=True)
 
 
-class TensorParameters(BaseModel):
+class TensorParameters(BaseModel, strict=True):
     """The parameters of an input, or of a requested output."""
 
-    model_config = STRICT
     binary_data_size: int | None = Field(None, ge=0, description="bytes, a whole number from 0")
     binary_data: bool | None = Field(None, description="true or false")
 
 
-class InferInput(BaseModel):
+class InferInput(BaseModel, strict=True):
     """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
-    model_config = STRICT
     name: str = Field(description="a string")
-    datatype: str = Field(description="a string", json_schema_extra={"enum": list(DATATYPES)})
+    datatype: str = Field(description="a string", json_schema_extra={"enum": list(CONTENTS)})
     shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
     data: Any = Field(None, description="flat or nested as the shape says; BYTES as strings; FP16 and BF16 never")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
 
 
-class RequestedOutput(BaseModel):
+class RequestedOutput(BaseModel, strict=True):
     """A requested output."""
 
-    model_config = STRICT
     name: str = Field(description="a string")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
 
 
-class InferRequest(BaseModel):
+class InferRequest(BaseModel, strict=True):
     """The JSON of an inference request."""
 
-    model_config = STRICT
     inputs: list[SkipValidation[InferInput]] = Field(description="a list of tensors")
     outputs: list[SkipValidation[RequestedOutput]] | None = Field(None, description="a list of outputs")
     parameters: SkipValidation[InferParameters | None] = Field(None, description="an object")
@@ -87,8 +83,7 @@ def _inference(body: bytes, header: bytes | None) -> Inference:
     except Malformed as error:
         remedy = "with binary data send Inference-Header-Content-Length"
         raise Malformed(error.received, remedy=remedy) from None
-    messages.check_count("inputs", request.inputs)
-    messages.check_count("outputs", request.outputs or ())
+    messages.check_counts(request.inputs, request.outputs or ())
     parameters = messages.parameters_of(request.parameters)
     inputs, rest = [], memoryview(body)[length:]
     for index, sent in enumerate(request.inputs):
@@ -161,7 +156,7 @@ def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memory
     """Return an input, and the raw bytes that follow its own."""
     entry = validated(InferInput, sent, ("inputs", index))
     name = entry.name
-    messages.datatype_of(name, entry.datatype)
+    messages.check_datatype(name, entry.datatype)
     size = _parameters(entry.parameters, "inputs", name).binary_data_size
     if ("data" in sent) is (size is not None):
         received = "has data and binary_data_size" if "data" in sent else "has neither data nor binary_data_size"
@@ -189,7 +184,8 @@ def _parameters(sent: Any, kind: str, name: str) -> TensorParameters:
 
 def _listed(tensor: InferInput) -> list[Any]:
     """Return the values of a JSON list, flat or nested as its shape says."""
-    name, values, kind = tensor.name, tensor.data, DATATYPES[tensor.datatype].json
+    name, values = tensor.name, tensor.data
+    kind, called = JSON_TYPES.get(tensor.datatype, (int, "whole numbers"))
     messages.elements(name, tensor.shape)  # checks the shape
     if not isinstance(values, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
@@ -201,5 +197,5 @@ def _listed(tensor: InferInput) -> list[Any]:
         values = list(chain.from_iterable(values))
     if not set(map(type, values)) <= {kind}:
         index, odd = next((index, value) for index, value in enumerate(values) if type(value) is not kind)
-        raise input_error(WrongType, name, f"holds {quoted(odd)} as element {index}", f"allowed: {JSON_TYPES[kind]}")
+        raise input_error(WrongType, name, f"holds {quoted(odd)} as element {index}", f"allowed: {called}")
     return list[Any](values)

@@ -17,10 +17,8 @@ from service.protocols.oip.infer import outputs_of, padded_bytes, request_of
 from service.protocols.oip.messages import SHOWN_CHARACTERS, VERSION, Answer, Inference
 from service.request_context import RequestContext
 from service.scheduling import deadlines
-from service.settings import Settings
 
 DURATIONS = "success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"
-STAGES = "queue", "compute_input", "compute_infer"  # of DURATIONS: waiting, tokenisation, the engine
 Verb = Literal["load", "unload"]
 NAME = "inlay"
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "parameters")
@@ -43,7 +41,8 @@ class DataPlane:
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
         """Return the answer to a request, and count the request in the model's statistics."""
-        card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
+        self.model(name, version)
+        card, settings, started = self.context.registry.get(name).card, self.context.settings, perf_counter()
         try:
             allowed = [tensor["name"] for tensor in input_tensors(card)]
             request, places = request_of(card, inference, settings, allowed)
@@ -56,13 +55,14 @@ class DataPlane:
         except Exception:
             self._count(card.name, 0, fail=perf_counter() - started)
             raise
-        stages = dict(zip(STAGES, (result.times.queue, result.times.tokenization, result.times.inference), strict=True))
+        compute_input, queue, compute_infer = result.times
+        stages = {"queue": queue, "compute_input": compute_input, "compute_infer": compute_infer}
         self._count(card.name, len(request.inputs), success=perf_counter() - started, **stages)
         return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
-        """Return a loaded model; raise NotFound if there is none, or none of that version."""
-        model = self.context.registry.get(name)
+        """Return a model, loaded or not; raise NotFound if there is none, or none of that version."""
+        model = self.context.registry.described(name)
         if version not in ("", VERSION):
             shown = version[:SHOWN_CHARACTERS]
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
@@ -73,13 +73,16 @@ class DataPlane:
         documents: dict[str, Callable[[], Document]] = {
             "ServerLive": lambda: {"live": True},
             "ServerReady": lambda: {"ready": True},
-            "ServerMetadata": lambda: server_metadata(self.context.version, self.context.settings),
+            "ServerMetadata": lambda: {"name": NAME, "version": self.context.version, "extensions": self._extensions()},
             "ModelReady": lambda: {"name": self.model(name, version).card.name, "ready": True},
             "ModelMetadata": lambda: model_metadata(self.model(name, version)),
             "ModelConfig": lambda: model_config(self.model(name, version)),
             "ModelStatistics": lambda: {"model_stats": self.statistics(name, version)},
         }
         return documents[method]()
+
+    def _extensions(self) -> list[str]:
+        return [*EXTENSIONS, *(["model_repository"] if self.context.settings.model_control == "explicit" else [])]
 
     async def why_not_ready(self) -> InlayError | None:
         """Return the error that new requests would get; None if they are served."""
@@ -90,8 +93,8 @@ class DataPlane:
         return None
 
     def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
-        """Return Triton's statistics of one model, or of all that are loaded."""
-        names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
+        """Return Triton's statistics of one model, or of all that are served."""
+        names = [self.model(name, version).card.name] if name else list(self.context.registry.offered)
         return [{"name": model, "version": VERSION} | self._statistics[model] for model in names]
 
     def _count(self, model: str, sequences: int, **seconds: float) -> None:
@@ -158,12 +161,6 @@ def _check_repository(name: str) -> None:
 # ---- what describes the server and its models, for JSON and protobuf alike
 
 
-def server_metadata(version: str, settings: Settings) -> Document:
-    """Return the server's metadata, with its extensions."""
-    repository = ["model_repository"] if settings.model_control == "explicit" else []
-    return {"name": NAME, "version": version, "extensions": [*EXTENSIONS, *repository]}
-
-
 def model_metadata(model: Model) -> Document:
     """Return a model's metadata; -1 is any size. Ids are [B, T], with padding."""
     inputs = [] if reads_images(model) else input_tensors(model.card)
@@ -190,12 +187,13 @@ def model_config(model: Model) -> Document:
 
 def input_tensors(card: Card) -> list[Document]:
     """Return name, datatype and shape of each tensor of texts or token ids that a model takes."""
-    texts = {"text": [-1]} | ({"text_pair": [-1]} if reads_pairs(card) else {}) if card.tokenizer else {}
-    tokens = {name: [-1, -1] for name in TOKENS}
-    for extra in card.extras:
-        if extra.sent:
-            tokens[extra.name] = [-1, -1] if extra.columns == 1 else [-1, -1, extra.columns]
-    return _tensors("BYTES", texts) + _tensors("INT64", tokens)
+    texts = (["text", "text_pair"] if reads_pairs(card) else ["text"]) if card.tokenizer else []
+    extras = [(extra.name, [extra.columns] * (extra.columns > 1)) for extra in card.extras if extra.sent]
+    tokens = [*[(name, []) for name in TOKENS], *extras]
+    return [
+        *[_tensor(name, "BYTES", -1) for name in texts],
+        *[_tensor(name, "INT64", -1, -1, *columns) for name, columns in tokens],
+    ]
 
 
 def _output_tensors(model: Model) -> list[Document]:
@@ -204,16 +202,16 @@ def _output_tensors(model: Model) -> list[Document]:
     for name in card.outputs:
         (kind,), width = model.plan(EmbedOptions((name,)), "").kinds, card.known_width(name) or -1
         shape = [-1] if kind.sparse else [-1, width] if kind.pooled else [-1, -1, width]
-        tensors += _tensors("FP32", {name: shape})
+        tensors.append(_tensor(name, "FP32", *shape))
         if kind.sparse:
-            tensors += _tensors("INT32", {f"{name}_indices": [-1]}) + _tensors("INT64", {f"{name}_lengths": [-1]})
+            tensors += [_tensor(f"{name}_indices", "INT32", -1), _tensor(f"{name}_lengths", "INT64", -1)]
     if text_activation(card):
-        tensors += _tensors("FP32", {"scores": [-1, card.known_width(card.classifier_output) or -1]})
-    return tensors + _tensors("INT64", {"lengths": [-1]})
+        tensors.append(_tensor("scores", "FP32", -1, card.known_width(card.classifier_output) or -1))
+    return [*tensors, _tensor("lengths", "INT64", -1)]
 
 
-def _tensors(datatype: str, shapes: dict[str, list[int]]) -> list[Document]:
-    return [{"name": name, "datatype": datatype, "shape": shape} for name, shape in shapes.items()]
+def _tensor(name: str, datatype: str, *shape: int) -> Document:
+    return {"name": name, "datatype": datatype, "shape": list(shape)}
 
 
 def _configured(tensor: Document) -> Document:

@@ -26,6 +26,7 @@ from models.artifacts.card import Card
 from service.embedding.limits import check_inputs
 from service.embedding.ranking import ACTIVATIONS, text_activation
 from service.embedding.requests import DIRECTIONS, EmbedRequest, EmbedResult, Ids, Input, Int64s, Output, Text
+from service.embedding.tokenize.packing import real_tokens
 from service.errors import (
     BadRequest,
     ConflictingFields,
@@ -106,7 +107,7 @@ def _is_padded(output: Output) -> bool:
 
 def _places(output: Output, places: Places | None) -> Places:
     """Return the places of an output's rows: those of the caller's ids if it has a row for each token."""
-    return right_padded(output.lengths) if places is None or not has_row_per_token(output.name) else places
+    return real_tokens(output.lengths) if places is None or not has_row_per_token(output.name) else places
 
 
 def _tensors(output: Output, places: Places | None, left: bool) -> Iterator[OutputTensor]:
@@ -260,12 +261,6 @@ def places_of(shape: tuple[int, ...], mask: Int64s | None) -> Places:
         raise EmptyInput("is all 0", field=field, remedy="leave the sequence out")
     begun: Places = np.logical_or.accumulate(rows, axis=1)
     return begun & np.logical_or.accumulate(rows[:, ::-1], axis=1)[:, ::-1]
-
-
-def right_padded(lengths: Sequence[int]) -> Places:
-    """Return the places of sequences padded on the right to the longest."""
-    places: Places = np.arange(max(lengths)) < np.array(lengths)[:, None]
-    return places
 
 
 def placed(rows: NDArray[Any], lengths: Sequence[int], places: Places, left: bool) -> NDArray[Any]:

@@ -7,10 +7,9 @@ import math
 from collections.abc import Mapping, Sequence, Sized
 from typing import Annotated, Any, Literal, NamedTuple
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
@@ -30,44 +29,18 @@ SHOWN_CHARACTERS = 40  # of a caller's name or value that a message repeats
 Raw = bytes | memoryview
 
 
-class Datatype(NamedTuple):
-    """How the elements of an input are stored and sent.
-
-    Args:
-        dtype: dtype of raw bytes; empty: texts, each after its length in 4 bytes.
-        contents: the field of InferTensorContents that carries it.
-        json: the type of an element in JSON.
-    """
-
-    dtype: str
-    contents: str
-    json: type = int
-
-
-BYTES = "BYTES"
-JSON_TYPES = {bool: "true and false", int: "whole numbers", str: "strings"}
-DATATYPES = {
-    "BOOL": Datatype("|u1", "bool_contents", bool),
-    "UINT8": Datatype("|u1", "uint_contents"),
-    "UINT16": Datatype("<u2", "uint_contents"),
-    "UINT32": Datatype("<u4", "uint_contents"),
-    "UINT64": Datatype("<u8", "uint64_contents"),
-    "INT8": Datatype("|i1", "int_contents"),
-    "INT16": Datatype("<i2", "int_contents"),
-    "INT32": Datatype("<i4", "int_contents"),
-    "INT64": Datatype("<i8", "int64_contents"),
-    BYTES: Datatype("", "bytes_contents", str),
+BYTES = "BYTES"  # texts; raw, each stands after its length in 4 bytes
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "UINT64": "uint64_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    "INT64": "int64_contents",
+    BYTES: "bytes_contents",
 }
-"""The datatypes of inputs by name."""
-OUTPUT_DATATYPES: dict[type, str] = {
-    np.float32: "FP32",
-    np.float16: "FP16",
-    ml_dtypes.bfloat16: "BF16",
-    np.int8: "INT8",
-    np.uint8: "UINT8",
-    np.int32: "INT32",
-    np.int64: "INT64",
-}
+"""The datatypes of inputs, with the field of InferTensorContents that carries each."""
+FLOATS = {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16"}
+"""The datatypes of outputs that numpy calls otherwise."""
 
 
 class InputTensor(NamedTuple):
@@ -92,22 +65,20 @@ class OutputTensor(NamedTuple):
     @property
     def datatype(self) -> str:
         """The protocol's name of its datatype."""
-        return OUTPUT_DATATYPES[self.array.dtype.type]
+        name = self.array.dtype.name
+        return next((datatype for datatype, floats in FLOATS.items() if floats == name), name.upper())
 
     def raw(self) -> memoryview:
         """Return the elements as little-endian bytes; a C-contiguous array's memory is shared, not copied."""
         return self.array.ravel().view(np.uint8).data
 
 
-DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)}
-DTYPE_NAMES |= {"FP32": "float32", "FP16": "float16", "BF16": "bfloat16", "INT8": "int8", "UINT8": "uint8"}
+DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)} | FLOATS | {"INT8": "int8", "UINT8": "uint8"}
 DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$")]
 
 
-class InferParameters(BaseModel):
+class InferParameters(BaseModel, strict=True):
     """The parameters of a request; others are ignored."""
-
-    model_config = ConfigDict(strict=True)
 
     truncate: bool | None = Field(None, description="true or false")
     truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(None, description="right or left")
@@ -194,18 +165,23 @@ def check_supported(parameters: Mapping[str, Any], kind: str, name: str) -> None
         raise Unsupported("is not supported", field=field, remedy="leave the parameter out")
 
 
-def check_count(kind: str, tensors: Sized) -> None:
+def check_counts(inputs: Sized, outputs: Sized) -> None:
     """Raise TooLarge if a request has too many inputs or outputs."""
-    if len(tensors) > MAX_TENSORS:
-        raise TooLarge(f"holds {len(tensors)} tensors", field=(kind,), allowed=f"this server reads {MAX_TENSORS}")
+    for kind, tensors in (("inputs", inputs), ("outputs", outputs)):
+        if len(tensors) > MAX_TENSORS:
+            raise TooLarge(f"holds {len(tensors)} tensors", field=(kind,), allowed=f"this server reads {MAX_TENSORS}")
 
 
-def datatype_of(name: str, datatype: str) -> Datatype:
-    """Return how the elements of an input are stored and sent; raise WrongType if no input has this datatype."""
-    if datatype not in DATATYPES:
+def check_datatype(name: str, datatype: str) -> None:
+    """Raise WrongType if no input has this datatype."""
+    if datatype not in CONTENTS:
         received = f"has datatype {datatype[:SHOWN_CHARACTERS]!r}"
-        raise input_error(WrongType, name, received, f"allowed: {', '.join(DATATYPES)}")
-    return DATATYPES[datatype]
+        raise input_error(WrongType, name, received, f"allowed: {', '.join(CONTENTS)}")
+
+
+def dtype_of(datatype: str) -> np.dtype[Any]:
+    """Return numpy's dtype of the raw bytes of an input that is no text."""
+    return np.dtype("uint8" if datatype == "BOOL" else datatype.lower())
 
 
 def elements(name: str, shape: Sequence[Any]) -> int:
@@ -226,15 +202,14 @@ def from_values(name: str, datatype: str, shape: Sequence[Any], values: list[Any
         OutOfRange: a number is outside the datatype.
         WrongType: a text is not UTF-8.
     """
-    count, dtype = elements(name, shape), DATATYPES[datatype].dtype
-    if len(values) != count:
+    if len(values) != (count := elements(name, shape)):
         raise input_error(WrongShape, name, f"has {len(values)} elements", f"shape {list(shape)} takes {count}")
-    if not dtype:
+    if datatype == BYTES:
         return InputTensor(name, datatype, tuple(shape), [_text(name, *each) for each in enumerate(values)])
     try:
-        return _numbers(name, datatype, shape, np.array(values, dtype))
+        return _numbers(name, datatype, shape, np.array(values, dtype_of(datatype)))
     except OverflowError:
-        ends = np.iinfo(dtype)
+        ends = np.iinfo(dtype_of(datatype))
         allowed = f"it goes from {ends.min} to {ends.max}"
         raise input_error(OutOfRange, name, f"holds a number outside {datatype}", allowed) from None
 
@@ -248,13 +223,15 @@ def from_raw(name: str, datatype: str, shape: Sequence[Any], raw: Raw) -> InputT
     Raises:
         BadRequest: an unknown datatype, an invalid shape, or bytes that do not fit them.
     """
-    if not (code := datatype_of(name, datatype).dtype):
+    check_datatype(name, datatype)
+    if datatype == BYTES:
         return from_values(name, datatype, shape, _strings(name, memoryview(raw)))
-    count, size = elements(name, shape), np.dtype(code).itemsize
+    count, dtype = elements(name, shape), dtype_of(datatype)
+    size = dtype.itemsize
     if len(raw) != count * size:
         takes = f"{datatype} {list(shape)} takes {count} x {size} = {count * size}"
         raise input_error(WrongShape, name, f"has {len(raw)} bytes", takes)
-    array = np.frombuffer(raw, code)
+    array = np.frombuffer(raw, dtype)
     return _numbers(name, datatype, shape, array if array.flags.aligned else array.copy())  # as engines need it
 
 

@@ -1,15 +1,15 @@
 """The Open Inference Protocol over HTTP: health, metadata, statistics, inference, model repository."""
 
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from service.http import openapi_data
 from service.http.formats import JSON
 from service.http.response import Response, json_response
 from service.http.routes import Request, Route, RouteGroup
-from service.http.validation_errors import parse_json, validated
+from service.http.validation_errors import Body, body_of
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.oip import bodies
 from service.protocols.oip.bodies import InferRequest
@@ -19,21 +19,17 @@ from service.protocols.oip.errors import OipError, render_error
 PREFIX, REPOSITORY = "/v2", "/v2/repository"
 MODEL, VERSION = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
 DATA = openapi_data.read(__package__)
-STRICT = ConfigDict(strict=True)
-Body = TypeVar("Body", bound=BaseModel)
 
 
-class IndexRequest(BaseModel):
+class IndexRequest(BaseModel, strict=True):
     """Which models to list."""
 
-    model_config = STRICT
     ready: bool = Field(False, description="true or false; true: the loaded ones alone")
 
 
-class ChangeRequest(BaseModel):
+class ChangeRequest(BaseModel, strict=True):
     """The body of a request to load or unload a model."""
 
-    model_config = STRICT
     parameters: dict[str, Any] | None = Field(None, description="an object")
 
 
@@ -98,8 +94,4 @@ def _named(request: Request) -> tuple[str, str]:
 
 async def _optional(model: type[Body], request: Request) -> Body:
     """Return a body that may be left out."""
-
-    def read(body: bytes) -> Body:
-        return validated(model, parse_json(body) if body.strip() else {})
-
-    return await inline_or_in_thread(len(request.body), read, request.body)
+    return await inline_or_in_thread(len(request.body), body_of, request.body.strip() or b"{}", model)

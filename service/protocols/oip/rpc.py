@@ -103,8 +103,7 @@ def inference_of(message: pb.ModelInferRequest) -> Inference:
         TooLarge: there are more tensors than this server reads.
         Unsupported: an input or output asks for what this server does not do.
     """
-    messages.check_count("inputs", message.inputs)
-    messages.check_count("outputs", message.outputs)
+    messages.check_counts(message.inputs, message.outputs)
     raws = message.raw_input_contents
     if raws and len(raws) != len(message.inputs):
         received = f"raw_input_contents has {len(raws)} tensors for {len(message.inputs)} inputs"
@@ -126,7 +125,8 @@ def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> 
             received, remedy = "has contents beside raw_input_contents", "send every tensor raw, or every one typed"
             raise messages.input_error(ConflictingFields, name, received, remedy=remedy)
         return messages.from_raw(name, datatype, shape, raw)
-    field = messages.datatype_of(name, datatype).contents
+    messages.check_datatype(name, datatype)
+    field = messages.CONTENTS[datatype]
     if sent not in ([], [field]):
         received = f"has datatype {datatype} and {', '.join(sent)}"
         raise messages.input_error(ConflictingFields, name, received, remedy=f"send {field} alone")

@@ -10,7 +10,7 @@ Source: Voyage's openapi (input_type, output_dtype); docs of Jina's API (embeddi
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.embedding.requests import EmbedOptions
 from service.embedding.tokenize.prompts import SPELLINGS
@@ -28,10 +28,9 @@ TEXT_FIELDS = (
 JinaType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
-class EmbeddingsBody(BaseModel):
+class EmbeddingsBody(BaseModel, strict=True):
     """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
-    model_config = ConfigDict(strict=True)
     id_prefix: ClassVar = "embd-"
     entry: ClassVar = "embedding", "embedding"
     """The `object` of an entry of the answer, and the entry's field that holds the vector."""

@@ -16,7 +16,7 @@ from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, WrongShape
 from service.http.response import Response, json_response
 from service.http.routes import Handler, Request
-from service.http.validation_errors import parse_json, validated
+from service.http.validation_errors import body_of, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.parsing import read_json
@@ -98,8 +98,7 @@ def read_classify(body: bytes, decode: Callable[[Any], list[Input]]) -> tuple[Cl
 
 def read_pairs(body: bytes, max_inputs: int) -> tuple[ScoreBody, list[tuple[str, str]]]:
     """Return a body of /score and its pairs; a single text is paired with each of the others."""
-    data = parse_json(body)
-    fields = validated(ScoreBody, data)
+    fields = body_of(body, ScoreBody)
     sent = [pair for pair in SIDES if all(getattr(fields, name) is not None for name in pair)]
     if len(sent) != 1:
         names = " or ".join(" and ".join(pair) for pair in SIDES)

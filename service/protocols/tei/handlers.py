@@ -27,7 +27,7 @@ from service.http.formats import array_response, count_values, encoder
 from service.http.problem_details import render_problem
 from service.http.response import JSON_HEADERS, Response, bytes_response
 from service.http.routes import Request
-from service.http.validation_errors import Body, parse_json, validated
+from service.http.validation_errors import body_of, parse_json, validated
 from service.http.worker_threads import inline_or_in_thread
 from service.machine import available_cpus
 from service.protocols.inlay import needs, vllm_fields
@@ -166,7 +166,7 @@ class Handlers(Operations):
         return self._embed if model is None or needs.kind_of(model) == "embedding" else self.predict
 
     def _vectors_body(self, body: bytes, model: type[Vectors]) -> tuple[Vectors, list[Input]]:
-        fields = _body_of(body, model)
+        fields = body_of(body, model)
         return fields, decode(fields.inputs, self.settings.max_inputs)
 
     async def embed_all(self, request: Request) -> Response:
@@ -209,7 +209,7 @@ class Handlers(Operations):
 
     async def tokenize(self, request: Request) -> Response:
         """Return the tokens of each text."""
-        body = await read_json(request, _body_of, schemas.TokenizeBody)
+        body = await read_json(request, body_of, schemas.TokenizeBody)
         texts, model = [body.inputs] if isinstance(body.inputs, str) else body.inputs, self.registry.get(body.model)
         how = body.add_special_tokens, body.prompt_name, answers.tokens_json
         return bytes_response(await self.tokens(model, texts, *how), "application/json")
@@ -222,7 +222,7 @@ class Handlers(Operations):
 
     async def predict(self, request: Request) -> Response:
         """Return the labels of each text or pair and their scores, the best first."""
-        body = await read_json(request, _body_of, schemas.PredictBody)
+        body = await read_json(request, body_of, schemas.PredictBody)
         inputs, parameters = body.inputs, body.parameters or schemas.PredictParameters()
         batch = isinstance(inputs, list) and isinstance(inputs[0], list)
         rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
@@ -268,12 +268,8 @@ def _is_marked(body: bytes) -> bool:
     return any([mark in body for mark in MARKS])
 
 
-def _body_of(body: bytes, model: type[Body]) -> Body:
-    return validated(model, parse_json(body))
-
-
 def _decode_body(body: bytes, most: int) -> tuple[schemas.DecodeBody, list[list[int]]]:
-    fields = _body_of(body, schemas.DecodeBody)
+    fields = body_of(body, schemas.DecodeBody)
     return fields, schemas.id_lists(fields.ids, most)
 
 

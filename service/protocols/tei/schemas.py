@@ -5,11 +5,11 @@ Besides TEI's fields a body may name a `model`.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
-from service.http.validation_errors import parse_json, quoted, validated
+from service.http.validation_errors import body_of, quoted, validated
 from service.protocols.inlay import DATA
 
 MAX_ID = 2**32 - 1
@@ -28,10 +28,8 @@ Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True
 OneOrTwoTexts = Annotated[list[str], Field(min_length=1, max_length=2)]
 
 
-class StrictBody(BaseModel):
+class StrictBody(BaseModel, strict=True):
     """A body whose values are not converted."""
-
-    model_config = ConfigDict(strict=True)
 
 
 class TokenVectorsBody(StrictBody):
@@ -152,7 +150,7 @@ class InfoQuery(StrictBody):
 
 def similarity_body(sent: bytes) -> tuple[SimilarityBody, ComparedTexts, ComparisonParameters]:
     """Return a body of /similarity and its members; raise BadRequest for the first fault."""
-    body = validated(SimilarityBody, parse_json(sent))
+    body = body_of(sent, SimilarityBody)
     texts = validated(ComparedTexts, body.inputs, ("inputs",))
     return body, texts, validated(ComparisonParameters, body.parameters or {}, ("parameters",))
 
