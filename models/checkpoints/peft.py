@@ -36,6 +36,7 @@ _PREFIX = "base_model.model."
 _PART = re.compile(r"(.+)\.lora_(embedding_A|embedding_B|A|B|magnitude_vector)(?:\.(weight|bias))?")
 _OF_TASK = re.compile(r"(.+\.lora_[AB])(?:\.default)?\.([\w-]+)\.weight")
 TASKS = "adapters"  # the folder of such a file in its checkpoint
+_WRAPPERS = {"model", "language_model"}  # of transformers' classes of several towers, old and new
 _NOT_COMPUTED = (
     *("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "megatron_config"),
     *("monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora"),
@@ -265,16 +266,17 @@ def naming(base: Checkpoint, adapter: PeftAdapter) -> Naming:
 
 
 def _namings(held: Collection[str], name: str) -> Iterator[Naming]:
-    """Yield how a name may become one of those that are held, by a prefix less, one more, or another."""
+    """Yield how a name may become one of those that are held, by a prefix less, one more, or another of _WRAPPERS."""
     parts = name.split(".")
     rests = [".".join(parts[at:]) for at in range(len(parts) - 1)]
     for rest in rests:
         if rest in held:
             yield Naming(held, name.removesuffix(rest), "")
-    for rest in rests:
-        longer = [each for each in held if each.endswith(f".{rest}")]
-        if len(longer) == 1:
-            yield Naming(held, name.removesuffix(rest), longer[0].removesuffix(rest))
+    for at, rest in enumerate(rests):
+        longer = [each.removesuffix(rest) for each in held if each.endswith(f".{rest}")]
+        wrapped = [*parts[:at], *longer[0].split(".")[:-1]] if len(longer) == 1 else []
+        if wrapped and (at == 0 or set(wrapped) <= _WRAPPERS):
+            yield Naming(held, name.removesuffix(rest), longer[0])
 
 
 def merge(base: Checkpoint, adapter: PeftAdapter, path: Path) -> Checkpoint:

@@ -188,9 +188,9 @@ def test_the_adapter_of_a_task_is_merged(base: Path) -> None:
 
 def test_an_adapter_may_name_its_modules_by_another_prefix(base: Path) -> None:
     adapter = matrices(1)
-    save_file({f"bert.{name}": held for name, held in tiny_bert().items()}, base / "model.safetensors")
+    save_file({f"model.{name}": held for name, held in tiny_bert().items()}, base / "model.safetensors")
     other = {name.replace("encoder.", "model.language_model.encoder."): held for name, held in adapter.items()}
-    expected = {f"bert.{name}": held for name, held in merged(tiny_bert(), adapter).items()}
+    expected = {f"model.{name}": held for name, held in merged(tiny_bert(), adapter).items()}
     check(held_by(write_adapter(base.parent / "adapter", "base", other)), expected)
 
 
