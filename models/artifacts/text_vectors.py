@@ -32,13 +32,13 @@ def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkp
     """
     text_vector = fitted.family.text_vector
     if text_vector is None or not fitted.encoder or sentence.pooling:
-        return sentence
+        return _with_mean(sentence, fitted, source)
     unit = similarity.read_similarity(source) is not None
     pooling = Pooling(text_vector.mode, unit, end_id=_end_id(fitted.config) if text_vector.mode == EOS else None)
     return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or text_vector.lowercase)
 
 
-def with_mean(sentence: SentenceFiles, fitted: FittedModel, source: Checkpoint) -> SentenceFiles:
+def _with_mean(sentence: SentenceFiles, fitted: FittedModel, source: Checkpoint) -> SentenceFiles:
     """Return the settings of a model whose own code takes the mean: jina-embeddings-v4, jina-clip; of others as given.
 
     Of requests that name no prompt, the first takes that of queries, the second its usual adapter without a prompt.
