@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
-from time import perf_counter
 from typing import NamedTuple
 
 _SENT_ID = re.compile(rb"[!-~]{1,128}")
@@ -87,12 +86,12 @@ class RequestContext:
         self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
         return self
 
-    def written(self) -> None:
-        """Record the seconds since the last pass: the response has been written."""
+    def written(self, now: float) -> None:
+        """Record the seconds from the last pass to `now`, when the response has been written."""
         if self.encoding is not None:
             observe, since = self.encoding
             self.encoding = None
-            observe(perf_counter() - since)
+            observe(now - since)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

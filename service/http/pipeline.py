@@ -297,15 +297,15 @@ class Pipeline:
     def finish(self, request: Request, status: int) -> None:
         """Count and release a request whose response has been sent, or whose client has left (GONE)."""
         now = perf_counter()
+        route, context, seconds = request.head.route, request.context, now - request.arrived
         if request.key is not None:
-            request.key.release(now - request.arrived)
-        route = request.head.route
+            request.key.release(seconds)
         if request.refused_at_gate:
-            self._metrics.request("http", GATE, str(status), now - request.arrived)
+            self._metrics.request("http", GATE, status, seconds)
         elif route is not None and not route.probe:
-            self._metrics.request("http", route.path, str(status), now - request.arrived)
-        context = request.context
-        context.written()
+            self._metrics.request("http", route.path, status, seconds)
+        if context.encoding is not None:
+            context.written(now)
         if context.reservations is not None:
             context.release()
         if self._access_log is not None:

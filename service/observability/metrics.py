@@ -79,7 +79,7 @@ class Metrics:
 
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store or MetricStore()
-        self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
+        self._requests: dict[tuple[str, str, str | int], tuple[list[float], Histogram | None]] = {}
         self._histograms: dict[Key, Histogram] = {}
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._readers: list[Callable[[], Mapping[Key, float]]] = []
@@ -104,10 +104,10 @@ class Metrics:
         for method in methods:
             self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
 
-    def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
+    def request(self, protocol: str, method: str, status: str | int, seconds: float) -> None:
         """Count an answered request, and its time if it succeeded."""
         numbers = self._requests.get((method, protocol, status))
-        count, times = numbers or self._request((method, protocol, status))
+        count, times = numbers or self._request(method, protocol, status)
         count[0] += 1
         if times is not None:
             times.observe(seconds)
@@ -118,12 +118,12 @@ class Metrics:
         for histogram in self._histograms.values():
             histogram.settle()
 
-    def _request(self, key: Key) -> tuple[list[float], Histogram | None]:
-        method, protocol, status = key
-        times = None
-        if status == "OK" or status.startswith("2"):
+    def _request(self, method: str, protocol: str, status: str | int) -> tuple[list[float], Histogram | None]:
+        text, times = str(status), None
+        if text == "OK" or text.startswith("2"):
             times = self._histogram("inlay_request_seconds", method, protocol)
-        numbers = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times)
+        count = self._store.counter(("inlay_requests", method, protocol, text))
+        numbers = self._requests[method, protocol, status] = count, times
         return numbers
 
     def refused(self, code: str) -> None:
