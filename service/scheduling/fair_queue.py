@@ -335,7 +335,9 @@ class FairQueue(Generic[Item, Result]):
         self.items += 1
         self.cost += cost
 
-    def take(self, max_cost: int, now: float, light: bool = False) -> list[QueuedItem[Item, Result]]:
+    def take(
+        self, max_cost: int, now: float, light: bool = False, small_cost: int = 0
+    ) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items.
 
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
@@ -343,9 +345,11 @@ class FairQueue(Generic[Item, Result]):
 
         Args:
             light: take only requests of up to `max_cost`, of callers whose turn is at most a full batch away.
+            small_cost: what a batch may cost whose last request costs up to `max_cost`, where that is more.
         """
+        full_cost = max(max_cost, small_cost)
         batch: list[QueuedItem[Item, Result]] = []
-        fits, taken = light or self.cost <= max_cost or self.items == 1, 0
+        fits, taken = light or self.cost <= full_cost or self.items == 1, 0
         callers = [caller for caller in self._callers.values() if caller.requests]
         first_turn = min([caller.turn for caller in callers], default=self._now)
         heads = [
@@ -354,9 +358,9 @@ class FairQueue(Generic[Item, Result]):
             if not light or each.turn <= first_turn + self._full_cost
         ]
         heapify(heads)
-        while request := self._due(heads, now, None if fits else max_cost):
+        while request := self._due(heads, now, None if fits else full_cost):
             item, (_, place, caller, smallest) = request.items[0], heads[0]
-            if batch and taken + item.cost > max_cost:
+            if batch and taken + item.cost > (full_cost if request.added <= max_cost else max_cost):
                 break
             taken += item.cost
             batch.append(item)
