@@ -209,13 +209,14 @@ class Metrics:
             run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
-        for context, size in zip(contexts, tokens, strict=True):
-            ended = Pass(model, size, batch, times, now)
-            context.encoding = encode.observe, ended
+        observe = encode.observe
+        for place, context in enumerate(contexts):
+            ended = Pass(model, tokens[place], batch, times, now)
+            context.encoding = observe, ended
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(ended)
             if context.key_name and self._key_label is not None:
-                self._key_use(context, model).tokens[0] += size
+                self._key_use(context, model).tokens[0] += ended.tokens
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""
