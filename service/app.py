@@ -180,6 +180,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
         strict_fields=settings.strict_fields,
+        bulk_paths=settings.bulk_paths,
     )
 
 
@@ -206,7 +207,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings=settings,
         registry=registry,
         embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
-        images=Images(registry, settings, budget, decoder),
+        images=Images(registry, settings, budget, decoder, metrics),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,

@@ -10,7 +10,10 @@ from service.http.static_files import read_static_files
 from service.web.routes import FOLDER
 
 PAGE_BYTES = 400_000
-WORKERS = [f"views/search/{name}_worker.js" for name in ("map", "layout")] + ["views/search/nearest.js", "vendor/umap.js"]
+WORKERS = [f"views/search/{name}_worker.js" for name in ("map", "layout")] + [
+    "views/search/nearest.js",
+    "vendor/umap.js",
+]
 OWN = sorted(
     path for path in FOLDER.rglob("*") if path.suffix in (".html", ".js", ".css") and "vendor" not in path.parts
 )
