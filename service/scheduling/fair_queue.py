@@ -117,7 +117,7 @@ class FairQueue(Generic[Item, Result]):
     def _active(self, name: str) -> Caller[Item, Result]:
         """Return the state of a caller that joins."""
         if name not in self._callers:
-            self._callers[name] = Caller(name, self._turns.pop(name, 0.0))
+            self._callers[name] = Caller(name, self._turns.pop(name, 0.0), name.startswith(BULK))
         return self._callers[name]
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
