@@ -132,6 +132,7 @@ def test_charts_stay_when_the_server_stops_and_go_on(page: Page, web_server: Ser
 
 def test_times_of_charts_are_hours_of_the_day(page: Page, web_server: Served) -> None:
     page.add_init_script(f"({DRAWN})()")
+    told(page, hour(requests_in_flight=1))
     open_view(page, web_server, "now")
     page.wait_for_function("() => window.drawn.size > 5")
     drawn = page.evaluate("[...window.drawn]")
