@@ -126,19 +126,11 @@ class RowLookup:
         self._metrics.passes([context for _, context, _, _, _ in members], name, tokens, times)
         for number, context, _, lengths, size in members:
             stop, held = start + size, size * plan.token_bytes
-            if held <= UNCOUNTED_BYTES or self._reserved(context.copies * held, context):
+            if held <= UNCOUNTED_BYTES or self._budget.reserved(context.copies * held, context):
                 named = zip(plan.names, arrays, strict=True)
                 outputs = tuple([Output(output, rows[start:stop], lengths, False) for output, rows in named])
                 results[number] = EmbedResult(name, outputs, size, picked, lengths, 0, times)
             start = stop
-
-    def _reserved(self, size: int, context: RequestContext) -> bool:
-        """Reserve memory for the rows of one request; return False where there is no room."""
-        try:
-            self._budget.reserve(size, context)
-        except InlayError:
-            return False
-        return True
 
 
 def _plain_ids(inputs: Sequence[Input]) -> list[Int64s]:
