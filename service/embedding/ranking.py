@@ -29,6 +29,7 @@ from service.settings import Settings
 MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
 MULTI_LABEL = "multi_label_classification"
+NO_CLASSIFIER = "Model is not a classifier model"
 Scores = NDArray[np.float64]
 Document = str | Picture
 Pair = tuple[str, Document]
@@ -126,12 +127,6 @@ def text_activation(card: Card) -> ScoreActivation | None:
     return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
 
 
-def not_a_classifier(card: Card) -> WrongModelKind:
-    """Return the error for a model that cannot label texts."""
-    what = "labels of tokens" if card.classifier else "embeddings"
-    return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives {what}, by /embed")
-
-
 def not_a_ranker(card: Card) -> WrongModelKind:
     """Return the error for a model that cannot score pairs."""
     return WrongModelKind(
@@ -181,11 +176,10 @@ async def classify(
     """
     card, classifier = model.card, model.card.classifier
     if classifier is None or not classifies(card):
-        raise not_a_classifier(card)
+        what = "labels of tokens" if classifier else "embeddings"
+        raise WrongModelKind(NO_CLASSIFIER, remedy=f"{card.name} gives {what}, by /embed")
     if not reads_pairs(card) and any([type(item) is Text for item in inputs]):
-        raise WrongModelKind(
-            "Model is not a classifier model", remedy=f"{card.name} reads pairs in a template: /rerank"
-        )
+        raise WrongModelKind(NO_CLASSIFIER, remedy=f"{card.name} reads pairs in a template: /rerank")
     how = activation or label_activation(classifier)
     scores, result = await _scored(embedder, model, inputs, context, options, how)
     return Labelled(scores, classifier.labels, result)

@@ -8,18 +8,7 @@ from service.error_status import STATUSES
 from service.errors import InlayError
 
 Handler = Callable[..., Any]
-StatusOf = Callable[[InlayError], str]
 Metadata = Sequence[tuple[str, str]]
-
-
-def inlay_status(error: InlayError) -> str:
-    """Return the name of the gRPC status of an error in inlay.v1."""
-    return STATUSES[error.code].grpc
-
-
-def inlay_message(error: InlayError) -> str:
-    """Return the message of an error in inlay.v1."""
-    return error.message
 
 
 def serialize(message: Any) -> bytes:
@@ -65,7 +54,7 @@ class Service:
         name: full name, e.g. inlay.v1.Embedder.
         serving: returns its state in health checks while the server is ready; False: no loaded model supports it.
         metric_prefix: stands before the names of its methods in the metrics.
-        status_of: the name of the gRPC status of an error.
+        status_of: the name of the gRPC status of an error; by default that of inlay.v1.
         message_of: the message of an error.
     """
 
@@ -73,8 +62,8 @@ class Service:
     methods: Sequence[Method]
     serving: Callable[[], bool] = lambda: True
     metric_prefix: str = ""
-    status_of: StatusOf = inlay_status
-    message_of: Callable[[InlayError], str] = inlay_message
+    status_of: Callable[[InlayError], str] = lambda error: STATUSES[error.code].grpc
+    message_of: Callable[[InlayError], str] = lambda error: error.message
 
     @property
     def metric_names(self) -> list[str]:

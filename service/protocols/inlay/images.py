@@ -76,16 +76,12 @@ async def _answer(context: ServiceContext, request: Request) -> Response:
     name = request.parameters["name"]
     context.registry.get(name)
     encode = encoder(request.head.headers.get(b"accept"))
-    _check_type(request.media_type)
+    if not (JSON_TYPES.fullmatch(request.media_type) or request.media_type in PICTURES):
+        known = ", ".join(("application/json", *PICTURES))
+        raise UnsupportedMedia(f"content-type is {quoted(request.media_type)}", allowed=f"this path reads {known}")
     inputs, body = await in_thread(_read, request)
     result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
     return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
-
-
-def _check_type(media_type: str) -> None:
-    if not (JSON_TYPES.fullmatch(media_type) or media_type in PICTURES):
-        known = ", ".join(("application/json", *PICTURES))
-        raise UnsupportedMedia(f"content-type is {quoted(media_type)}", allowed=f"this path reads {known}")
 
 
 def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:

@@ -178,12 +178,8 @@ def id_lists(ids: Any, most: int) -> list[list[int]]:
             raise too_many_tokens(count, most, ("ids",))
         if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
-        place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))
+        place, value = next(item for item in enumerate(ids) if type(item[1]) is not int or not 0 <= item[1] <= MAX_ID)
         field = ("ids", index, place) if nested else ("ids", place)
         allowed = f"an id is an integer from 0 to {MAX_ID}"
         raise WrongType(f"is {quoted(value)}", index, field=field, allowed=allowed)
     return lists
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ID

@@ -21,7 +21,7 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
 from models.positions.table import MAX_POSITION, Positions, Table
-from models.recipes.positional_encodings import Alibi, Buckets, Mask
+from models.recipes.positional_encodings import Buckets, Mask
 from models.recipes.steps import AddPosition, AddSinusoid
 from models.vision.image_spec import AxialRope
 from service.context import ServiceContext
@@ -286,10 +286,6 @@ def _model_sinusoidal(model: Model, step: AddSinusoid, parameters: PositionRange
     return {"kind": step.kind, "dim": step.dim, "positions": positions_of(parameters, model.card.position.rows)}
 
 
-def _model_alibi(_: object, row: Alibi, __: object) -> Arguments:
-    return asdict(row)
-
-
 def _model_axial(_: object, row: AxialRope, __: object) -> Arguments:
     return {name: value for name, value in asdict(row).items() if name != "layout"}  # which follows from its kind
 
@@ -314,7 +310,7 @@ _MODEL_ROWS = (
     ),
     Scheme(
         "alibi", "Its ALiBi slopes and bias", schemas.ModelAlibiParameters,
-        alibi.tabulate, _SQUARE, _model_alibi,
+        alibi.tabulate, _SQUARE, lambda _, row, __: asdict(row),
         part=lambda card: card.encodings.alibi, has="ALiBi, such as a BLOOM",
     ),
     Scheme(
