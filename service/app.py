@@ -16,6 +16,7 @@ from service.embedding.outputs.rows import RowLookup
 from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
+from service.embedding.ranking import Scorer
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
 from service.grpc.calls import Shared
@@ -199,10 +200,11 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     budget = MemoryBudget(settings.max_answering_bytes)
     cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
     decoder = PictureDecoder(settings, budget, max(1, available_cpus() // settings.workers))
+    embedder = EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder)
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
+        embedder=embedder,
         images=Images(registry, settings, budget, decoder),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
@@ -211,6 +213,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         tables=Tables(settings.table_cache_bytes, settings.max_table_bytes, settings.max_streaming_bytes),
         readiness=Readiness(registry.models),
         budget=budget,
+        scorer=Scorer(embedder, budget, settings),
         computations=TableComputations(),
         tracing=open_tracing(settings),
     )

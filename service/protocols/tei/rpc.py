@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from models.artifacts.card import Card
-from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
@@ -191,10 +190,9 @@ class Handlers(Operations):
         if classifies(model.card) and not 1 <= len(texts) <= 2:
             allowed = "`inputs` must have a single or two elements"
             raise WrongShape(f"`inputs` has {len(texts)} elements", allowed=allowed)
-        activation: ScoreActivation | None = "identity" if request.raw_scores else None
         inputs = [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else []
-        embedder = self.context.embedder
-        labelled = await ranking.classify(embedder, model, inputs, call, _options(request), activation)
+        reading = ranking.Reading(_options(request), "identity" if request.raw_scores else None)
+        labelled = await self.scorer.classify(model, inputs, call, reading)
         best = [pb.Prediction(label=label, score=score) for label, score in labelled.best_first(0)]
         return Timed(pb.PredictResponse(predictions=best), labelled.result)
 
