@@ -28,7 +28,7 @@ from models.positions.arithmetic import Arithmetic
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
 from service.http.json_structure import check_structure
-from service.http.tensors import tensor
+from service.http.tensors import array_of_lists, tensor
 
 MAX_ROWS = 2**24
 MAX_LISTED = 2**20  # positions in a list: they are held in memory
@@ -139,21 +139,11 @@ def integers(value: Any, axes: int) -> Int64s:
         value = rows[0] if axes == 1 and len(rows) == 1 else rows
     if not isinstance(value, list):
         raise ValueError("send a list of integers")
-    numbers = _array([value] if axes == 2 and value and not isinstance(value[0], list) else value)
+    lists = [value] if axes == 2 and value and not isinstance(value[0], list) else value
+    numbers = array_of_lists(lists, {int}, "integers")
     if numbers.dtype != np.int64 or numbers.ndim != axes or not numbers.size:
         raise ValueError(f"send {'one list' if axes == 1 else 'lists of equal length'} of integers of 64 bits")
     return numbers
-
-
-def _array(value: list[Any]) -> NDArray[Any]:
-    rows = value if value and isinstance(value[0], list) else [value]
-    for row in rows:
-        if not isinstance(row, list) or not set(map(type, row)) <= {int}:  # numpy takes true for 1
-            raise ValueError("only integers can stand in the list")
-    try:
-        return np.array(value)
-    except (ValueError, OverflowError):
-        raise ValueError("the lists are of different lengths") from None
 
 
 def _triple(value: Any) -> tuple[int, int, int]:
