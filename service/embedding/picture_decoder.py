@@ -1,6 +1,5 @@
 """PictureDecoder: decodes pictures in threads if they are small, else in the heavy process; callers take turns."""
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import TypeVar
@@ -32,7 +31,7 @@ class PictureDecoder:
     def __init__(self, settings: Settings, budget: MemoryBudget, threads: int = 1) -> None:
         self._max_pixels, self._budget = settings.max_image_pixels, budget
         self._fetcher = PictureFetcher(settings.image_hosts, settings.max_body_bytes)
-        self.turns = HeavyLane(0, sys.maxsize, 0, threads)
+        self.turns = HeavyLane(threads=threads)
 
     async def fetched(self, inputs: Sequence[Item]) -> Sequence[Item | Picture]:
         """Return the inputs with the bytes of those pictures that are addresses; raise BadInput as PictureFetcher."""
