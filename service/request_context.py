@@ -53,7 +53,8 @@ class RequestContext:
         truncated: numbers of the inputs that were cut.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
-        encoding: what takes the seconds of writing the response, and when that began; None: nothing was embedded.
+        encoding: what takes the seconds of writing the response, and the last pass, at whose end that began; None:
+            nothing was embedded.
         copies: how many copies of an answer's vectors the protocol holds in memory at once.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
@@ -68,7 +69,7 @@ class RequestContext:
     truncated: tuple[int, ...] = ()
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False
-    encoding: tuple[Callable[[float], None], float] | None = None
+    encoding: tuple[Callable[[float], None], Pass] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None
 
@@ -90,9 +91,9 @@ class RequestContext:
     def written(self) -> None:
         """Record the seconds since the last pass: the response has been written."""
         if self.encoding is not None:
-            observe, since = self.encoding
+            observe, last = self.encoding
             self.encoding = None
-            observe(perf_counter() - since)
+            observe(perf_counter() - last.ended)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

@@ -195,7 +195,7 @@ class Call:
         finally:
             if admitted:
                 shared.admission.release(context.caller)
-            shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began)
+            shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began, context)
 
     def _failure(self, error: Exception) -> InlayError:
         """Return the InlayError that the caller receives for an error, and count it by its code."""

@@ -301,9 +301,9 @@ class Pipeline:
             request.key.release(now - request.arrived)
         route = request.head.route
         if request.refused_at_gate:
-            self._metrics.request("http", GATE, str(status), now - request.arrived)
+            self._metrics.request("http", GATE, str(status), now - request.arrived, request.context)
         elif route is not None and not route.probe:
-            self._metrics.request("http", route.path, str(status), now - request.arrived)
+            self._metrics.request("http", route.path, str(status), now - request.arrived, request.context)
         context = request.context
         context.written()
         if context.reservations is not None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from service.observability.metric_families import BY_NAME, FAMILIES, Family
-from service.observability.metric_store import Key, Snapshot
+from service.observability.metric_store import Key, Numbers, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOADED = "inlay_model_workers"
@@ -15,7 +15,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 def exposition(snapshots: Sequence[Snapshot]) -> bytes:
     """Return every family with its samples: counters summed over all workers, gauges merged as their rows say."""
     by_family: dict[str, dict[Key, Sequence[float]]] = {family.name: {} for family in FAMILIES}
-    for key, numbers in (_summed(snapshots) | _merged(snapshots)).items():
+    for key, numbers in totals(snapshots).items():
         by_family[key[0]][key[1:]] = numbers
     loaded = _loaded(snapshots)
     lines: list[str] = []
@@ -27,6 +27,11 @@ def exposition(snapshots: Sequence[Snapshot]) -> bytes:
             if at is None or values[at] in loaded:
                 lines += _samples(family, name, values, numbers)
     return ("\n".join(lines) + "\n").encode()
+
+
+def totals(snapshots: Sequence[Snapshot]) -> Numbers:
+    """Return the numbers of all workers: counters summed, gauges merged as their rows say."""
+    return _summed(snapshots) | _merged(snapshots)
 
 
 def _samples(family: Family, name: str, values: Key, numbers: Sequence[float]) -> Iterator[str]:

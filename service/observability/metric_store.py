@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 Key = tuple[str, ...]
 """The name of a family of metrics, then the values of its labels."""
@@ -24,11 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class Snapshot(NamedTuple):
-    """The numbers of one worker; a worker that has ended has no gauges."""
+    """The numbers of one worker and its slowest requests of late; a worker that has ended has no gauges."""
 
     worker: int
     counters: Numbers
     gauges: Mapping[Key, float]
+    slow: Sequence[Mapping[str, Any]] = ()
 
 
 class MetricStore:
@@ -42,6 +43,7 @@ class MetricStore:
 
     Attributes:
         gauges: the present values.
+        slow: its slowest requests of late.
     """
 
     def __init__(self, directory: Path | None = None, worker: int = 0) -> None:
@@ -49,6 +51,7 @@ class MetricStore:
         self.replaces_another = False
         self._counters: dict[Key, list[float]] = {}
         self.gauges: Mapping[Key, float] = {}
+        self.slow: Sequence[Mapping[str, Any]] = ()
         self._directory = directory
         self._fault = ""
         if directory is not None:
@@ -73,7 +76,7 @@ class MetricStore:
         if self._directory is None:
             return
         path = self._directory / f"{self.worker}.json"
-        text = json.dumps([[*self._counters.copy().items()], [*self.gauges.items()]])
+        text = json.dumps([[*self._counters.copy().items()], [*self.gauges.items()], self.slow])
         try:
             path.with_suffix(".new").write_text(text)
             path.with_suffix(".new").replace(path)
@@ -85,18 +88,19 @@ class MetricStore:
 
     def snapshots(self) -> list[Snapshot]:
         """Return the present numbers of this worker and the last saved ones of the others."""
-        snapshots = [Snapshot(self.worker, self._counters.copy(), self.gauges)]
+        snapshots = [Snapshot(self.worker, self._counters.copy(), self.gauges, self.slow)]
         for path in self._directory.glob("*.json") if self._directory else ():
             worker = int(path.stem)
             if worker != self.worker:
-                counters, gauges = _read(path)
-                snapshots.append(Snapshot(worker, counters, gauges if _is_held(path.with_suffix(".lock")) else {}))
-        return sorted(snapshots)
+                counters, gauges, slow = _read(path)
+                living = gauges if _is_held(path.with_suffix(".lock")) else {}
+                snapshots.append(Snapshot(worker, counters, living, slow))
+        return sorted(snapshots, key=lambda snapshot: snapshot.worker)
 
 
-def _read(path: Path) -> tuple[Numbers, Mapping[Key, float]]:
-    counters, gauges = json.loads(path.read_bytes())
-    return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}
+def _read(path: Path) -> tuple[Numbers, Mapping[Key, float], Sequence[Mapping[str, Any]]]:
+    counters, gauges, slow = json.loads(path.read_bytes())
+    return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}, slow
 
 
 def _is_held(path: Path) -> bool:

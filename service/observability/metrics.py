@@ -3,6 +3,7 @@
 The thread of the event loop counts events when they happen. Current values (queues, memory) are read at the scrape.
 """
 
+import asyncio
 import sys
 import time
 from bisect import bisect_left
@@ -15,6 +16,7 @@ from time import perf_counter
 from models import VERSION
 from service.errors import InlayError
 from service.observability.exposition import CONTENT_TYPE, exposition
+from service.observability.history import History, SlowestRequests
 from service.observability.metric_families import BY_NAME, STAGES
 from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
@@ -83,6 +85,8 @@ class Metrics:
         self._histograms: dict[Key, Histogram] = {}
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._readers: list[Callable[[], Mapping[Key, float]]] = []
+        self._slowest = SlowestRequests()
+        self._history = History(time.time(), self._store.snapshots())
         for code in sorted(_codes(InlayError)):
             self._store.counter(("inlay_refusals", code))
         self._store.counter(("inlay_worker_restarts",))[0] += self._store.replaces_another
@@ -104,8 +108,16 @@ class Metrics:
         for method in methods:
             self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
 
-    def request(self, protocol: str, method: str, status: str, seconds: float) -> None:
-        """Count an answered request, and its time if it succeeded."""
+    def request(
+        self, protocol: str, method: str, status: str, seconds: float, context: RequestContext | None = None
+    ) -> None:
+        """Count an answered request, and its time if it succeeded.
+
+        Args:
+            context: shows where its time went, if it is one of the slowest.
+        """
+        if seconds > self._slowest.least:
+            self._slowest.note(seconds, protocol, method, status, context)
         numbers = self._requests.get((method, protocol, status))
         count, times = numbers or self._request((method, protocol, status))
         count[0] += 1
@@ -163,11 +175,12 @@ class Metrics:
             run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
-        encoding = encode.observe, now
+        ended = Pass(model, tokens, times, now)
+        encoding = encode.observe, ended
         for context in contexts:
             context.encoding = encoding
             if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(Pass(model, tokens, times, now))
+                context.passes.append(ended)
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""
@@ -206,12 +219,25 @@ class Metrics:
         """Share the present numbers of this worker with the other workers."""
         self._settle()
         self._store.gauges = {key: float(value) for read in self._readers for key, value in read().items()}
+        self._store.slow = self._slowest.shown()
         self._store.save()
 
     def text(self) -> bytes:
         """Return all metrics in the format that Prometheus scrapes, which is CONTENT_TYPE."""
         self.save()
         return exposition(self._store.snapshots())
+
+    async def look(self) -> None:
+        """Keep a sample of the last ten seconds once they are over."""
+        if self._history.is_due(now := time.time()):
+            self.save()
+            await asyncio.to_thread(lambda: self._history.take(now, self._store.snapshots()))  # reads a file a worker
+            self._slowest.begin()
+
+    def history(self) -> bytes:
+        """Return the samples of the last hour and the time since, as JSON."""
+        self.save()
+        return self._history.text(time.time(), self._store.snapshots(), self._store.worker)
 
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds

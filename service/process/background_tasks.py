@@ -1,4 +1,4 @@
-"""Tasks that run beside requests: watching the model store and trimming memory."""
+"""Tasks that run beside requests: watching the model store, trimming memory, keeping figures of the last hour."""
 
 import asyncio
 import logging
@@ -11,6 +11,7 @@ from service.process.memory_trimmer import MemoryTrimmer
 from service.registry.store_watcher import StoreWatcher
 
 LOOK_SECONDS = 5.0  # seconds between looks at the memory of this process
+SAMPLE_LOOK_SECONDS = 0.5  # between looks whether the next sample of the last hour is due
 log = logging.getLogger(__name__)
 
 
@@ -20,6 +21,7 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
     settings, registry = context.settings, context.registry
     trimmer = MemoryTrimmer(registry, lambda: context.admission.active)
     runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
+    runs.append(repeated(context.metrics.look, SAMPLE_LOOK_SECONDS, "keeping the figures of the last hour"))
     if settings.watch_store:
         watcher = StoreWatcher(registry, settings.store, settings.models)
         runs.append(repeated(watcher.poll, settings.watch_store, "watching the store"))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.artifacts.card import CLASS_LOGITS, Card
+from models.positions.learned import PositionRule
 from service.embedding.quantization import quantized
 from service.embedding.requests import Chunks, Cut, EmbedOptions, EmbedRequest, Ids, Output, OwnTokens
 from service.embedding.tokenize.packing import Rows, split
@@ -229,6 +230,22 @@ class OutputKind:
             check_width(self.card, self.head.name, self.head.output, values, self.head.width)
 
 
+class Lookup(NamedTuple):
+    """A graph whose rows for plain token ids are the answer as they are.
+
+    Args:
+        graph: its name.
+        types: whether it reads segments.
+        positions: how the positions that it reads are counted; None: it reads none.
+        longest: tokens of the longest input that has positions; None: any.
+    """
+
+    graph: str
+    types: bool
+    positions: PositionRule | None
+    longest: int | None
+
+
 class Plan(NamedTuple):
     """How one model computes requests with the same options.
 
@@ -244,7 +261,7 @@ class Plan(NamedTuple):
         cuts: how inputs are cut if the server does not cut by default, and if it does.
         token_bytes: bytes of memory for each token.
         input_bytes: bytes of memory for each vector.
-        lookup: the graph whose rows for plain token ids are the answer as they are; None: there is no such graph.
+        lookup: how plain token ids are looked up; None: they are computed otherwise.
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
         reduces_in_thread: the `reduce` of a kind is too long for the event loop.
@@ -265,7 +282,7 @@ class Plan(NamedTuple):
     cuts: tuple[Cut, Cut]
     token_bytes: int
     input_bytes: int
-    lookup: str | None
+    lookup: Lookup | None
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]
     reduces_in_thread: bool

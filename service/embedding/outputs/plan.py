@@ -9,7 +9,7 @@ from models.recipes.graph_names import ONE_ROW
 from service.embedding.outputs.classes import ClassLogits
 from service.embedding.outputs.dense import SentenceVector, own_pooling, precisions
 from service.embedding.outputs.image import ImageVector
-from service.embedding.outputs.kind import HIDDEN, POOLED, Graphs, OutputKind, Plan, Planner, Planning
+from service.embedding.outputs.kind import HIDDEN, POOLED, Graphs, Lookup, OutputKind, Plan, Planner, Planning
 from service.embedding.outputs.multi_vector import MultiVector
 from service.embedding.outputs.rows import GraphRows
 from service.embedding.outputs.spans import SpanVectors
@@ -145,7 +145,7 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
     return graphs
 
 
-def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> str | None:
+def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> Lookup | None:
     """Return the one graph that reads only ids, positions and segments, which the family fills in."""
     if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
         return None
@@ -154,8 +154,11 @@ def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: Em
     if len(graphs) != 1 or card.types == "optional" or card.mask_from == "pad_count":
         return None
     (graph,) = graphs
-    reads = set(card.graphs[graph].inputs) <= {"ids", "positions", "types"}
-    return graph if reads and card.graphs[graph].layout == "packed" else None
+    inputs = set(card.graphs[graph].inputs)
+    if not inputs <= {"ids", "positions", "types"} or card.graphs[graph].layout != "packed":
+        return None
+    positions = card.position if "positions" in inputs else None
+    return Lookup(graph, "types" in inputs, positions, card.position.longest())
 
 
 def _prompt(card: Card, options: EmbedOptions) -> str | None:

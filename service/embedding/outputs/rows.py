@@ -6,14 +6,14 @@ other requests, and those with a mistake. A lookup takes half its processor time
 (`make bench`).
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.positions import learned
-from service.embedding.outputs.kind import ROW_OF_EACH, OutputKind, Plan, Planning
+from service.embedding.outputs.kind import ROW_OF_EACH, Lookup, OutputKind, Plan, Planning
 from service.embedding.requests import EmbedRequest, EmbedResult, Ids, Input, Int64s, Output
 from service.errors import InlayError
 from service.request_context import RequestContext, StageTimes
@@ -64,12 +64,12 @@ class RowLookup:
         """Return the result of each request; None for those that the embedding pipeline has to serve."""
         results: list[EmbedResult | None] = [None] * len(requests)
         alike: dict[tuple[str | None, int], list[_Member]] = {}  # decoders keep the options that callers repeat
-        for number, (request, context) in enumerate(requests):
-            inputs, model, options, late_chunking = request
+        for number, ((inputs, model, options, late_chunking), context) in enumerate(requests):
             if late_chunking or len(inputs) > self._max_inputs or not (ids := _plain_ids(inputs)):
                 continue
             lengths = tuple(map(len, ids))
-            alike.setdefault((model, id(options)), []).append((number, context, ids, lengths, sum(lengths)))
+            member = number, context, ids, lengths, sum(lengths)
+            alike.setdefault((model, id(options)), []).append(member)
         for members in alike.values():
             self._answer_alike(requests[members[0][0]][0], members, results)
         return results
@@ -83,47 +83,48 @@ class RowLookup:
             plan = model.plan(request.options, "")
         except InlayError:
             return
-        if plan.lookup is None:
+        lookup = plan.lookup
+        if lookup is None:
             return
-        longest = min(model.card.position.longest() or self._max_tokens, self._max_tokens)
-        most = min(self._max_request_tokens, self._max_answer_bytes // (plan.token_bytes or 1))
+        longest = min(lookup.longest or self._max_tokens, self._max_tokens)
         run: list[_Member] = []
         tokens = 0
         for member in members:
             _, _, _, lengths, size = member
-            if size > most or max(lengths) > longest:
+            if size > self._max_request_tokens or size * plan.token_bytes > self._max_answer_bytes:
                 continue
-            if tokens + size > RUN_TOKENS and run:
-                self._run(model, plan, plan.lookup, run, tokens, results)
+            if max(lengths) > longest:
+                continue
+            if run and tokens + size > RUN_TOKENS:
+                self._run(model, plan, lookup, run, tokens, results)
                 run, tokens = [], 0
             run.append(member)
             tokens += size
         if run:
-            self._run(model, plan, plan.lookup, run, tokens, results)
+            self._run(model, plan, lookup, run, tokens, results)
 
     def _run(
         self,
         model: "Model",
         plan: Plan,
-        graph: str,
+        lookup: Lookup,
         members: Sequence[_Member],
         tokens: int,
         results: list[EmbedResult | None],
     ) -> None:
         """Run requests together unless an id is outside the vocabulary or the engine is busy."""
-        name, sequences = model.card.name, [each for _, _, ids, _, _ in members for each in ids]
+        name, sequences = model.card.name, [each for member in members for each in member[2]]
         joined = sequences[0] if len(sequences) == 1 else np.concatenate(sequences)
         unsigned = joined.view(np.uint64)  # negative ids wrap to huge ones
         if unsigned.item(unsigned.argmax()) >= model.card.vocab_size:
             return
-        feeds = _feeds(model.card.graphs[graph].inputs, model.card.position, joined, sequences)
-        run = partial(model.engine.run, graph, feeds, plan.names)
-        ran = model.batchers[graph].run_now(run, tokens, len(members))
+        run = partial(model.engine.run, lookup.graph, _feeds(lookup, joined, sequences), plan.names)
+        ran = model.batchers[lookup.graph].run_now(run, tokens, len(members))
         if ran is None:
             return
         arrays, seconds = ran
         times, start, picked = StageTimes(0.0, 0.0, seconds), 0, bool(plan.options.outputs)
-        self._metrics.passes([context for _, context, _, _, _ in members], name, tokens, times)
+        self._metrics.passes([member[1] for member in members], name, tokens, times)
         for number, context, _, lengths, size in members:
             stop, held = start + size, size * plan.token_bytes
             if held <= UNCOUNTED_BYTES or self._budget.reserved(context.copies * held, context):
@@ -146,14 +147,12 @@ def _plain_ids(inputs: Sequence[Input]) -> list[Int64s]:
     return plain
 
 
-def _feeds(
-    names: Container[str], rule: learned.PositionRule, joined: Int64s, sequences: Sequence[Int64s]
-) -> dict[str, Int64s]:
+def _feeds(lookup: Lookup, joined: Int64s, sequences: Sequence[Int64s]) -> dict[str, Int64s]:
     """Return the inputs of a graph for all sequences, int64 [N] each."""
-    feeds = {"ids": joined}
-    if "types" in names:
+    feeds, rule = {"ids": joined}, lookup.positions
+    if lookup.types:
         feeds["types"] = np.zeros(len(joined), np.int64)
-    if "positions" in names:
+    if rule is not None:
         each = [learned.positions(rule, sequence) for sequence in sequences]
         feeds["positions"] = each[0] if len(each) == 1 else np.concatenate(each)
     return feeds

@@ -13,7 +13,7 @@ MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the pro
 
 
 def routes(context: ServiceContext) -> list[Route]:
-    """Return the probes and /metrics."""
+    """Return the probes, /metrics and its history."""
 
     async def live(request: Request) -> Response:
         if (held := abandoned_runs()) > MOST_ABANDONED:
@@ -34,6 +34,9 @@ def routes(context: ServiceContext) -> list[Route]:
     async def metrics(request: Request) -> Response:
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
+    async def history(request: Request) -> Response:
+        return bytes_response(context.metrics.history(), "application/json")
+
     handlers = {
         "/health/live": live,
         "/health/ready": ready,
@@ -42,4 +45,5 @@ def routes(context: ServiceContext) -> list[Route]:
         "/metrics": metrics,
     }
     probe: dict[str, Any] = {"needs_key": False, "admitted": False, "probe": True, "management": True}
-    return [Route("GET", path, handler, **probe) for path, handler in handlers.items()]
+    rows = [Route("GET", path, handler, **probe) for path, handler in handlers.items()]
+    return [*rows, Route("GET", "/metrics/history", history, **{**probe, "needs_key": True})]  # it shows request ids

@@ -125,6 +125,7 @@ def serving_securely(store: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -
         access_log=False,
         proxy_headers=False,
         ssl_context_factory=lambda _config, _default: context,
+        timeout_keep_alive=60,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="secure")
@@ -243,9 +244,9 @@ def test_mutual_tls_needs_a_certificate_of_the_authority(mutual: Secure, mutual_
 
 
 def test_new_certificate_is_used_without_a_restart(secure: Secure, shop: Shop) -> None:
-    context = shop.trusting()
+    context, kept = shop.trusting(), httpx.Limits(keepalive_expiry=60)
     with (
-        httpx.Client(verify=context, trust_env=False, timeout=60, base_url=secure.url) as http,
+        httpx.Client(verify=context, trust_env=False, timeout=60, base_url=secure.url, limits=kept) as http,
         shop.channel(secure.rpc_address) as channel,
     ):
         assert http.post("/embed", json=TEXT).status_code == 200
