@@ -30,8 +30,8 @@ from service.http.tensors import tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import DATA, needs
+from service.protocols.inlay.inputs import decode_picture
 from service.protocols.inlay.parsing import parse_json_fields, query_values
-from service.protocols.inlay.pictures import decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.request_context import RequestContext
 

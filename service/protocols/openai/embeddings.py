@@ -34,9 +34,8 @@ from service.http.routes import Handler, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs, pooled_bytes, vllm_fields
-from service.protocols.inlay.inputs import picture
+from service.protocols.inlay.inputs import decode_picture, picture
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.pictures import decode_picture
 from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
 from service.protocols.openai.token_ids import MODEL, TokenIds
 
