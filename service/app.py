@@ -289,7 +289,7 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
 def _drain(context: ServiceContext, server: RpcServer) -> None:
     """Fail the probes and serve on, until load balancers have noticed."""
     context.lifecycle.draining = True
-    server.drain()
+    server.health.drain()
 
 
 async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcServer) -> None:
@@ -299,5 +299,5 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
     for callback in context.lifecycle.on_stop:
         callback()
     log.info("stopping: finishing requests in flight, for %g s at most", context.settings.shutdown_seconds)
-    server.refuse()
+    server.health.stop()
     await server.stop()

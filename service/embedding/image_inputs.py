@@ -57,7 +57,7 @@ class ImageReader:
             for index, picture in pictures.items():
                 assert spec.image.preprocessor is not None
                 prepared = await self._decoder.decoded(spec.image.preprocessor, picture.data, index)
-                feeds = await self._decoder.in_turn(tower_feeds, spec, prepared)
+                feeds = await self._decoder.turns.run(tower_feeds, spec, prepared)
                 patches = len(feeds["places"])
                 rows = spec.tokens(grids[index]) * spec.width * len(spec.parts)
                 self._budget.reserve(feeds["pixel_values"].nbytes + 4 * rows, context)

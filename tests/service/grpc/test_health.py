@@ -60,7 +60,7 @@ async def test_watchers_stay_while_it_drains(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(ASKED)
         assert (await watch.read()).status == STATES.SERVING
-        server.drain()
+        server.health.drain()
         assert (await watch.read()).status == STATES.NOT_SERVING
         server.health.set(NAME, True)  # as the next look at the models does
         assert (await health_pb2_grpc.HealthStub(channel).Check(ASKED)).status == STATES.NOT_SERVING
@@ -132,7 +132,7 @@ async def test_a_watch_sends_each_change_once(tmp_path: Path) -> None:
 async def test_nothing_serves_again_after_a_stop_began(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         health = health_pb2_grpc.HealthStub(channel)
-        server.refuse()
+        server.health.stop()
         server.health.set(NAME, True)
         listed = (await health.List(health_pb2.HealthListRequest())).statuses
         assert {name: each.status for name, each in listed.items()} == dict.fromkeys(["", NAME], STATES.NOT_SERVING)
