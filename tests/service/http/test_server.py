@@ -643,13 +643,6 @@ async def test_half_closed_client_with_half_a_request_is_closed(toy: Toy) -> Non
 # ---- slow clients
 
 
-@pytest.mark.parametrize("settings", [{"idle_seconds": 0.1}])
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n", request(b"GET /")], ids=["new", "CRLF", "CRLFs", "used"])
-async def test_idle_connection_is_closed_without_a_response(toy: Toy, sent: bytes) -> None:
-    answer = await exchange(toy.port, sent)
-    assert statuses(answer) == ([200] if len(sent) > 4 else [])
-
-
 @pytest.mark.parametrize("settings", [{"idle_seconds": 0.05, "client_seconds": 0.1}])
 async def test_a_busy_connection_is_not_idle(toy: Toy, handlers: Handlers) -> None:
     async with connected(toy.port) as client:
@@ -659,32 +652,6 @@ async def test_a_busy_connection_is_not_idle(toy: Toy, handlers: Handlers) -> No
         handlers.release.set()
         assert (await client.answer())[2] == b"waited"
         assert await client.rest() == b""
-
-
-HALVES = {
-    "half a request line": b"GE",
-    "half a header": b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
-    "a head without its end": request(b"GET /").removesuffix(b"\r\n"),
-    "half a body": request(b"POST /", b"content-length: 9") + b"abc",
-    "chunks without an end": request(b"POST /", b"transfer-encoding: chunked") + b"3\r\nabc\r\n",
-}
-
-
-@pytest.mark.parametrize("settings", [{"client_seconds": 0.1}])
-@pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
-@pytest.mark.parametrize("before", [b"", request(b"GET /")], ids=["first", "second"])
-async def test_a_request_that_does_not_arrive_is_answered_408(toy: Toy, sent: bytes, before: bytes) -> None:
-    async with connected(toy.port) as client:
-        if before:
-            await client.send(before)
-            assert (await client.answer())[0] == 200
-        await client.send(sent)
-        status, headers, body = await client.answer()
-        assert (status, json.loads(body)["code"], headers["connection"]) == (408, "too_slow", "close")
-        assert headers["x-request-id"]
-        assert await client.rest() == b""
-    await until(lambda: toy.connections == 0)
-    assert toy.intake.held == 0
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
