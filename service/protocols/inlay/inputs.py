@@ -5,7 +5,7 @@ one look at each value, and its errors name the place in the caller's document.
 """
 
 from operator import countOf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pybase64
@@ -27,14 +27,6 @@ ITEMS = {
     "langs": "a language is an integer from 0",
     "bbox": "a box is four integers from 0",
 }
-INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
-POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
-POOLING_SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
-INSTRUCTION_ABOUT = "a text: what the inputs are queries for, of models with prompts that hold an instruction"
-INPUT_TYPE_ABOUT = (
-    "what the texts are for: query or document (or passage, search_query, search_document), classification or "
-    "clustering; brings the model's prompt for it, if it has one, unless prompt_name or task is sent"
-)
 
 
 def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:

@@ -16,7 +16,7 @@ from service.embedding.requests import EmbedOptions
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, OutOfRange
 from service.protocols.inlay import DATA, vllm_fields
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT
+from service.protocols.inlay.options import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT
 
 FORMS = "a text, a list of token ids, or a list of either"
 _FORMS = [DATA.parts["text"], DATA.parts["ids"]]
