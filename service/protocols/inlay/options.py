@@ -19,13 +19,18 @@ SAME = ("truncate", "normalize", "dimensions", "prompt_name", "task", "max_activ
 """Fields that are options of the core by the same names and values."""
 
 
-class OptionFields(BaseModel, strict=True):
-    """The fields of a body or of parameters that say how inputs are read and what is computed of them."""
+class CutFields(BaseModel, strict=True):
+    """The fields that say how inputs that are too long are cut."""
 
     truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
     truncation_direction: Literal["Right", "right", "Left", "left"] | None = Field(
         None, description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"
     )
+
+
+class OptionFields(CutFields):
+    """The fields of a body or of parameters that say how inputs are read and what is computed of them."""
+
     normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
     dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
     pooling: POOLING_NAMES | None = Field(None, description=f"one of {', '.join(get_args(POOLING_NAMES))}")

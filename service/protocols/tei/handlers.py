@@ -33,6 +33,7 @@ from service.machine import available_cpus
 from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.options import CutFields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
 from service.protocols.tei.schemas import TokenVectorsBody
@@ -285,9 +286,7 @@ def _ranking_body(body: bytes) -> tuple[Any, schemas.RerankBody | None]:
     return data, None
 
 
-def options_of(
-    body: TokenVectorsBody | schemas.ComparisonParameters | schemas.PredictBody | schemas.RerankBody,
-) -> EmbedOptions:
+def options_of(body: CutFields) -> EmbedOptions:
     """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,
