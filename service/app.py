@@ -115,6 +115,8 @@ def create_app(
         StartError, ModelError: it cannot serve; the message is one line.
     """
     metrics, keys = metrics or Metrics(), open_keys(settings)
+    if keys and settings.key_metrics:
+        metrics.show_keys(partial(keys.label, settings.key_metrics))
     lane = _heavy_lane(settings, metrics)
     context = _open_context(settings, metrics)
     plane = DataPlane(context)

@@ -28,12 +28,28 @@ class StageTimes(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass through the embedding pipeline, which ended at `ended` on the clock of perf_counter."""
+    """One pass of a request through the embedding pipeline.
+
+    Args:
+        tokens: of this request.
+        requests: how many ran together from their beginning to their end; batches form of more.
+        ended: on the clock of perf_counter.
+    """
 
     model: str
     tokens: int
+    requests: int
     times: StageTimes
     ended: float
+
+
+class KeyUse(NamedTuple):
+    """What an API key has used of a model; each is the list of a counter, which holds one number."""
+
+    requests: list[float]
+    seconds: list[float]
+    tokens: list[float]
+    refusals: list[float]
 
 
 class RequestContext:
@@ -49,7 +65,8 @@ class RequestContext:
         deadline: when the caller stops waiting, on `time.perf_counter`; None: it did not say.
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
-        passes: list that collects the passes through the embedding pipeline; None: the call is not traced.
+        passes: list that collects the passes through the embedding pipeline; None: the call has no span.
+        key_use: the counters of the caller's key and the model of its last pass; None: there are none yet.
         truncated: numbers of the inputs that were cut.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
@@ -66,6 +83,7 @@ class RequestContext:
     caller: str = ""
     staggered: bool = False
     passes: list[Pass] | None = None
+    key_use: KeyUse | None = None
     truncated: tuple[int, ...] = ()
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False

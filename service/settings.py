@@ -317,6 +317,12 @@ class Settings(BaseSettings):
 
     A line of INLAY_API_KEYS_FILE may set another limit for its key.
     """
+    key_metrics: Annotated[int, Field(ge=0)] = 20
+    """Keys whose requests, seconds, tokens and refusals /metrics shows by model; all further ones are the key `other`.
+
+    The first of INLAY_API_KEYS, then of INLAY_API_KEYS_FILE. 0: nothing is counted by key. /metrics needs no key and
+    names them: INLAY_MANAGEMENT_PORT keeps it apart.
+    """
     tls_cert: Path | None = None
     """Certificate chain, PEM: REST and gRPC speak TLS; read again when it changes."""
     tls_key: Path | None = None

@@ -4,8 +4,8 @@ from reference_pages.markdown import page, plain, table
 from service.observability.metric_families import FAMILIES, Family
 
 INTRODUCTION = """\
-`GET /metrics` answers in Prometheus' text format. With several workers any of them answers for all. A histogram
-has the series `_bucket`, `_sum` and `_count`.
+`GET /metrics` answers in Prometheus' text format, or in OpenMetrics to those that accept it. With several workers any
+of them answers for all. A histogram has the series `_bucket`, `_sum` and `_count`, a summary the last two.
 
 `make observe` runs every query of the dashboard and the alerts in `deploy/helm/inlay/files/` against a real
 Prometheus."""
@@ -25,7 +25,7 @@ def metrics_page() -> str:
             family.kind,
             ", ".join(f"`{label}`" for label in family.labels) or "none",
             plain(family.help),
-            MERGED["sum" if family.kind == "histogram" else family.merged],
+            MERGED[family.merged],
         ]
         for family in FAMILIES
     ]
@@ -36,7 +36,7 @@ def metrics_page() -> str:
         "Metrics",
         INTRODUCTION,
         table(["name", "type", "labels", "meaning", "of several workers"], rows),
-        "## Buckets of the histograms\n\n" + table(["histogram", "upper bounds; seconds, items or tokens"], buckets),
+        "## Buckets of the histograms\n\n" + table(["histogram", "upper bounds in seconds"], buckets),
         wide=True,
     )
 

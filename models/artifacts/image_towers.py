@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.page_texts import page_texts
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
@@ -57,7 +58,6 @@ FRAMES = {  # Qwen3VLEmbedder of Qwen3-VL-Embedding's own code: the system's mes
 USUAL = "default"
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 MOST_PLACES = 1 << 12  # of a check input
-PAGE_PROMPT = f"<|im_start|>user\n{IMAGE}Describe the image.<|im_end|><|endoftext|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +85,10 @@ def frame_of(source: Checkpoint, sentence: SentenceFiles) -> Frame | None:
     return FRAMES.get(source.model_type) if sentence.pooling else None
 
 
-def image_prompt(sentence: SentenceFiles, frame: Frame | None, pages: bool) -> str:
+def image_prompt(source: Checkpoint, sentence: SentenceFiles, frame: Frame | None) -> str:
     """Return the text of an input that is one image, of a model that retrieves pages or of another."""
-    if pages:
-        return PAGE_PROMPT
+    if pages := page_texts(source):
+        return pages.page
     before = sentence.prompts.get(sentence.default_prompt or "", "")
     return f"{before}{IMAGE}{frame.after}" if frame else f"{before}{IMAGE}"
 
@@ -105,14 +105,14 @@ def ids_of(folder: Path, text: str) -> tuple[int, ...]:
     return tuple(read.library.encode(text, add_special_tokens=False).ids)
 
 
-def described(tower: "TokenTower", folder: Path, prompt: str, width: int) -> ImageTower | None:
+def described(tower: "TokenTower", fitted: FittedModel, folder: Path, prompt: str) -> ImageTower | None:
     """Return a tower as the card describes it; None if the files do not say how a picture becomes pixels.
 
     Args:
         tower: the tower.
+        fitted: the decoder.
         folder: folder of the checkpoint.
         prompt: the text of an input that is one image, whose tokens stand at the token of images in it.
-        width: width of the decoder's rows.
 
     Raises:
         BadCheckpoint: the prompt does not hold one token of images.
@@ -120,9 +120,10 @@ def described(tower: "TokenTower", folder: Path, prompt: str, width: int) -> Ima
     if tower.image.preprocessor is None:
         return None
     around = _around(folder, prompt, tower.token_id)
-    return ImageTower(
-        tower, ImageTokens(tower.image, tower.blocks, tower.parts, width, tower.window, tower.token_id, *around)
-    )
+    width, window = fitted.config.count("hidden_size"), tower.window
+    spec = ImageTokens(tower.image, tower.blocks, tower.parts, width, window, tower.token_id, *around)
+    by_grid = any(table.turns_with for table in fitted.encodings.ropes.values())
+    return ImageTower(tower, spec if by_grid else replace(spec, numbering="row"))
 
 
 def _around(folder: Path, prompt: str, token_id: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

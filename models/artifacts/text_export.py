@@ -173,8 +173,8 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
     if tower is None:
         return model
-    prompt = image_towers.image_prompt(model.sentence, frame, late_interaction.page_projection(source) is not None)
-    images = image_towers.described(tower, folder, prompt, width)
+    prompt = image_towers.image_prompt(source, model.sentence, frame)
+    images = image_towers.described(tower, fitted, folder, prompt)
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
 
 

@@ -14,8 +14,7 @@ from models.recipes.extra_inputs import IMAGE_ROWS
 from models.reference import vision as reference
 from models.reference.image_rows import image_rows
 from models.vision.image_spec import Image, ImageTokens
-from models.vision.image_tokens import tower_feeds
-from models.vision.preprocess import Prepared
+from models.vision.image_tokens import blank, tower_feeds
 from models.vision.steps import AddGrid
 
 SEED = 20240
@@ -59,9 +58,9 @@ def tower_difference(folder: Path, spec: ImageTokens, weights: Mapping[str, Any]
     random, session = np.random.default_rng(SEED), Session(folder / f"{IMAGE_ROWS}.onnx")
     worst = 0.0
     for rows, columns in GRIDS:
-        grid = rows * spec.merge, columns * spec.merge
-        values = random.normal(0, 1, (grid[0] * grid[1], spec.image.width)).astype(np.float32)
-        feeds = tower_feeds(spec, Prepared(values, grid))
+        empty = blank(spec, rows, columns)
+        values = random.normal(0, 1, empty.values.shape).astype(np.float32)
+        feeds = tower_feeds(spec, empty._replace(values=values))
         inputs = {name: array for name, array in feeds.items() if name in session.inputs}
         value = session.run(inputs, (IMAGE_ROWS,))[IMAGE_ROWS]
         worst = max(worst, relative_difference(value, image_rows(spec, weights, feeds), f"{IMAGE_ROWS}.onnx"))

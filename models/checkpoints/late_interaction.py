@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_modules, sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint, file_headers, optional_count, read_optional, read_tensors
+from models.checkpoints.page_texts import PageTexts, page_projection, page_texts
 from models.checkpoints.sentence_modules import Fetch
 from models.errors import BadCheckpoint
 from models.recipes.sentence_modules import Dense, Module, Normalize
@@ -27,8 +28,6 @@ METADATA = "artifact.metadata"
 BGE = "colbert_linear"
 BGE_FILES = (f"{BGE}.safetensors", f"{BGE}.pt")
 BGE_TYPE = "xlm-roberta"
-PROJECTIONS = ("custom_text_proj", "embedding_proj_layer")  # of colpali-engine, of transformers
-FILLER, FILLERS = "<|endoftext|>", 10  # behind the queries of these
 MASK_MODULE = "MultiVectorMask"
 _LENGTH = 32  # of expanded queries, where no file says another
 _PUNCTUATION = tuple(string.punctuation)
@@ -113,19 +112,14 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
         return _modules(folder, width, fetch)
     if STANFORD in (source.config.get("architectures") or ()):
         return _stanford(source, width)
-    if name := page_projection(source):
-        return _pages(source, name, width)
+    if texts := page_texts(source):
+        return _pages(source, texts, width)
     return _bge(source.folder, width)
 
 
 def is_stated(folder: Path, source: Checkpoint) -> bool:
     """Return whether files of sentence-transformers or PyLate, or a projection for pages, say that it is one."""
     return sentence_transformers.is_late_interaction(folder) or page_projection(source) is not None
-
-
-def page_projection(source: Checkpoint) -> str | None:
-    """Return the name of the projection of a model that retrieves pages as pictures; None if it is none."""
-    return next((name for name in source.tensors if name.removesuffix(".weight").endswith(PROJECTIONS)), None)
 
 
 def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
@@ -248,13 +242,9 @@ def _stanford(source: Checkpoint, width: int) -> LateInteraction:
     )
 
 
-def _pages(source: Checkpoint, name: str, width: int) -> LateInteraction:
-    """Return the settings of models that retrieve pages as pictures, of colpali-engine or transformers.
-
-    Source: colpali-engine 0.3, ColQwen2Processor; transformers 5.23, ColQwen2Processor, which adds a line's end.
-    """
-    config = read_optional(source.folder / "processor_config.json")
-    prefix = str(config.get("query_prefix") or "Query: ")
+def _pages(source: Checkpoint, texts: PageTexts, width: int) -> LateInteraction:
+    """Return the settings of models that retrieve pages as pictures, of colpali-engine or transformers."""
+    name = str(page_projection(source))
     if source.tensors[name].shape[1:] != (width,):
         raise BadCheckpoint(
             f"{name!r} of {source.name} has shape {list(source.tensors[name].shape)}, not [any, {width}]"
@@ -262,14 +252,13 @@ def _pages(source: Checkpoint, name: str, width: int) -> LateInteraction:
     bias = name.removesuffix("weight") + "bias"
     names = (name, bias) if bias in source.tensors else (name,)
     linear = Linear(name, bias if len(names) > 1 else None)
-    native = PROJECTIONS[1] in name
     return LateInteraction(
         (Dense(linear, "identity"), Normalize()),
         read_tensors(source, names),
         source.tensors[name].shape[0],
-        {"query": prefix, "document": ""},
+        {"query": texts.begin + texts.query, "document": texts.begin},
         prompt_names=("query", "document"),
-        endings=(FILLER * FILLERS + ("\n" if native else ""), ""),
+        endings=(texts.ending, ""),
     )
 
 

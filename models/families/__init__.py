@@ -59,6 +59,8 @@ _TEXT_TYPES = {
     **TEXT_TYPES,
 }
 
+# model_type of several towers -> what its class puts into the config of its text where that says nothing
+_INNER_DEFAULTS: dict[str, dict[str, Any]] = {"paligemma": {"use_bidirectional_attention": True}}
 _PUBLISHED_TYPES = {"new": "gte"}  # of the published code -> what transformers calls it since
 
 
@@ -115,7 +117,9 @@ def text_tower(model_type: str, data: Mapping[str, Any]) -> tuple[str, Mapping[s
         inner = _TEXT_TYPES.get(model_type)
         if nest is None:  # Qwen2-VL's first files hold the text's config flat
             return (inner, data) if inner in FAMILIES else (model_type, data)
+        defaults = _INNER_DEFAULTS.get(model_type, {})
         data = data[nest]
+        data = {**data, **{key: value for key, value in defaults.items() if data.get(key) is None}}
         nested_type = data.get("model_type") or inner
         if not isinstance(nested_type, str):
             return model_type, data

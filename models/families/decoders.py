@@ -90,6 +90,7 @@ def _depth_scale(config: Config) -> float:
 # fields that several rows share
 _NO_MASKS: dict[str, Any] = {"omits_masks": True}
 _TAKES_UNSCALED: dict[str, Any] = {"prompt_embeds_output": "unscaled_embeddings"}  # vLLM 0.33's forward scales them
+_BOTH_WAYS: dict[str, Any] = {"bidirectional_if": ("use_bidirectional_attention", 0)}
 _ATTENTION_BIAS: dict[str, Any] = {"bias_if": decoder_blocks.ATTENTION_BIAS}
 _BIASES: dict[str, Any] = {"bias_if": decoder_blocks.BIASES}
 _WINDOW: dict[str, Any] = {"window": "sliding_window"}
@@ -120,6 +121,7 @@ _OF_GEMMA2: dict[str, Any] = {
     **_WINDOW,
 }
 _GEMMA2 = _decoder(decoder_blocks.GEMMA2, _GEMMA_RMS, layer_types=decoder_blocks.alternating, **_OF_GEMMA2, **_NO_MASKS)
+_GEMMA2 = replace(_GEMMA2, required_values={"use_bidirectional_attention": False})  # PaliGemma 2 says True
 
 _FALCON = Family(
     prefix="transformer.",
@@ -374,12 +376,10 @@ DECODERS: dict[str, Family] = {
     "apertus": _decoder(),
     "minimax": _decoder(**_NO_MASKS),
     "jamba": _decoder(rotates=False, **_NO_MASKS),
-    "gemma": _decoder(decoder_blocks.GEMMA, _GEMMA_RMS, scale=_SQRT_ROUNDED, **_ATTENTION_BIAS),
+    "gemma": _decoder(decoder_blocks.GEMMA, _GEMMA_RMS, scale=_SQRT_ROUNDED, **_BOTH_WAYS, **_ATTENTION_BIAS),
     "gemma2": _GEMMA2,
     "vaultgemma": replace(_GEMMA2, block=decoder_blocks.VAULTGEMMA),
-    "gemma3_text": _decoder(
-        decoder_blocks.GEMMA3, _GEMMA_RMS, bidirectional_if=("use_bidirectional_attention", 0), **_OF_GEMMA2
-    ),
+    "gemma3_text": _decoder(decoder_blocks.GEMMA3, _GEMMA_RMS, **_BOTH_WAYS, **_OF_GEMMA2),
     "gemma3n_text": _decoder(scale=_SQRT_ROUNDED, **_WINDOW, **_PER_LAYER),
     "gemma4_text": _decoder(
         scale=_SQRT_ROUNDED, bidirectional_if=("use_bidirectional_attention=all", 1), **_WINDOW, **_PER_LAYER

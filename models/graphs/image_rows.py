@@ -1,7 +1,8 @@
 """Emits an image tower in front of a decoder: the patches of one image become the rows of its tokens.
 
 pixel_values [rows, f], places [rows, 2], mask [rows], lengths [windows], order [tokens], and grid [2] where positions
-are resized  ->  image_rows [tokens, parts * d]; models/vision/image_tokens.py says what they are.
+are resized, or pixel_values [1, channels, height, width] alone  ->  image_rows [tokens, parts * d];
+models/vision/image_tokens.py says what they are.
 """
 
 from typing import Any
@@ -14,12 +15,19 @@ from models.graphs.positions.multi_axis import axial_cos_sin
 from models.graphs.projections import Float32
 from models.graphs.row_layout import layout, layout_of_images
 from models.graphs.row_steps import activate, emit_row_step
-from models.graphs.vision import input_rows, inputs_of
+from models.graphs.vision import Inputs, input_rows, inputs_of
 from models.positions.rope.axial import AXIAL, axial_parts
 from models.recipes.extra_inputs import IMAGE_ROWS
 from models.recipes.positional_encodings import EVERY_LAYER
 from models.vision.image_spec import ImageTokens
 from models.vision.steps import Activate, Join, RowStep
+
+_BY_WINDOWS: Inputs = {
+    "places": ("INT64", ("rows", 2)),
+    "mask": ("BOOL", ("rows",)),
+    "lengths": ("INT64", ("windows",)),
+    "order": ("INT64", ("tokens",)),
+}
 
 
 def image_rows(builder: GraphBuilder, spec: ImageTokens, width: int) -> Any:
@@ -27,23 +35,20 @@ def image_rows(builder: GraphBuilder, spec: ImageTokens, width: int) -> Any:
     x = builder.op("Reshape", input_rows(builder, spec.image.steps), builder.constant(np.array([-1, width])))
     count = builder.op("Shape", x, start=0, end=1)
     whole = layout_of_images(builder, count, builder.op("Squeeze", count))
-    axial = spec.image.axial
-    assert axial is not None
-    scope = Blocks(builder, Float32(), whole, width, {EVERY_LAYER: axial.table}, layout(builder))
-    parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
-    scope.turns[EVERY_LAYER] = axial_cos_sin(builder, AXIAL[axial.kind], parts, "places", "")
+    inputs = inputs_of(spec.image.steps, spec.image.width)
+    scope = Blocks(builder, Float32(), whole, width, {})
+    if axial := spec.image.axial:
+        inputs |= _BY_WINDOWS
+        scope = Blocks(builder, Float32(), whole, width, {EVERY_LAYER: axial.table}, layout(builder))
+        parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
+        scope.turns[EVERY_LAYER] = axial_cos_sin(builder, AXIAL[axial.kind], parts, "places", "")
     made, done = {}, 0
     for part in sorted(spec.parts, key=lambda part: part.behind):
         x, done = scope.emit(spec.blocks[done : part.behind], x), part.behind
         made[part] = _made(builder, part.steps, x)
-    joined = builder.op("Concat", *[made[part] for part in spec.parts], axis=1)
-    inputs = inputs_of(spec.image.steps, spec.image.width) | {
-        "places": ("INT64", ("rows", 2)),
-        "mask": ("BOOL", ("rows",)),
-        "lengths": ("INT64", ("windows",)),
-        "order": ("INT64", ("tokens",)),
-    }
-    rows = builder.op("Gather", joined, "order")
+    rows = builder.op("Concat", *[made[part] for part in spec.parts], axis=1)
+    if axial:
+        rows = builder.op("Gather", rows, "order")
     return builder.model(IMAGE_ROWS, inputs, {IMAGE_ROWS: (rows, "FLOAT", ("tokens", spec.width * len(spec.parts)))})
 
 

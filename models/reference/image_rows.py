@@ -17,20 +17,21 @@ from models.vision.steps import Activate, Join, RowStep
 
 def image_rows(spec: ImageTokens, weights: Weights, feeds: Mapping[str, NDArray[Any]]) -> Rows:
     """Return the rows of one image's tokens, float64 [tokens, parts * d], of the inputs that `tower_feeds` makes."""
-    axial = spec.image.axial
-    assert axial is not None
     x = vision.outputs(spec.image.steps, weights, feeds)["input_embeddings"]
-    parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
-    cos, sin = (rows.astype(np.float64) for rows in multi_axis_cos_sin(parts, feeds["places"].T))
-    turns = {EVERY_LAYER: (axial.table.layout, cos, sin)}
-    whole = np.array([len(x)])
+    x = x.reshape(-1, x.shape[-1])
+    turns, whole = {}, np.array([len(x)])
+    if axial := spec.image.axial:
+        parts = axial_parts(AXIAL[axial.kind], axial.head_dim, axial.theta, "parity")
+        cos, sin = (rows.astype(np.float64) for rows in multi_axis_cos_sin(parts, feeds["places"].T))
+        turns = {EVERY_LAYER: (axial.table.layout, cos, sin)}
+    mask = feeds.get("mask", np.ones(len(x), np.bool_))
     made, done = {}, 0
     for part in sorted(spec.parts, key=lambda part: part.behind):
         steps, done = spec.blocks[done : part.behind], part.behind
-        x = encode(steps, weights, x, feeds["mask"], whole, turns=turns, windows=feeds["lengths"])
+        x = encode(steps, weights, x, mask, whole, turns=turns, windows=feeds.get("lengths"))
         made[part] = _made(part.steps, weights, x)
-    joined: Rows = np.concatenate([made[part] for part in spec.parts], axis=1)[feeds["order"]]
-    return joined
+    joined: Rows = np.concatenate([made[part] for part in spec.parts], axis=1)
+    return joined[feeds["order"]] if "order" in feeds else joined
 
 
 def _made(steps: tuple[RowStep, ...], weights: Weights, x: Rows) -> Rows:

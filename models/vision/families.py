@@ -41,7 +41,7 @@ class TokenRows:
     """How a tower in front of a decoder makes the rows of an image's tokens.
 
     Attributes:
-        blocks: the tower's blocks, as the row of a text model says them; their attention rotates by rows and columns.
+        blocks: the tower's blocks, as the row of a text model says them.
         steps: steps from the rows of patches to those of tokens.
         deep: the same of the parts that are added behind blocks of the decoder, {part} its number, made behind the
             layers that deepstack_visual_indexes lists; empty: there are none.
@@ -315,7 +315,12 @@ FAMILIES: dict[str, Family] = {
         vector=(TakeRow(0), norm("post_layernorm"), linear("visual_projection", biased=False)),
     ),
     "siglip_vision_model": Family(
-        (_patchify(_EMBEDDING), _grid(_TABLE, 0)), "Siglip", _TWO_SIDED, defaults=SQUARE | _SIGLIP_SIZES, **_SIGLIP
+        (_patchify(_EMBEDDING), _grid(_TABLE, 0)),
+        "Siglip",
+        _TWO_SIDED,
+        defaults=SQUARE | _SIGLIP_SIZES,
+        token_rows=TokenRows(_SIGLIP["blocks"], (linear("multi_modal_projector.linear"),)),  # PaliGemma
+        **_SIGLIP,
     ),
     "siglip2_vision_model": Family(
         (Project(f"{_EMBEDDING}.weight", f"{_EMBEDDING}.bias"), _grid(_TABLE, 0, "bilinear_antialias")),
@@ -431,6 +436,7 @@ TOWERS: dict[str, Tower] = {
     "blip": Tower("vision_config", "blip_vision_model", required=True),
     "jina_clip": Tower("vision_config", "jina_clip_vision", required=True),
     "llava": Tower("vision_config", "clip_vision_model"),
+    "paligemma": Tower("vision_config", "siglip_vision_model"),
     "mistral3": Tower("vision_config", "pixtral"),
     "qwen2_vl": Tower("vision_config", "qwen2_vl"),
     "qwen2_5_vl": Tower("vision_config", "qwen2_5_vl"),

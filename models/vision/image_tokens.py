@@ -14,11 +14,13 @@ def tower_feeds(spec: ImageTokens, prepared: Prepared) -> dict[str, NDArray[Any]
     """Return the inputs of the tower's graph for one image.
 
     Returns:
-        pixel_values float32 [rows, f] and places int64 [rows, 2], the row and column of each patch, both by windows;
+        pixel_values float32 [1, channels, height, width] of a tower that reads pixels; of others pixel_values
+        [rows, f] and places int64 [rows, 2], the row and column of each patch, both by windows;
         mask bool [rows]; lengths int64 [windows], patches of each; order int64 [tokens], where the blocks lie; grid
         int64 [2] if the tower's learned positions are resized to it.
     """
-    assert prepared.grid is not None
+    if prepared.grid is None:
+        return {"pixel_values": prepared.values[None]}
     height, width = prepared.grid
     count = height * width
     places = Grid(height, width, spec.merge).patches(0, count).T
@@ -47,3 +49,13 @@ def windows(grid: tuple[int, int], side: int) -> tuple[NDArray[np.int64], NDArra
     row, column = np.indices(grid).reshape(2, -1) // (side or max(grid))
     window = row * (int(column.max()) + 1) + column
     return np.argsort(window, kind="stable"), np.bincount(window)
+
+
+def blank(spec: ImageTokens, rows: int, columns: int) -> Prepared:
+    """Return an image of so many rows and columns of tokens, all zeros; of a tower of one size, of this size."""
+    image = spec.image
+    grid = rows * spec.merge, columns * spec.merge
+    if image.feed == "pixels":
+        height, width = image.fixed or (grid[0] * image.patch, grid[1] * image.patch)
+        return Prepared(np.zeros((image.width, height, width), np.float32), None)
+    return Prepared(np.zeros((grid[0] * grid[1], image.width), np.float32), grid)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.page_texts import NESTED
 from models.errors import BadCheckpoint
 from models.families.block_filling import block_steps
 from models.families.config import Config
@@ -21,7 +22,7 @@ from models.vision.image_spec import Image, ImagePart
 from models.vision.steps import Join, RowStep
 
 Shape = tuple[int, ...]
-NESTED = "vlm_config"  # of classes that add a projection to a model of several towers (ColQwen2ForRetrieval)
+_BESIDE = "multi_modal_projector."
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def fit_token_tower(source: Checkpoint, width: int, vocab_size: int) -> TokenTow
     fitted = fit(source, *chosen) if chosen else None
     if fitted is None or fitted.family.token_rows is None:
         return None
-    token_id = Config(outer, {}, {}).count("image_token_id")
+    token_id = Config(outer, {}, {"image_token_id": "image_token_index"}).count("image_token_id")
     if token_id >= vocab_size:
         raise BadCheckpoint(f"config.json says image_token_id {token_id}; the vocabulary ends at {vocab_size - 1}")
     return _with_rows(fitted, fitted.family.token_rows, source, width, token_id)
@@ -75,19 +76,18 @@ def fit_token_tower(source: Checkpoint, width: int, vocab_size: int) -> TokenTow
 def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: int, token_id: int) -> TokenTower:
     """Return the tower with its blocks and the steps to the rows of tokens."""
     config, axial = fitted.config, fitted.axial
-    assert axial is not None
     prefix = tensors(fitted.steps)[0].removesuffix(tensors(fitted.family.steps)[0])
     stored: dict[str, StoredPart] = {}
-    naming = checkpoint_naming(rows.blocks, prefix, source, (config, stored))
+    naming = _naming(checkpoint_naming(rows.blocks, prefix, source, (config, stored)), source)
     layers = (EVERY_LAYER,) * config.count("num_hidden_layers")
-    blocks = block_steps(rows.blocks, config, Encodings({EVERY_LAYER: axial.table}, layers))
+    blocks = block_steps(rows.blocks, config, Encodings({EVERY_LAYER: axial.table}, layers) if axial else Encodings())
     parts = _parts(rows, config, len(rows.blocks.block))
     named = expected_shapes(blocks, config)
     for part in parts:
         named |= _part_shapes(part, config.count("hidden_size"), width)
     shapes = {naming(key): shape for key, shape in named.items()}
     _check(source, shapes, stored)
-    side = config.count("spatial_merge_size") * config.count("patch_size")
+    side = config.count("patch_size") * (axial.merge if axial else 1)
     return TokenTower(
         replace(image_of(fitted, source.folder), axial=axial),
         fitted.hidden_size,
@@ -98,6 +98,16 @@ def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: 
         fitted.shapes | shapes,
         stored,
     )
+
+
+def _naming(of_tower: TensorNaming, source: Checkpoint) -> TensorNaming:
+    """Return the naming of a tower, and of a projector that lies beside it, under any one prefix."""
+
+    def name_in_file(name: str) -> str:
+        held = [each for each in source.tensors if each == name or each.endswith("." + name)]
+        return held[0] if name.startswith(_BESIDE) and len(held) == 1 else of_tower(name)
+
+    return name_in_file
 
 
 def _windowed(blocks: Recipe, config: Config) -> Recipe:
@@ -117,13 +127,13 @@ def _parts(rows: TokenRows, config: Config, per_block: int) -> tuple[ImagePart, 
     deep = (config.get("deepstack_visual_indexes") or []) if rows.deep else []
     if not isinstance(deep, list | tuple) or not all(type(layer) is int and 0 <= layer < depth for layer in deep):
         raise BadCheckpoint(f"config.json says deepstack_visual_indexes {deep!r}; it must be a list of layers")
-    parts = [(depth, rows.steps)]
-    parts += [(layer + 1, _numbered(rows.deep, number)) for number, layer in enumerate(deep)]
-    count = config.count("spatial_merge_size") ** 2
-    return tuple(
-        ImagePart(behind * per_block, tuple(Join(count) if isinstance(step, Join) else step for step in steps))
-        for behind, steps in parts
-    )
+    parts = [(depth * per_block + len(rows.blocks.after_blocks), rows.steps)]
+    parts += [((layer + 1) * per_block, _numbered(rows.deep, number)) for number, layer in enumerate(deep)]
+    return tuple(ImagePart(behind, tuple(_joined(step, config) for step in steps)) for behind, steps in parts)
+
+
+def _joined(step: RowStep, config: Config) -> RowStep:
+    return Join(config.count("spatial_merge_size") ** 2) if isinstance(step, Join) else step
 
 
 def _numbered(steps: tuple[RowStep, ...], number: int) -> tuple[RowStep, ...]:

@@ -35,7 +35,7 @@ def calibrated(folder: Path, source: str, column: str | None, options: EmbedOpti
     card, files = cards.read(folder), inputs.find(source)
     embedder = Embedder(options._replace(outputs=(POOLED,)), folder, settings)
     found, count = np.empty((0, embedder.width), np.float32), 0
-    for listed in inputs.texts(files, inputs.columns(files[0], Columns(column or ""))):
+    for listed in inputs.texts(files, inputs.columns(files, Columns(column or ""))):
         texts = [text for text in listed if text.strip()]
         try:
             vectors = embedder.collect(embedder.submit(texts)).output.rows

@@ -117,8 +117,8 @@ def kind(path: Path) -> str | None:
     return inner if inner in ("csv", "json", "text") else None
 
 
-def columns(path: Path, named: Columns) -> Columns:
-    """Return the columns to read, chosen by the first file.
+def columns(files: Sequence[Path], named: Columns) -> Columns:
+    """Return the columns to read, chosen by the first file; of JSON lines a row may have columns of its own.
 
     Args:
         named: an empty `text` stands for `text`, or for the only column that holds texts; `*` among `kept` for all.
@@ -126,7 +126,11 @@ def columns(path: Path, named: Columns) -> Columns:
     Raises:
         StartError: a column is missing, or which holds the texts is not clear.
     """
+    path = files[0]
     fields = _types(path)
+    if not fields.keys() >= set(named.kept):  # later rows may have them
+        later = [name for batch in json_batches(files) for name in batch]
+        fields = fields | {name: "values" for name in later if name not in fields}
     texts = [name for name, holds in fields.items() if holds == TEXT]
     text = named.text or (TEXT if TEXT in fields else texts[0] if len(texts) == 1 else None)
     if text is None:
@@ -209,9 +213,16 @@ def _characters(rows: Rows) -> list[int]:
     return [sum(len(text or "") for text in each) for each in zip(*rows.texts, strict=True)]
 
 
+def json_batches(files: Sequence[Path]) -> Iterator[Mapping[str, Sequence[Any]]]:
+    """Yield the rows of those files that are JSON lines."""
+    for file in files:
+        if kind(file) == "json":
+            yield from text_files.batches(file, "json")
+
+
 def _batches(path: Path, chosen: Columns, start: int) -> Iterator[Rows]:
     """Yield the rows of a file after the first `start`."""
-    for batch in _read(path, chosen.names, start):
+    for batch in _read(path, chosen, start):
         if missing := [name for name in chosen.names if name not in batch]:
             raise StartError(f"{path} has no column {missing[0]!r}; it has {_listed(_types(path))}")
         read = Rows(tuple(batch[name] for name in chosen.texts), tuple(batch[name] for name in chosen.kept))
@@ -221,16 +232,19 @@ def _batches(path: Path, chosen: Columns, start: int) -> Iterator[Rows]:
         yield read
 
 
-def _read(path: Path, names: Sequence[str], start: int) -> Iterator[Mapping[str, Sequence[Any]]]:
+def _read(path: Path, chosen: Columns, start: int) -> Iterator[Mapping[str, Sequence[Any]]]:
     format = kind(path) or ""
     if format in ARROW:
         from service.bulk import arrow_files
 
-        yield from arrow_files.batches(path, format, names, start)
+        yield from arrow_files.batches(path, format, chosen.names, start)
         return
     for batch in text_files.batches(path, format):
-        skipped = min(start, len(next(iter(batch.values()), ())))
+        rows = len(next(iter(batch.values()), ()))
+        skipped = min(start, rows)
         start -= skipped
+        if format == "json":
+            batch = {**{name: [None] * rows for name in chosen.kept}, **batch}
         yield {name: values[skipped:] for name, values in batch.items()}
 
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from service.bulk import arrow_files, text_files
-from service.bulk.inputs import ARROW, Rows, kind
+from service.bulk import arrow_files
+from service.bulk.inputs import ARROW, Rows, json_batches, kind
 from service.bulk.outputs import EMBEDDING, Parts
 from service.bulk.plan import BulkRun, Part
 from service.embedding.requests import Output
@@ -20,8 +19,6 @@ from service.errors import StartError
 
 if TYPE_CHECKING:
     from service.bulk.embedder import Embedder
-
-TYPED_BATCHES = 64  # of JSON lines, from which the types of the columns that are copied are found
 
 
 class ParquetParts(Parts):
@@ -38,7 +35,7 @@ class ParquetParts(Parts):
             values = pa.list_(pa.from_numpy_dtype(self._dtype))
             vectors = pa.struct({"indices": pa.list_(pa.int32()), "values": values})
         self._name = embedder.output if embedder.classifies else EMBEDDING
-        kept = _fields(Path(run.files[0].path), options.columns.kept)
+        kept = _fields([Path(file.path) for file in run.files], options.columns.kept)
         self._kept = [field.name for field in kept]
         facts = {
             "model": options.model,
@@ -104,19 +101,26 @@ class ParquetParts(Parts):
         return rows if present.all() else rows.take(pa.array(offsets[1:] - 1, mask=~present))
 
 
-def _fields(path: Path, names: Sequence[str]) -> list[pa.Field]:
-    """Return the columns of a file that are copied; in JSON lines the first values say their types."""
-    format = kind(path) or ""
+def _fields(files: Sequence[Path], names: Sequence[str]) -> list[pa.Field]:
+    """Return the columns that are copied: as the first file says, or of JSON lines as all their values need."""
+    format = kind(files[0]) or ""
     if not names:
         return []
     if format in ARROW:
-        schema = arrow_files.schema(path, format)
+        schema = arrow_files.schema(files[0], format)
         return [schema.field(name) for name in names]
     if format != "json":
         return [pa.field(name, pa.string()) for name in names]
-    first = list(islice(text_files.batches(path, format), TYPED_BATCHES))
-    types = [pa.array([value for batch in first for value in batch.get(name, ())]).type for name in names]
-    return [pa.field(name, type_) for name, type_ in zip(names, types, strict=True)]
+    fields = {name: pa.field(name, pa.null()) for name in names}
+    for batch in json_batches(files):
+        for name in batch.keys() & fields.keys():
+            try:
+                found = pa.schema([(name, pa.array(batch[name]).type)])
+                before = pa.schema([fields[name]])
+                fields[name] = pa.unify_schemas([before, found], promote_options="permissive").field(0)
+            except (pa.ArrowException, OverflowError) as error:
+                raise StartError(f"column {name!r} to keep has values of several types: {error}") from error
+    return list(fields.values())
 
 
 def _array(values: "Sequence[object] | pa.Array", type_: pa.DataType) -> pa.Array:

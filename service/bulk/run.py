@@ -53,7 +53,7 @@ def run(
         StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
-    options = replace(options, columns=inputs.columns(files[0], options.columns))
+    options = replace(options, columns=inputs.columns(files, options.columns))
     _check(output, options)
     where = outputs.folder(output)
     if output.is_file() and not where.is_dir():

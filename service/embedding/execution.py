@@ -236,20 +236,20 @@ def _rows_of_each(works: list[Work[Packed]], outputs: tuple[str, ...], arrays: l
 
 
 def _image_form(index: int, work: Work[Pixels]) -> Hashable:
-    """Return what images of one run share: their size and outputs; of flattened patches each image runs alone."""
+    """Return what images of one run share: their size and outputs; others run alone."""
     name, array = next(iter(work.packed.feeds.items()))
-    return index if _is_flat(work) else (name, array.shape, work.outputs)
+    return index if _runs_alone(work) else (name, array.shape, work.outputs)
 
 
-def _is_flat(work: Work[Pixels]) -> bool:
-    """Return whether its patches come flattened: the graph has no batch then."""
-    return "pixel_values" in work.packed.feeds and work.packed.feeds["pixel_values"].ndim == 2
+def _runs_alone(work: Work[Pixels]) -> bool:
+    """Return whether its patches come flattened, or its rows leave the graph joined: the graph has no batch then."""
+    return "pixel_values" in work.packed.feeds and work.packed.feeds["pixel_values"].ndim != 3
 
 
 def _run_images(engine: Engine, graph: str, works: list[Work[Pixels]]) -> list[Rows]:
     """Run images of one form together."""
     feeds, outputs = works[0].packed.feeds, works[0].outputs
-    if _is_flat(works[0]):
+    if _runs_alone(works[0]):
         return [dict(zip(outputs, engine.run(graph, feeds, outputs), strict=True))]
     stacked = {name: np.stack([work.packed.feeds[name] for work in works]) for name in feeds}
     arrays = engine.run(graph, stacked, outputs)

@@ -11,8 +11,7 @@ import numpy as np
 
 from models.recipes.extra_inputs import IMAGE_ROWS, PLACES
 from models.vision.image_spec import ImageTokens
-from models.vision.image_tokens import tower_feeds
-from models.vision.preprocess import Prepared
+from models.vision.image_tokens import blank, tower_feeds
 from service.embedding import limits
 from service.embedding.model import Model
 from service.embedding.outputs.kind import Job, not_finite
@@ -58,14 +57,15 @@ class ImageReader:
                 assert spec.image.preprocessor is not None
                 prepared = await self._decoder.decoded(spec.image.preprocessor, picture.data, index)
                 feeds = await self._decoder.turns.run(tower_feeds, spec, prepared)
-                patches = len(feeds["places"])
+                height, width = grids[index]
+                patches = height * width
                 rows = spec.tokens(grids[index]) * spec.width * len(spec.parts)
                 self._budget.reserve(feeds["pixel_values"].nbytes + 4 * rows, context)
                 work: Work[Any] = Work(Pixels(feeds, patches), (IMAGE_ROWS,))
                 (future,) = model.batchers[IMAGE_ROWS].submit(
                     [work], [patches], times, context.deadline, True, context.staggered
                 )
-                futures[index] = prepared.grid or (0, 0), future
+                futures[index] = grids[index], future
             for index, (grid, future) in futures.items():
                 job.ids[index] = _ids(model, spec, index, grid, (await future)[IMAGE_ROWS])
         except BaseException:
@@ -113,9 +113,7 @@ def reads_no_text(name: str) -> WrongModelKind:
 
 def blank_tower(spec: ImageTokens) -> Pixels:
     """Return the smallest image that a tower takes, all zeros."""
-    side = spec.merge
-    feeds = tower_feeds(spec, Prepared(np.zeros((side * side, spec.image.width), np.float32), (side, side)))
-    return Pixels(feeds, side * side)
+    return Pixels(tower_feeds(spec, blank(spec, 1, 1)), spec.merge**2)
 
 
 def check_reads_images(model: Model, index: int, spans: bool) -> None:

@@ -260,7 +260,7 @@ class EmbeddingPipeline:
         """Count a finished request, and return its result."""
         tokens, items = sum(job.lengths), times.items or 1
         spent = StageTimes(job.tokenizing, times.queued / items, times.ran / items)
-        self._metrics.passes((context,), model, tokens, spent)
+        self._metrics.passes((context,), model, (tokens,), spent)
         if context.truncated:
             self._metrics.truncated(model, len(context.truncated))
         return EmbedResult(

@@ -110,7 +110,7 @@ class Call:
     ) -> None:
         self._served, self._task, self._key, self.identity = served, task, key, identity
         self.arrived = perf_counter()
-        if served.shared.access_log is not None:
+        if served.shared.access_log is not None and not served.method.probe:
             attributes = {"rpc.system.name": "grpc", "rpc.method": served.path}
             sent = [(name, str(value)) for name, value in metadata]
             self._span = served.shared.access_log.begin(served.path, sent, attributes, identity)
@@ -387,8 +387,9 @@ class RefusedCall(Call):
         self.begin(grpc_context)
         self._peer = grpc_context.peer()
         metrics, served = self._served.shared.metrics, self._served
+        name, status = self.metric_name or served.metric_name, served.service.status_of(self.error)
         metrics.refused(self.error.code)
-        metrics.request("grpc", self.metric_name or served.metric_name, served.service.status_of(self.error), 0.0)
+        metrics.request("grpc", name, status, 0.0, self.identity)
         await self.abort(self.error)
 
 

@@ -64,8 +64,3 @@ class Service:
     metric_prefix: str = ""
     status_of: Callable[[InlayError], str] = lambda error: STATUSES[error.code].grpc
     message_of: Callable[[InlayError], str] = lambda error: error.message
-
-    @property
-    def metric_names(self) -> list[str]:
-        """The names of the service's methods in the metrics."""
-        return [self.metric_prefix + method.name for method in self.methods]

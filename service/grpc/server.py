@@ -71,7 +71,6 @@ class Pipeline(grpc.GenericRpcHandler):
         self._requests = requests
         self._methods: dict[str, ServedMethod] = {}
         for service in self._services.values():
-            shared.metrics.expect("grpc", service.metric_names)
             for method in service.methods:
                 streaming = method.kind in ("client_stream", "bidirectional")
                 limit = probes if method.probe else streams if streaming else requests

@@ -99,7 +99,6 @@ class Pipeline:
         self._alone: Connection | None = None  # the connection of the last turn, if that gathered one request
         self._answered_at = 0.0
         metrics.ignored(0)
-        metrics.expect("http", [route.path for route in router.routes if not route.probe])
 
     @property
     def stopping(self) -> bool:
@@ -189,7 +188,7 @@ class Pipeline:
     def accept(self, request: Request) -> Response | None:
         """Check the head of a request; return a response if the body need not be read."""
         head = request.head
-        if self._access_log is not None:
+        if self._access_log is not None and not (head.route is not None and head.route.probe):
             sent = [(name.decode(), value.decode("latin-1")) for name, value in request.varying.items()]
             attributes = {"http.request.method": head.verb, "url.scheme": "http"}
             request.span = self._access_log.begin(head.verb, sent, attributes, request.context)
@@ -300,11 +299,11 @@ class Pipeline:
         if request.key is not None:
             request.key.release(now - request.arrived)
         route = request.head.route
-        if request.refused_at_gate:
-            self._metrics.request("http", GATE, str(status), now - request.arrived, request.context)
-        elif route is not None and not route.probe:
-            self._metrics.request("http", route.path, str(status), now - request.arrived, request.context)
         context = request.context
+        if request.refused_at_gate:
+            self._metrics.request("http", GATE, str(status), now - request.arrived, context)
+        elif route is not None and not route.probe:
+            self._metrics.request("http", route.path, str(status), now - request.arrived, context)
         context.written()
         if context.reservations is not None:
             context.release()

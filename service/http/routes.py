@@ -153,7 +153,7 @@ class Route:
             handler that answers it in a task of its own.
         needs_key: whether callers must show a key, where the server has any.
         admitted: whether a request counts against `max_concurrent_requests` until its response is made.
-        probe: whether it is for probes and scrapers: never refused, counted or timed out.
+        probe: whether it is for probes and scrapers: never refused, counted, timed out or traced.
         changes_state: whether it changes what the server serves, so that pages of foreign origins may not call it.
         management: whether it moves to the management port where there is one.
         vectors: whether responses are numbers, which are compressed only on an explicit wish.

@@ -68,7 +68,7 @@ class AccessLog:
         if "," in carrier.get(TRACEPARENT, [""])[0]:  # sent twice: which of them is meant cannot be known
             carrier = {}
         span = self._tracing.begin(name, carrier, attributes)
-        context.passes, context.trace_id = [], self._tracing.trace_id(span)
+        context.passes, context.trace_id = [] if span.is_recording() else None, self._tracing.trace_id(span)
         return span
 
     def end(self, ended: Ended, span: "Span | None", context: RequestContext) -> None:

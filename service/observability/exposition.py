@@ -1,32 +1,61 @@
-"""Writes the text format that Prometheus scrapes (exposition format 0.0.4) from the snapshots of all workers."""
+"""Writes what Prometheus scrapes from the snapshots of all workers: its text format 0.0.4, or OpenMetrics 1.0.0.
+
+A histogram or summary is shown from its first value on, so that graphs that no request needs cost nothing.
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from service.observability.metric_families import BY_NAME, FAMILIES, Family
 from service.observability.metric_store import Key, Numbers, Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 LOADED = "inlay_model_workers"
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def exposition(snapshots: Sequence[Snapshot]) -> bytes:
-    """Return every family with its samples: counters summed over all workers, gauges merged as their rows say."""
-    by_family: dict[str, dict[Key, Sequence[float]]] = {family.name: {} for family in FAMILIES}
-    for key, numbers in totals(snapshots).items():
-        by_family[key[0]][key[1:]] = numbers
-    loaded = _loaded(snapshots)
+class Exemplar(NamedTuple):
+    """A value of a histogram, the trace that it belongs to, and when it came, in seconds since the epoch."""
+
+    trace_id: str
+    value: float
+    at: float
+
+
+Exemplars = Mapping[Key, Mapping[int, Exemplar]]
+"""The last one of each bucket, by its number, of histograms by their key."""
+
+
+def exposition(snapshots: Sequence[Snapshot], exemplars: Exemplars | None = None) -> bytes:
+    """Return every family with its samples: counters summed over all workers, gauges merged as their rows say.
+
+    Args:
+        exemplars: to show, in OpenMetrics; None: the older text format, which has none.
+    """
+    by_family = collected(snapshots)
     lines: list[str] = []
     for family in FAMILIES:
         name = family.name + ("_total" if family.kind == "counter" else "")
-        lines += (f"# HELP {name} {family.help}", f"# TYPE {name} {family.kind}")
-        at = family.labels.index("model") if "model" in family.labels else None
+        title = name if exemplars is None else family.name
+        lines += (f"# HELP {title} {family.help}", f"# TYPE {title} {family.kind}")
         for values, numbers in by_family[family.name].items():
-            if at is None or values[at] in loaded:
-                lines += _samples(family, name, values, numbers)
-    return ("\n".join(lines) + "\n").encode()
+            lines += _samples(family, name, values, numbers, (exemplars or {}).get((family.name, *values), {}))
+    return ("\n".join([*lines, *([] if exemplars is None else ["# EOF"])]) + "\n").encode()
+
+
+def collected(snapshots: Sequence[Snapshot]) -> dict[str, dict[Key, Sequence[float]]]:
+    """Return the numbers of each family that are shown, by the values of their labels."""
+    by_family: dict[str, dict[Key, Sequence[float]]] = {family.name: {} for family in FAMILIES}
+    loaded = _loaded(snapshots)
+    for (name, *values), numbers in totals(snapshots).items():
+        family = BY_NAME[name]
+        at = family.labels.index("model") if "model" in family.labels and "key" not in family.labels else None
+        if (at is None or values[at] in loaded) and (len(numbers) == 1 or any(numbers)):
+            by_family[name][tuple(values)] = numbers
+    return by_family
 
 
 def totals(snapshots: Sequence[Snapshot]) -> Numbers:
@@ -34,19 +63,28 @@ def totals(snapshots: Sequence[Snapshot]) -> Numbers:
     return _summed(snapshots) | _merged(snapshots)
 
 
-def _samples(family: Family, name: str, values: Key, numbers: Sequence[float]) -> Iterator[str]:
+def _samples(
+    family: Family, name: str, values: Key, numbers: Sequence[float], exemplars: Mapping[int, Exemplar]
+) -> Iterator[str]:
     names = family.labels or ("worker",) * len(values)
     labels = [f'{label}="{value.translate(_ESCAPES)}"' for label, value in zip(names, values, strict=True)]
     shown = f"{{{','.join(labels)}}}" if labels else ""
-    if family.kind != "histogram":
+    if len(numbers) == 1:
         yield f"{name}{shown} {_number(numbers[0])}"
         return
     start = f"{name}_bucket{{{''.join(f'{label},' for label in labels)}le="
-    total = 0.0
-    for bound, total in zip((*family.bounds, math.inf), accumulate(numbers[:-1]), strict=True):
-        yield f'{start}"{_number(bound)}"}} {_number(total)}'
+    total = sum(numbers[:-1])
+    bounds = (*family.bounds, math.inf) if family.bounds else ()
+    for place, (bound, count) in enumerate(zip(bounds, accumulate(numbers[:-1]), strict=False)):
+        yield f'{start}"{_number(bound)}"}} {_number(count)}' + _shown(exemplars.get(place))
     yield f"{name}_count{shown} {_number(total)}"
     yield f"{name}_sum{shown} {_number(numbers[-1])}"
+
+
+def _shown(exemplar: Exemplar | None) -> str:
+    if exemplar is None:
+        return ""
+    return f' # {{trace_id="{exemplar.trace_id}"}} {_number(exemplar.value)} {exemplar.at:.3f}'
 
 
 def _number(value: float) -> str:

@@ -42,11 +42,11 @@ class SlowestRequests:
         self._heap: list[tuple[float, int, Slow]] = []
         self._before: list[tuple[float, int, Slow]] = []
 
-    def note(self, seconds: float, protocol: str, method: str, status: str, context: RequestContext | None) -> None:
+    def note(self, seconds: float, protocol: str, method: str, status: str, context: RequestContext) -> None:
         """Keep a request that took longer than `least`, with the stages of its last pass through the pipeline."""
         slow: dict[str, Any] = {"at": round(time(), 3), "protocol": protocol, "method": method, "status": status}
-        slow |= {"seconds": round(seconds, 6), "stages": {}} | ({} if context is None else context.log_fields())
-        if context is not None and context.encoding is not None:
+        slow |= {"seconds": round(seconds, 6), "stages": {}, **context.log_fields()}
+        if context.encoding is not None:
             _, last = context.encoding
             stages = zip(STAGES, (*last.times, perf_counter() - last.ended), strict=True)
             slow |= {"model": last.model, "tokens": last.tokens, "stages": {name: round(s, 6) for name, s in stages}}

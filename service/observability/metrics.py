@@ -8,28 +8,28 @@ import sys
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 from models import VERSION
 from service.errors import InlayError
-from service.observability.exposition import CONTENT_TYPE, exposition
+from service.observability.exposition import CONTENT_TYPE, OPENMETRICS, Exemplar, exposition
 from service.observability.history import History, SlowestRequests
 from service.observability.metric_families import BY_NAME, STAGES
 from service.observability.metric_store import Key, MetricStore
 from service.observability.process_stats import open_files, private_bytes
-from service.request_context import Pass, RequestContext, StageTimes
+from service.request_context import NO_CALL, KeyUse, Pass, RequestContext, StageTimes
 
-__all__ = ["CONTENT_TYPE", "GATE", "Histogram", "Metrics", "RunMetrics"]
+__all__ = ["CONTENT_TYPE", "GATE", "OPENMETRICS", "Histogram", "Metrics", "RunMetrics"]
 
-SUCCESS = {"http": "200", "grpc": "OK"}
-"""The status that a scrape shows with 0 before the first request of a method."""
 MOST_OBSERVED = 256  # requests of a method, or runs for requests, after which what was observed is counted
 MAX_PASSES = 64  # passes of one stream that become spans
 GATE = "gate"
 """The method of requests that are refused before their method is known."""
+NO_REFUSALS = ("OK", "CANCELLED", "499")  # and all below 400; who leaves is not refused
+KEY_USE = tuple(f"inlay_key_{name}" for name in KeyUse._fields)
 
 
 class Histogram:
@@ -37,15 +37,17 @@ class Histogram:
 
     Attributes:
         observed: values that `settle` still has to count; one by one between other work, each takes 1 µs and not 0.1.
+        exemplars: the last traced value of each bucket.
     """
 
-    __slots__ = ("bounds", "numbers", "observe", "observed")
+    __slots__ = ("bounds", "exemplars", "numbers", "observe", "observed")
 
     def __init__(self, bounds: Sequence[float], numbers: list[float]) -> None:
         self.bounds = bounds
         self.numbers = numbers
         self.observed: list[float] = []
         self.observe = self.observed.append
+        self.exemplars: dict[int, Exemplar] = {}
 
     def settle(self) -> None:
         """Count what was observed."""
@@ -81,7 +83,9 @@ class Metrics:
 
     def __init__(self, store: MetricStore | None = None) -> None:
         self._store = store or MetricStore()
-        self._requests: dict[Key, tuple[list[float], Histogram | None]] = {}
+        self._requests: dict[Key, tuple[list[float], Histogram | None, bool]] = {}
+        self._key_uses: dict[tuple[str, str], KeyUse] = {}  # by the key's name and the model's
+        self._key_label: Callable[[str], str] | None = None
         self._histograms: dict[Key, Histogram] = {}
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._readers: list[Callable[[], Mapping[Key, float]]] = []
@@ -103,40 +107,59 @@ class Metrics:
             }
         )
 
-    def expect(self, protocol: str, methods: Iterable[str]) -> None:
-        """Show these methods with 0 successes, so that Prometheus sees the first success as an increase."""
-        for method in methods:
-            self._store.counter(("inlay_requests", method, protocol, SUCCESS[protocol]))
+    def show_keys(self, label: Callable[[str], str]) -> None:
+        """Count what each API key uses; `label` returns what it is called, of bounded number, from its name."""
+        self._key_label = label
 
     def request(
-        self, protocol: str, method: str, status: str, seconds: float, context: RequestContext | None = None
+        self, protocol: str, method: str, status: str, seconds: float, context: RequestContext = NO_CALL
     ) -> None:
-        """Count an answered request, and its time if it succeeded.
+        """Count an answered request for its method and its key, and its time if it succeeded.
 
         Args:
-            context: shows where its time went, if it is one of the slowest.
+            context: shows whose it is, and where its time went if it is one of the slowest.
         """
         if seconds > self._slowest.least:
             self._slowest.note(seconds, protocol, method, status, context)
         numbers = self._requests.get((method, protocol, status))
-        count, times = numbers or self._request((method, protocol, status))
+        count, times, refused = numbers or self._request((method, protocol, status))
         count[0] += 1
         if times is not None:
             times.observe(seconds)
+            if context.passes is not None:
+                exemplar = Exemplar(context.trace_id, seconds, time.time())
+                times.exemplars[bisect_left(times.bounds, seconds)] = exemplar
             if len(times.observed) >= MOST_OBSERVED:
                 self._settle()
+        if context.key_name and self._key_label is not None:
+            use = context.key_use or self._key_use(context, "")
+            use.requests[0] += 1
+            use.seconds[0] += seconds
+            use.refusals[0] += refused
 
     def _settle(self) -> None:
         for histogram in self._histograms.values():
             histogram.settle()
 
-    def _request(self, key: Key) -> tuple[list[float], Histogram | None]:
+    def _request(self, key: Key) -> tuple[list[float], Histogram | None, bool]:
         method, protocol, status = key
         times = None
         if status == "OK" or status.startswith("2"):
             times = self._histogram("inlay_request_seconds", method, protocol)
-        numbers = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times)
+        refused = status not in NO_REFUSALS and status >= "400"
+        numbers = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times, refused)
         return numbers
+
+    def _key_use(self, context: RequestContext, model: str) -> KeyUse:
+        """Return the counters of the caller's key and a model; keep them in the context."""
+        use = self._key_uses.get((context.key_name, model))
+        if use is None:
+            assert self._key_label is not None
+            label = self._key_label(context.key_name)
+            use = KeyUse(*[self._store.counter((name, label, model)) for name in KEY_USE])
+            self._key_uses[context.key_name, model] = use
+        context.key_use = use
+        return use
 
     def refused(self, code: str) -> None:
         """Count a request that ended with an error; `code` is that of an InlayError."""
@@ -155,13 +178,13 @@ class Metrics:
         self._store.counter(("inlay_vector_cache_hits", model))[0] += hits
         self._store.counter(("inlay_vector_cache_misses", model))[0] += misses
 
-    def passes(self, contexts: Sequence[RequestContext], model: str, tokens: int, times: StageTimes) -> None:
+    def passes(self, contexts: Sequence[RequestContext], model: str, tokens: Sequence[int], times: StageTimes) -> None:
         """Count passes through the embedding pipeline that end now, and record their times for the spans of requests.
 
         Args:
             contexts: contexts of the requests that ran together.
             model: the model's name.
-            tokens: tokens of all requests together.
+            tokens: tokens of each request.
             times: seconds of each request's stages.
         """
         tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
@@ -175,12 +198,13 @@ class Metrics:
             run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
-        ended = Pass(model, tokens, times, now)
-        encoding = encode.observe, ended
-        for context in contexts:
-            context.encoding = encoding
+        for context, size in zip(contexts, tokens, strict=True):
+            ended = Pass(model, size, count, times, now)
+            context.encoding = encode.observe, ended
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(ended)
+            if context.key_name and self._key_label is not None:
+                self._key_use(context, model).tokens[0] += size
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""
@@ -226,6 +250,12 @@ class Metrics:
         """Return all metrics in the format that Prometheus scrapes, which is CONTENT_TYPE."""
         self.save()
         return exposition(self._store.snapshots())
+
+    def openmetrics(self) -> bytes:
+        """Return all metrics as OPENMETRICS, with the exemplars of this worker."""
+        self.save()
+        held = {key: histogram.exemplars.copy() for key, histogram in self._histograms.items()}
+        return exposition(self._store.snapshots(), held)
 
     async def look(self) -> None:
         """Keep a sample of the last ten seconds once they are over."""

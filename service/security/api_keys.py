@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -26,6 +27,7 @@ MIN_CHARACTERS = 16  # guesses are not slowed down; shorter keys are warned of, 
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
 SHAPE = "[NAME:]KEY [concurrent=N] [rate=PER_SECOND], the key of letters, digits and -._~+/ with = at its end alone"
+OTHER = "other"  # what metrics call the keys behind those that they show
 HEADER = "the header authorization: Bearer KEY"
 log = logging.getLogger(__name__)
 
@@ -139,6 +141,10 @@ class Keys:
         context.show_key(key.name)
         key.acquire(self._clock())
         return key
+
+    def label(self, most: int, name: str) -> str:
+        """Return the name of a key if it is among the first `most`, else OTHER."""
+        return name if name in [key.name for key in islice(self._keys.values(), most)] else OTHER
 
     def warn_of_short(self) -> None:
         """Log the names of keys that are short enough to guess."""

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from service.observability.metric_families import BY_NAME, FAMILIES
 from service.observability.metrics import Metrics
+from service.request_context import RequestContext, StageTimes
 from tests.observe.queries import METRIC, RECORDED, ROOT, dashboard, drawn, read, rules
 
 SCRAPED = {"namespace", "job", "instance", "alertname", "alertstate", "version"}
@@ -19,11 +20,15 @@ SCRAPED = {"namespace", "job", "instance", "alertname", "alertstate", "version"}
 def samples() -> dict[str, set[str]]:
     """The names of all samples after one request, with their label names."""
     metrics = Metrics()
-    metrics.runs("m", "encoder")
+    metrics.show_keys(lambda name: name)
+    metrics.runs("m", "encoder")(1, 1, 0.1, 0.1)
     for name in ("inlay_run_failures", "inlay_stuck_runs"):
         metrics.counter(name, "m", "encoder")
     metrics.loaded("m")
-    metrics.request("http", "embed", "200", 0.1)
+    context = RequestContext()
+    context.show_key("k")
+    metrics.passes([context], "m", [1], StageTimes(0.1, 0.1, 0.1))
+    metrics.request("http", "embed", "200", 0.1, context)
     metrics.ignored(1)
     values = {"model": "m", "graph": "encoder", "python": "3", "version": "1"}
     gauges = [family for family in FAMILIES if family.kind == "gauge" or "heavy" in family.name]

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
+SPECIAL_OF_GEMMA = ("<pad>", "<eos>", "<bos>", "<image>")
 WIDTH = 16  # of a vector of a token
 CLASSES = {
     "qwen2_vl": ("Qwen2VLConfig", "Qwen2VLModel"),
@@ -26,15 +27,17 @@ PICTURES = {
 HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 
 
-def write_tokenizer(folder: Path) -> Tokenizer:
-    """A tokenizer.json of bytes and special tokens alone."""
+def write_tokenizer(folder: Path, special: tuple[str, ...] = SPECIAL) -> Tokenizer:
+    """A tokenizer.json of bytes and special tokens alone, whose pad and end token come first and second or third."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(BPE(vocab={letter: number for number, letter in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "Qwen2TokenizerFast", "pad_token": SPECIAL[0], "eos_token": "<|im_end|>"}
+    if special == SPECIAL_OF_GEMMA:
+        config = {"tokenizer_class": "GemmaTokenizerFast", "add_bos_token": False, "bos_token": "<bos>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return tokenizer
 
@@ -77,6 +80,47 @@ def config_of(family: str, tokenizer: Tokenizer, draw: random.Random) -> Any:
     ids = {"image_token_id": tokenizer.token_to_id("<|image_pad|>")}
     ids |= {f"vision_{side}_token_id": tokenizer.token_to_id(f"<|vision_{side}|>") for side in ("start", "end")}
     return getattr(transformers, CLASSES[family][0])(text_config=text, vision_config=vision, **ids)
+
+
+def write_paligemma(layout: str, folder: Path, seed: int) -> tuple[Any, Any]:
+    """Write a ColPali; return the model of transformers and the projection.
+
+    layout    engine: as vidore/colpali-v1.2-merged; native: ColPaliForRetrieval
+    """
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    folder.mkdir(parents=True)
+    tokenizer = write_tokenizer(folder, SPECIAL_OF_GEMMA)
+    heads, layers = draw.choice((2, 4)), draw.choice((2, 3))
+    text = {"model_type": "gemma", "vocab_size": tokenizer.get_vocab_size(), "hidden_size": heads * 16}
+    text |= {"intermediate_size": 40, "num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": 16}
+    text |= {"num_key_value_heads": draw.choice((1, heads)), "max_position_embeddings": 4096}
+    vision = {"model_type": "siglip_vision_model", "hidden_size": 24, "intermediate_size": 32, "vision_use_head": False}
+    vision |= {"num_hidden_layers": draw.choice((1, 3)), "num_attention_heads": 2, "image_size": 56, "patch_size": 14}
+    config = transformers.PaliGemmaConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_index=tokenizer.token_to_id("<image>"),
+        projection_dim=heads * 16,
+    )
+    pictures = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 56, "width": 56}, "resample": 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pictures | HALVES | {"image_seq_length": 16}))
+    whole = transformers.ColPaliForRetrieval(transformers.ColPaliConfig(vlm_config=config, embedding_dim=WIDTH)).eval()
+    randomise(whole)
+    whole.save_pretrained(folder)
+    path = folder / "config.json"
+    data = json.loads(path.read_text())
+    del data["vlm_config"]["text_config"]["use_bidirectional_attention"]  # no published file has it
+    if layout == "engine":
+        data = data["vlm_config"] | {"architectures": ["ColPali"]}
+        names = {"vlm.vision_tower.": "model.vision_tower.vision_model.", "vlm.": "model."}
+        names |= {"embedding_proj_layer.": "custom_text_proj."}
+        tensors = load_file(folder / "model.safetensors")
+        for old, new in names.items():
+            tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    path.write_text(json.dumps(data))
+    return whole.vlm, whole.embedding_proj_layer
 
 
 def randomise(model: torch.nn.Module) -> None:

@@ -6,6 +6,7 @@ them, with positions by row and column, which the judge is handed here.
 
 import asyncio
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from transformers import ColPaliProcessor, PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from models.artifacts.export import export
 from service.embedding.requests import Picture, Text
@@ -68,6 +71,33 @@ class Judge:
         return hidden
 
 
+class GemmaJudge:
+    """Computes hidden states with ColPali's processor and model of transformers."""
+
+    def __init__(self, folder: Path, model: Any) -> None:
+        config = json.loads((folder / "preprocessor_config.json").read_text())
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"), bos_token="<bos>", pad_token="<pad>", image_token="<image>"
+        )
+        self.model, self.processor = model, ColPaliProcessor(SiglipImageProcessorPil(**config), tokenizer)
+
+    def of_text(self, text: str) -> torch.Tensor:
+        ids = self.processor.tokenizer(f"<bos>{text}", return_tensors="pt")["input_ids"]
+        return self._hidden(input_ids=ids)
+
+    def of_query(self, text: str) -> torch.Tensor:
+        return self._hidden(**self.processor.process_queries([text]))
+
+    def of_picture(self, picture: Image.Image) -> torch.Tensor:
+        read = self.processor.process_images([picture])
+        read.pop("labels")
+        return self._hidden(**read)
+
+    def _hidden(self, **read: Any) -> torch.Tensor:
+        hidden: torch.Tensor = self.model(**read).last_hidden_state[0]
+        return hidden
+
+
 def unit(vectors: torch.Tensor) -> Vectors:
     lengths = vectors.norm(dim=-1, keepdim=True)
     return np.asarray((vectors / lengths).detach().numpy(), np.float64)
@@ -98,6 +128,22 @@ def test_pages_and_queries_have_transformers_vectors(
     text = "Query: what?" + "<|endoftext|>" * 10 + ("\n" if layout == "native" else "")
     judged = unit(projection(judge.of_text(text)))
     ledger.check(family, f"queries, {layout}", difference(query.outputs[0].rows, judged), TOLERANCE)
+
+
+@pytest.mark.parametrize("layout", ["engine", "native"])
+@pytest.mark.parametrize("seed", range(3))
+def test_colpali_has_transformers_vectors(layout: str, seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    model, projection = image_models.write_paligemma(layout, tmp_path / "checkpoint", seed)
+    export(tmp_path / "checkpoint", tmp_path / "store/pages")
+    service, judge = Service(tmp_path / "store"), GemmaJudge(tmp_path / "checkpoint", model)
+    result = asyncio.run(service.pipeline.embed(embed_request([Text("some text"), *map(png, pictures())])))
+    wanted = [unit(projection(judge.of_text("some text")))]
+    wanted += [unit(projection(judge.of_picture(picture))) for picture in pictures()]
+    assert result.lengths == tuple(map(len, wanted))
+    ledger.check("paligemma", f"pages, {layout}", difference(result.outputs[0].rows, np.concatenate(wanted)), TOLERANCE)
+    query = asyncio.run(service.pipeline.embed(embed_request([Text("what?")], input_type="query")))
+    judged = unit(projection(judge.of_query("what?")))
+    ledger.check("paligemma", f"queries, {layout}", difference(query.outputs[0].rows, judged), TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,14 +1,17 @@
 """The probes and the metrics."""
 
+from contextlib import suppress
 from typing import Any
 
 from service.context import ServiceContext
-from service.errors import Unavailable
+from service.errors import NotAcceptable, Unavailable
+from service.http.negotiation import negotiate
 from service.http.response import Response, bytes_response, json_response
 from service.http.routes import Request, Route
-from service.observability.metrics import CONTENT_TYPE
+from service.observability.metrics import CONTENT_TYPE, OPENMETRICS
 from service.scheduling.batcher import abandoned_runs
 
+FORMATS = (CONTENT_TYPE.partition(";")[0], OPENMETRICS.partition(";")[0])
 MOST_ABANDONED = 2  # runs that were given up and do not end; with more, the process should be restarted
 
 
@@ -32,6 +35,9 @@ def routes(context: ServiceContext) -> list[Route]:
         return Response()
 
     async def metrics(request: Request) -> Response:
+        with suppress(NotAcceptable):  # what a scraper cannot read helps more than an error
+            if negotiate(request.head.headers.get(b"accept"), FORMATS) == FORMATS[1]:
+                return bytes_response(context.metrics.openmetrics(), OPENMETRICS)
         return bytes_response(context.metrics.text(), CONTENT_TYPE)
 
     async def history(request: Request) -> Response:

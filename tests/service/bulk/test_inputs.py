@@ -53,7 +53,7 @@ def read(path: Path, start: int, rows: int, reader: Reader | None = None) -> lis
 def test_every_format_gives_the_same_texts_from_any_row_on(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     WRITERS[name](path)
-    assert columns(path, Columns("")).text == "text"
+    assert columns([path], Columns("")).text == "text"
     assert count_rows(path, Columns("text")) == len(TEXTS)
     for start in (0, 1, 8, 9, 17, len(TEXTS) - 1):
         assert [text for window in read(path, start, len(TEXTS) - start) for text in window] == TEXTS[start:]
@@ -110,14 +110,14 @@ def test_the_column_of_texts_is_found_or_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(table().rename_columns(["id", "body", "note"]), path)
     with pytest.raises(StartError, match=r"texts in 'body', 'note': name the column with --column"):
-        columns(path, Columns(""))
-    assert columns(path, Columns("body", ("*",))) == Columns("body", ("id", "body", "note"))
+        columns([path], Columns(""))
+    assert columns([path], Columns("body", ("*",))) == Columns("body", ("id", "body", "note"))
     with pytest.raises(StartError, match=r"no column 'nope'; it has 'id', 'body', 'note'"):
-        columns(path, Columns("body", ("nope",)))
+        columns([path], Columns("body", ("nope",)))
     with pytest.raises(StartError, match=r"column 'id' holds int64, not texts"):
-        columns(path, Columns("id"))
+        columns([path], Columns("id"))
     pq.write_table(table().select(["id", "note"]), path)
-    assert columns(path, Columns("")).text == "note"
+    assert columns([path], Columns("")).text == "note"
 
 
 def test_files_are_found_by_folder_and_glob(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_files_are_found_by_folder_and_glob(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(StartError, match=message):
-        count_rows(tmp_path / name, columns(tmp_path / name, Columns("")))
+        count_rows(tmp_path / name, columns([tmp_path / name], Columns("")))
 
 
 def test_a_later_file_without_the_column_is_named(tmp_path: Path) -> None:

@@ -170,6 +170,28 @@ def test_kept_columns_of_json_lines_have_types(inlay: Run, tmp_path: Path) -> No
     assert kept == {"id": [1, 2, 3], "tags": [["x"], None, None], "more": [None, None, 1.5]}
 
 
+def test_keeps_columns_that_appear_first_in_late_rows(inlay: Run, tmp_path: Path) -> None:
+    first = [{"text": "a", "id": row} for row in range(1100)]  # more than are read at once
+    late = [{"text": "b", "id": 0.5, "late": [1]}, {"text": "c", "late": [2.5]}]
+    (tmp_path / "in").mkdir()
+    for name, rows in (("1.jsonl", first), ("2.jsonl", late)):
+        (tmp_path / "in" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for keep in ("*", "text,id,late"):
+        out = tmp_path / f"out{len(keep)}"
+        assert inlay("embed", tmp_path / "in", out, "--model", "tiny", "--keep", keep)[0] == 0
+        kept = pq.read_table(out).drop_columns(["embedding"]).to_pydict()
+        assert list(kept) == ["text", "id", "late"]
+        assert kept["id"] == [*map(float, range(1100)), 0.5, None]
+        assert kept["late"] == [None] * 1100 + [[1.0], [2.5]]
+
+
+def test_a_kept_column_of_several_types_is_named(inlay: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "id": 1}\n{"text": "b", "id": "x"}\n')
+    code, _, err = inlay("embed", tmp_path / "in.jsonl", tmp_path / "out", "--model", "tiny", "--keep", "id")
+    assert code == 1
+    assert "column 'id' to keep has values of several types" in err
+
+
 KILLED = """
 import os, signal, sys
 from service.bulk import job

@@ -47,7 +47,7 @@ def ask(metrics: Metrics, seconds: float, id: bytes = b"order-17") -> None:
     """Count a request of the model m, most of whose time went into the queue."""
     context = RequestContext()
     context.request_id = id
-    metrics.passes([context], "m", 12, StageTimes(0.001, 0.7 * seconds, 0.2 * seconds))
+    metrics.passes([context], "m", [12], StageTimes(0.001, 0.7 * seconds, 0.2 * seconds))
     metrics.request("http", "/embed", "200", seconds, context)
 
 

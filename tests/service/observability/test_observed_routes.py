@@ -212,6 +212,16 @@ def test_span_is_named_after_its_route(path: str, name: str, status: int, traced
     assert server.status.status_code is StatusCode.UNSET
 
 
+def test_probes_and_scrapes_make_no_spans(traced: Served, seen: Seen) -> None:
+    for path in ("/health", "/health/live", "/health/ready", "/ping", "/metrics", "/v2/health/live"):
+        assert traced.http.get(path).status_code == 200
+    with grpc.insecure_channel(traced.rpc_address) as channel:
+        channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
+        channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+    traced.http.post("/embed", json={"inputs": "a"})
+    assert [span.name for span in seen.servers()] == ["POST /embed"]
+
+
 def test_span_of_a_refused_call_is_no_error(traced: Served, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(grpc.RpcError):
         traced.stub.Embed(pb.EmbedRequest())

@@ -1,0 +1,70 @@
+"""`PageTexts`: the texts around queries and pages of models that retrieve pages as pictures.
+
+Source: colpali-engine 0.3 (ColQwen2Processor, ColPaliProcessor until 0.3.3); transformers 5.23 (ColQwen2Processor,
+ColPaliProcessor).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from models.checkpoints.checkpoint import Checkpoint, read_optional
+from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
+from models.checkpoints.tokenizers.files import read_files
+
+NESTED = "vlm_config"  # of classes that add a projection to a model of several towers (ColQwen2ForRetrieval)
+ENGINE, NATIVE = "custom_text_proj", "embedding_proj_layer"  # of colpali-engine, of transformers
+_FILES = {"query_prefix": "query", "visual_prompt_prefix": "page"}  # keys of processor_config.json
+_PAGE = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>Describe the image.<|im_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class PageTexts:
+    """The texts of one kind of model; {bos} and {pad} stand for the tokenizer's tokens.
+
+    Attributes:
+        query: before a query.
+        ending: behind a query.
+        page: the text of an input that is one page, its image one token.
+        around: what is around the part of it that the files may say, with {page}.
+        begin: before every text.
+    """
+
+    query: str
+    ending: str
+    page: str
+    around: str = "{page}"
+    begin: str = ""
+
+
+_QWEN = PageTexts("Query: ", "<|endoftext|>" * 10, f"{_PAGE}<|endoftext|>")
+_ROWS = {
+    ENGINE: _QWEN,
+    NATIVE: replace(_QWEN, ending=f"{_QWEN.ending}\n"),
+    "paligemma": PageTexts(
+        "Question: ", "{pad}" * 10 + "\n", "Describe the image.", "<image>{bos}{page}\n", begin="{bos}"
+    ),
+}
+
+
+def page_projection(source: Checkpoint) -> str | None:
+    """Return the name of the projection of a model that retrieves pages as pictures; None if it is none."""
+    ends = (f"{ENGINE}.weight", f"{NATIVE}.weight")
+    return next((name for name in source.tensors if name.endswith(ends)), None)
+
+
+def page_texts(source: Checkpoint) -> PageTexts | None:
+    """Return the texts of a model that retrieves pages as pictures, as its files have them; None if it is none."""
+    if (name := page_projection(source)) is None:
+        return None
+    outer = source.config.get(NESTED, source.config)
+    family = outer.get("model_type") if isinstance(outer, Mapping) else None
+    row = _ROWS.get(str(family), _ROWS[NATIVE if NATIVE in name else ENGINE])
+    said = read_optional(source.folder / "processor_config.json")
+    row = replace(row, **{field: str(said[key]) for key, field in _FILES.items() if said.get(key)})
+    special = {"bos": "<bos>", "pad": "<pad>"} | read_files(source.folder).special
+    tokenizer = read_tokenizer(source.folder)
+    begin = row.begin.format(**special)
+    if tokenizer and begin in tokenizer.library.encode("").tokens:  # the tokenizer puts it there
+        begin = ""
+    page = row.around.format(page=row.page, **special)
+    return replace(row, ending=row.ending.format(**special), page=page, around="", begin=begin)
