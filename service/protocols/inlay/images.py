@@ -30,7 +30,7 @@ from service.http.tensors import tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import DATA, needs
-from service.protocols.inlay.inputs import decode_picture
+from service.protocols.inlay.inputs import decode_picture, picture
 from service.protocols.inlay.parsing import parse_json_fields, query_values
 from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.request_context import RequestContext
@@ -118,15 +118,13 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
         received = f"has {' and '.join(sent) or 'no image'}"
         kind = ConflictingFields if sent else MissingField
         raise kind(received, field=path, allowed="send one of image, pixel_values")
-    name, path = sent[0], (*path, sent[0])
+    name = sent[0]
     if name == "image":
-        if not isinstance(value["image"], str):
-            raise WrongType(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
-        return [decode_picture(value["image"], path)]
+        return [picture({name: value[name]}, path)]
     try:
         array = tensor(value[name])
     except ValueError as error:
-        raise BadInput(f"cannot be read: {error}", field=path) from None
+        raise BadInput(f"cannot be read: {error}", field=(*path, name)) from None
     return split_stack(name, array, read_grid(value.get("grid"), ("inputs", index, "grid")))
 
 

@@ -12,12 +12,12 @@ from service.errors import WrongType
 from service.http.validation_errors import body_of, quoted, validated
 from service.protocols.inlay import DATA
 from service.protocols.inlay.options import CutFields
+from service.protocols.inlay.vllm_fields import ModelName
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
 ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}}
 
-ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
 PromptName = Annotated[str | None, Field(description="the name of one of the model's prompts")]
 RawScores = Annotated[bool, Field(description="true leaves scores as the model gives them")]
 Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True)]  # else every fault is kept
