@@ -37,6 +37,7 @@ from service.http.routes import RouteGroup
 from service.machine import available_cpus
 from service.observability.access_log import AccessLog
 from service.observability.metrics import Metrics
+from service.observability.otlp import exporting
 from service.observability.tracing import open_tracing
 from service.process.background_tasks import background_tasks, repeated
 from service.process.stop_signals import StopSignals
@@ -151,7 +152,7 @@ def _documented(groups: Sequence[RouteGroup], context: ServiceContext, keys: Key
     names_models = keys is None or context.settings.management_port is None
 
     def model() -> str:
-        names = [context.registry.default.card.name] if context.registry.default else [*context.registry.models]
+        names = [context.registry.default.card.name] if context.registry.default else [*context.registry.offered]
         return names[0] if names and names_models else PLACEHOLDER
 
     documented = Router(groups)
@@ -207,7 +208,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         settings=settings,
         registry=registry,
         embedder=embedder,
-        images=Images(registry, settings, budget, decoder),
+        images=Images(registry, settings, budget, decoder, metrics),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
         metrics=metrics,
@@ -262,7 +263,7 @@ async def _lifespan(
             if ready:
                 ready(context, port)
             health = repeated(partial(server.report, context.check_ready), HEALTH_SECONDS, "reporting to health checks")
-            async with beside(), background_tasks(context, health):
+            async with beside(), exporting(context.settings, context.metrics), background_tasks(context, health):
                 yield
 
 

@@ -10,14 +10,15 @@ InlayError
 ├── NotFound                  UnknownModel, NoSuchPath
 ├── UnsupportedMedia          UnsupportedCoding
 ├── Overloaded                KeyLimited
+├── Unavailable               ModelNotLoaded
 └── WrongModelKind, Unsupported, Unauthorized, Forbidden, TooSlow, MethodNotAllowed, NotAcceptable,
-    DeadlineExceeded, Unavailable, EngineFailure
+    DeadlineExceeded, EngineFailure
 
 `service/error_status.py` lists the codes, which are stable, with their HTTP and gRPC statuses. `StartError` is for the
 operator, not for a caller.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Self
 
 FieldPath = tuple[str | int, ...]
@@ -270,7 +271,17 @@ class DeadlineExceeded(InlayError, code="deadline_exceeded"):
 
 
 class Unavailable(InlayError, code="unavailable"):
-    """The service is stopping or not ready."""
+    """The service is stopping or not ready; `retry_after` is when it should be, in seconds (None: not known)."""
+
+    retry_after: float | None = None
+
+
+class ModelNotLoaded(Unavailable):
+    """A model that its first request loads; `load` does so, after which the same request is served."""
+
+    def __init__(self, received: str, load: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(received, remedy="try again in a moment")
+        self.load = load
 
 
 class EngineFailure(InlayError, code="engine_failure"):

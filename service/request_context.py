@@ -32,13 +32,13 @@ class Pass(NamedTuple):
 
     Args:
         tokens: of this request.
-        requests: how many ran together from their beginning to their end; batches form of more.
+        batch: items that ran together, the mean over its runs.
         ended: on the clock of perf_counter.
     """
 
     model: str
     tokens: int
-    requests: int
+    batch: float
     times: StageTimes
     ended: float
 
@@ -68,6 +68,7 @@ class RequestContext:
         passes: list that collects the passes through the embedding pipeline; None: the call has no span.
         key_use: the counters of the caller's key and the model of its last pass; None: there are none yet.
         truncated: numbers of the inputs that were cut.
+        random_weights: a model of random weights answered, which a header says.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
         encoding: what takes the seconds of writing the response, and the last pass, at whose end that began; None:
@@ -85,6 +86,7 @@ class RequestContext:
     passes: list[Pass] | None = None
     key_use: KeyUse | None = None
     truncated: tuple[int, ...] = ()
+    random_weights = False
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False
     encoding: tuple[Callable[[float], None], Pass] | None = None

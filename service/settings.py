@@ -4,9 +4,11 @@ A field's docstring describes it: the first paragraph in `inlay serve --help`, a
 page of settings of the documentation.
 """
 
+import math
 import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -21,10 +23,13 @@ CGROUP = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
+UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER, _DURATION_PART = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
+_DURATION = re.compile(f"(?:{_DURATION_PART.pattern})+")
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
-def _split(value: object) -> object:
+def _split(value: object) -> Any:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
@@ -42,8 +47,27 @@ def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
     return aliases
 
 
+def duration_seconds(value: object) -> object:
+    """Return seconds of a duration as Ollama reads it: a number, `5m`, `1h30m`; infinity if it is negative.
+
+    Raises:
+        ValueError: it is a text of another form.
+
+    Source: ollama 0.13, api/types.go and envconfig; Go's time.ParseDuration.
+    """
+    if isinstance(value, str):
+        sign, text = value.strip()[:1] == "-", value.strip().lstrip("+-")
+        if not _NUMBER.fullmatch(text) and not _DURATION.fullmatch(text):
+            raise ValueError(f"it is {value[:40]!r}: write seconds, or a duration as 5m or 1h30m; -1: for ever")
+        parts = [(text, "s")] if _NUMBER.fullmatch(text) else _DURATION_PART.findall(text)
+        value = sum([float(number) * UNITS[unit] for number, unit in parts]) * (-1 if sign else 1)
+    return math.inf if isinstance(value, int | float) and value < 0 else value
+
+
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+Duration = Annotated[float, BeforeValidator(duration_seconds), Field(ge=0)]
 Aliases = Annotated[Names, AfterValidator(_check_aliases)]
+Signals = Annotated[tuple[Literal["traces", "metrics", "logs"], ...], NoDecode, BeforeValidator(_split)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]
 SECRET = ("api_keys",)
 """Settings whose values are never shown."""
@@ -185,6 +209,24 @@ class Settings(BaseSettings):
     """Text before texts of requests that name no prompt, of every model with sentence vectors."""
     default_prompt_name: str | None = None
     """The model's prompt that requests get which name none; unset: the default of its files."""
+    load: Literal["start", "on-demand"] = "start"
+    """start: load all models at the start; on-demand: each by its first request, within INLAY_MODEL_MEMORY_BYTES.
+
+    On demand, requests for a model wait while it is loaded; those for loaded models are served meanwhile.
+    """
+    model_memory_bytes: Count = _memory_share(2)
+    """Bytes of the files of models that are loaded on demand at a time, in each worker; unset: 1/2 of the memory.
+
+    For another the least recently used is unloaded, unless it is pinned or in use.
+    """
+    keep_alive: Duration = 300.0
+    """How long a model that is loaded on demand stays after its last request: 300, 5m, 1h30m; -1: until memory is
+    needed; 0: no longer than its requests.
+
+    Requests to /api/embed may say otherwise, by Ollama's field of this name.
+    """
+    pinned_models: Names = ()
+    """Models that INLAY_LOAD=on-demand loads at the start and never unloads, separated by commas."""
     watch_store: Annotated[float, Field(ge=0)] = 0.0
     """Seconds between checks of the store for new, changed and removed models; 0: read it at the start only."""
     verify: Literal["changed", "always", "off"] = "changed"
@@ -194,7 +236,7 @@ class Settings(BaseSettings):
     is off.
     """
     model_control: Literal["none", "explicit"] = "none"
-    """explicit: Open Inference Protocol clients may load and unload models of the store; needs one worker."""
+    """explicit: Open Inference Protocol clients may load and unload models of the store, in all workers."""
     auto_truncate: bool = True
     """Truncate inputs that are too long when the request does not say; false: reject them."""
     strict_fields: bool = False
@@ -355,9 +397,32 @@ class Settings(BaseSettings):
     otlp_endpoint: str | None = Field(
         None, pattern="^(https?://.+)?$", validation_alias=AliasChoices("INLAY_OTLP_ENDPOINT", OTEL_ENDPOINT)
     )
-    """OTLP/HTTP collector to send traces to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
+    """OTLP/HTTP collector to send to, e.g. http://collector:4318; OTEL_EXPORTER_OTLP_ENDPOINT works too."""
+    otlp_signals: Signals = ()
+    """What the collector gets, separated by commas, of traces, metrics and logs; unset: traces.
+
+    Or what OTEL_TRACES_EXPORTER, OTEL_METRICS_EXPORTER and OTEL_LOGS_EXPORTER say: otlp, or none. The standard's other
+    variables apply as well: of endpoints, headers, certificates, timeouts, the resource and the interval of metrics.
+    """
     trace_ratio: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Share of requests that are traced, of those whose callers did not decide it."""
+
+    @property
+    def signals(self) -> Sequence[str]:
+        """What the collector gets, if there is one."""
+        sent = {signal: os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "") for signal in ("metrics", "logs")}
+        sent["traces"] = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
+        return self.otlp_signals or [signal for signal, exporters in sent.items() if "otlp" in _split(exporters)]
+
+    @property
+    def metric_export_seconds(self) -> float:
+        """Seconds between the metrics that the collector gets."""
+        return float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or 60_000) / 1000
+
+    def otlp_url(self, signal: str) -> str:
+        """Return the address that a signal is sent to."""
+        own = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+        return own or f"{(self.otlp_endpoint or '').rstrip('/')}/v1/{signal}"
 
     @property
     def model_of_alias(self) -> dict[str, str]:
@@ -378,16 +443,13 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} and {other} are both {port}: give each its own")
         if self.default_prompt is not None and self.default_prompt_name is not None:
             raise ValueError("INLAY_DEFAULT_PROMPT and INLAY_DEFAULT_PROMPT_NAME are both set: set one")
+        if self.pinned_models and self.load == "start":
+            raise ValueError("INLAY_PINNED_MODELS needs INLAY_LOAD=on-demand: without it no model is ever unloaded")
         keys = self.api_keys or self.api_keys_file
         if self.management_port is not None and self.model_control == "explicit" and self.tls_client_ca and not keys:
             raise ValueError(
                 "INLAY_MANAGEMENT_PORT asks for no client certificate, since probes have none, so with "
                 "INLAY_MODEL_CONTROL=explicit anyone who reaches it could load models: set INLAY_API_KEYS"
-            )
-        if self.workers > 1 and self.model_control == "explicit":
-            raise ValueError(
-                "INLAY_MODEL_CONTROL=explicit loads and unloads models in one process and does not work with "
-                f"INLAY_WORKERS={self.workers}: set INLAY_WORKERS=1, or use INLAY_WATCH_STORE, which all workers follow"
             )
         return self
 

@@ -18,11 +18,13 @@ from models.recipes.steps import (
     Adapter,
     Attention,
     Collect,
+    Decode,
     Disentangled,
     DistanceBias,
     Embed,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -230,6 +232,17 @@ def per_layer_inputs(draw: Drawn) -> Recipe:
     return (*block(2, 8), *block(1, 4), draw.linear(WIDTH, WIDTH, bias=False))
 
 
+def latents(draw: Drawn) -> Recipe:
+    linears = [draw.linear(*sizes, bias=False) for sizes in ((15, WIDTH), (15, WIDTH), (15, WIDTH), (WIDTH, 15))]
+    norms = draw.layer_norm(), draw.tensor(7, WIDTH), draw.layer_norm()
+    return draw.attention(), LatentAttention(*linears, *norms, heads=3, head_width=5, count=7), draw.feed_forward()
+
+
+def both_sides(draw: Drawn) -> Recipe:
+    encoder = draw.attention(), draw.feed_forward(), Decode((TABLE, draw.layer_norm()), 3)
+    return *encoder, draw.attention(right=0), draw.attention(across=True), draw.feed_forward()
+
+
 SLOPES = (0.5, 0.25, 0.03, 0.001)
 CASES: dict[str, Made] = {
     "both ways": two({}),
@@ -280,6 +293,8 @@ CASES: dict[str, Made] = {
     ),
     "mean of layers": lambda draw: (Collect(0.5), draw.attention(), Collect(0.2), draw.attention(), Collect(0.3, True)),
     "inputs for each layer": per_layer_inputs,
+    "decoder behind an encoder": both_sides,
+    "attention to latents": latents,
     "experts": mixed(lambda draw: {}),
     "one expert of three": mixed(lambda draw: {"count": 3, "chosen": 1, "gate": False}),
     "all of four experts": mixed(lambda draw: {"count": 4, "chosen": 4}),

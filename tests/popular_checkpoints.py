@@ -66,8 +66,8 @@ KINDS = {
     "dpr": "the first row",
     "instructor": "mean without the instruction, Dense Identity, Normalize",
     "words": "mean of the vectors of words",
+    "latents": "mean without the instruction, behind attention to latents; EOS behind each text",
 }
-_NO_HEAD = "is published as BartForSequenceClassification, whose scores cannot be exported"
 _SCALED = ("Normalize",)
 _MINICPM = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 _MINICPM |= {"attention_multiplier": 8**-0.5, "logits_scaling": 0.5, "max_position_embeddings": 4000}
@@ -237,7 +237,7 @@ ROWS: Sequence[Row] = (
     ),
     _of("classes", "bert", "bert", "nlptown/bert-base-multilingual-uncased-sentiment", "both", tokenizer_json=False),
     _of("classes", "bert", "bert", "ProsusAI/finbert", "bin", tokenizer_json=False),
-    _of("classes", "bart", "roberta", "facebook/bart-large-mnli", "both", refused=_NO_HEAD),
+    _of("classes", "bart", "roberta", "facebook/bart-large-mnli", "both"),
     _of("classes", "roberta", "roberta", "SamLowe/roberta-base-go_emotions"),
     _of("classes", "xlm-roberta", "xlm-roberta", "papluca/xlm-roberta-base-language-detection", "both"),
     _of("tokens", "bert", "bert-cased", "dslim/bert-base-NER", "both", tokenizer_json=False),
@@ -271,13 +271,7 @@ ROWS: Sequence[Row] = (
     _of("static", "static", "bert", "sentence-transformers/static-retrieval-mrl-en-v1"),
     _of("jina", "bert", "bert", "jinaai/jina-embeddings-v2-base-en"),
     _sentence("gte", "bert", "dunzhang/stella_en_400M_v5", behind=("Dense Identity",)),
-    _sentence(
-        "mistral",
-        "mistral",
-        "nvidia/NV-Embed-v2",
-        published={"model_type": "nvembed", "architectures": ["NVEmbedModel"]},
-        refused="model_type 'nvembed' is not known",
-    ),
+    _of("latents", "nvembed", "mistral", "nvidia/NV-Embed-v2", "shards", eos=True, behind=_SCALED, prompts=_INSTRUCT),
 )
 
 SEEN = (  # file names read in public code that downloads them; those of all other rows are recalled from model cards

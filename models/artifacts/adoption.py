@@ -26,7 +26,7 @@ from models.checkpoints.checkpoint import FLOAT32_ONNX, read_config
 from models.checkpoints.hub import Progress, no_progress
 from models.checkpoints.located import renamed_in_errors
 from models.checkpoints.onnx_files import OnnxContents, OnnxSource, config_folder, fetch_onnx, open_onnx
-from models.checkpoints.provenance import Setting
+from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling
 from models.checkpoints.static import find_static_folder
@@ -219,7 +219,7 @@ def _card(onnx: OnnxSource, data: dict[str, Any], graph: Graph, contents: OnnxCo
         tolerance=TOLERANCE["float16" if contents.dtype == "float16" else "encoder"],
         similarity_function=sentence.similarity_function,
         reads_segments=sentence_transformers.reads_segments(beside),
-        provenance=tuple(tokenizer.provenance(beside, sentence, position.longest(), longest)),
+        provenance=(*random_weights(data), *tokenizer.provenance(beside, sentence, position.longest(), longest)),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from models.artifacts.closeness import AdoptedFile, QuantizedEncoder
-from models.checkpoints.provenance import Setting
+from models.checkpoints.provenance import RANDOM, WEIGHTS, Setting
 from models.checkpoints.sentence_transformers import Pooling
 from models.errors import BadCard
 from models.positions.learned import PositionRule
@@ -23,7 +23,6 @@ from models.vision.similarity import Similarity
 
 FORMAT = 2
 FILE_NAME = "card.json"
-WEIGHTS, RANDOM = "weights", "random"  # an entry of `provenance`, and how its value begins where `create` drew them
 CHECKED_FILES = ".checked.json"  # which files were compared with the card, see hash_checks.py
 HEAD = "head"
 MODULES = "modules"

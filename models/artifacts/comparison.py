@@ -317,6 +317,7 @@ def _expected(folder: Path, card: Card, graph: str, inputs: CheckInputs) -> Arra
         card.encodings.ropes,
         inputs.extras.get(TASKS),
         (inputs.extras[PLACES], inputs.extras[IMAGE_ROWS]) if PLACES in inputs.extras else None,
+        ids=inputs.ids,
     )
     return {"last_hidden_state": hidden}
 

@@ -360,7 +360,7 @@ def _checkpoint(name: str, source: Checkpoint, folder: Path) -> str:
             f"longest input: {fitted.position.longest() or 'any'}",
             *([f"blocks: exported{_IF_POOLED * (fitted.family.causal is True)}"] if fitted.encoder else []),
             f"attention: {_encodings(fitted.encodings)}",
-            *(f"{key}: {value}" for key, value in _optional_facts(fitted, fitted.family.side).items()),
+            *(f"{key}: {value}" for key, value in _optional_facts(fitted, fitted.side).items()),
             *([f"classifier: {classifier}"] if classifier else []),
             "input layer",
             *_steps(fitted.recipe),

@@ -15,7 +15,7 @@ from models.artifacts import (
     tokenizer,
     weights,
 )
-from models.artifacts.card import RANDOM, WEIGHTS, Card
+from models.artifacts.card import Card
 from models.artifacts.comparison import TOLERANCE
 from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.graph_files import save_graphs, write_graphs, write_module_graphs, write_row_graphs
@@ -29,7 +29,7 @@ from models.checkpoints import late_interaction, sentence_modules, sentence_tran
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
-from models.checkpoints.provenance import Setting
+from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
 from models.checkpoints.sparse_modules import SparseFiles
@@ -132,7 +132,8 @@ def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
     """Return the parts of the checkpoint that are exported."""
-    fitted = fit(source, options.side, options.assume, options.attention)
+    classifies = options.pooling is None and options.encoder is not False
+    fitted = fit(source, options.side, options.assume, options.attention, classifies)
     sentence = files = sentence_transformers.read(place.folder, options.pooling)
     if sentence_transformers.is_instructor(place.name, source.model_type):
         sentence = files = sentence_transformers.without_prompt(files)
@@ -159,8 +160,14 @@ def _chosen(
     multi_vector = multi_vectors.find(place, source, fitted)
     sparse = sparse_vectors.find(place, source, fitted, sparse_files)
     heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
-    read_from = (*_random_weights(source), *sentence_transformers.provenance(place.folder, options.pooling, sentence))
-    return TextModel(source, fitted, sentence, modules, heads, read_from)
+    read_from = (
+        *random_weights(source.config),
+        *sentence_transformers.provenance(place.folder, options.pooling, sentence),
+    )
+    ending = tokenizer.own_ending(source.folder, fitted.config.data)
+    if ending:
+        read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
+    return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
 
 
 def _with_images(model: TextModel, side: str | None) -> TextModel:
@@ -176,14 +183,6 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     prompt = image_towers.image_prompt(source, model.sentence, frame)
     images = image_towers.described(tower, fitted, folder, prompt)
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
-
-
-def _random_weights(source: Checkpoint) -> list[Setting]:
-    """Return that the weights, or those of the head, are random, if `inlay create` made the checkpoint."""
-    drawn = source.config.get("initialised")
-    if not isinstance(drawn, dict):
-        return []
-    return [Setting(WEIGHTS, "random, of the head" if drawn.get("tensors") else RANDOM, "config.json: initialised")]
 
 
 def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | None) -> StoredModules:
@@ -320,7 +319,7 @@ def _card(model: TextModel, stored: WrittenWeights) -> Card:
         flops_per_token_and_key=cost.flops_per_token_and_key(fitted.encoder, width),
         tolerance=TOLERANCE["encoder" if fitted.encoder else "input"],
         per_layer=fitted.per_layer,
-        side=fitted.family.side,
+        side=fitted.side,
         assumed=fitted.assumed,
         encoder_width=fitted.token_width if fitted.token_width != width else None,
         no_blocks_reason=fitted.no_blocks_reason,

@@ -46,6 +46,14 @@ def write_bare(tokenizer: Mapping[str, Any], folder: Path) -> None:
     (folder / FILE_NAME).chmod(0o644)
 
 
+def own_ending(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the EOS id behind every text if config.json says add_eos and the tokenizer puts none there (NV-Embed)."""
+    end, tokenizer = config.get("eos_token_id"), read_tokenizer(folder) if config.get("add_eos") else None
+    if tokenizer is None or type(end) is not int or tokenizer.library.encode("a").ids[-1:] == [end]:
+        return ()
+    return (end,)
+
+
 def add_markers(folder: Path, markers: Sequence[str]) -> None:
     """Make an exported tokenizer read entries of its vocabulary as one token wherever a text names them."""
     from tokenizers import AddedToken, Tokenizer

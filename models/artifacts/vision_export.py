@@ -18,7 +18,7 @@ from models.artifacts.verification import compare_graphs
 from models.artifacts.vision_description import pictures
 from models.artifacts.weights import WrittenWeights
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.provenance import Setting
+from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
 from models.families.config import Config
@@ -56,7 +56,7 @@ def export(source: Checkpoint, image_tower: tuple[str, Config], target: Target, 
         stored = weights.write(folder, fitted.read(source), (), progress=target.progress)
         graphs = save_graphs(folder, _graphs(fitted, stored.placed, axial), "image")
         card = _card(fitted, image, stored, graphs)
-        read_from = _provenance(image, source.folder, dual_encoder is not None)
+        read_from = (*random_weights(source.config), *_provenance(image, source.folder, dual_encoder is not None))
         card = replace(card, similarity=dual_encoder, encodings=Encodings(refused=refused), provenance=read_from)
         return finish_folder(folder, compare_graphs(folder, card, target.progress), target)
 

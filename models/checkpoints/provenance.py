@@ -1,6 +1,10 @@
 """`Setting`: something that an export read from a checkpoint's files, and where it was read."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
+
+WEIGHTS, RANDOM = "weights", "random"  # the name of a setting, and how its value begins where `inlay create` drew them
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +38,11 @@ class Setting:
         if value is None or value == self.value or self.disagrees is not None:
             return self
         return replace(self, disagrees=f"{origin} says {value}")
+
+
+def random_weights(config: Mapping[str, Any]) -> tuple[Setting, ...]:
+    """Return that the weights, or those of the head, are random, if `inlay create` wrote this config.json."""
+    drawn = config.get("initialised")
+    if not isinstance(drawn, dict):
+        return ()
+    return (Setting(WEIGHTS, f"{RANDOM}, of the head" if drawn.get("tensors") else RANDOM, "config.json: initialised"),)

@@ -9,9 +9,10 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.attention_direction import causality_and_window
+from models.families.classifier_fitting import is_classifier
 from models.families.config import ACTIVATIONS, Config
-from models.families.family import ExpertSpec, Family
-from models.families.filling import fill_step, filled_norm, renamed
+from models.families.family import ExpertSpec, Family, read_config
+from models.families.filling import fill_step, filled_norm, input_layer, renamed
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 from models.positions.rope.frequencies import BY_LENGTH
@@ -19,6 +20,7 @@ from models.recipes.positional_encodings import EVERY_LAYER, Encodings, Mask
 from models.recipes.steps import (
     Attention,
     Collect,
+    Decode,
     Disentangled,
     DistanceBias,
     Experts,
@@ -78,7 +80,17 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
         for block, config_of_layer in enumerate(configs)
         for step in family.block
     ]
-    return (*blocks, *(fill_step(step, family, config) for step in family.after_blocks))
+    ends = tuple(fill_step(step, family, config) for step in family.after_blocks)
+    return (*blocks, *ends, *_decoder_steps(family, config, encodings))
+
+
+def _decoder_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
+    """Return the steps of the decoder behind an encoder whose config names a class that classifies by both (BART)."""
+    if family.decoder is None or not family.decoder.block or not is_classifier(config.data):
+        return ()
+    own = read_config(family.decoder, config.data)
+    first = Decode(input_layer(family.decoder, own), own.count("decoder_start_token_id", least=0))  # type: ignore[arg-type]
+    return first, *block_steps(family.decoder, own, encodings)
 
 
 def with_layer_mean(family: Family, blocks: Recipe, first: int, shares: tuple[float, ...]) -> Recipe:
@@ -163,6 +175,7 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
 def _attention(
     step: Attention, family: Family, config: Config, encodings: Encodings, mask: Mask, block: int
 ) -> Attention:
+    mask = Mask(False, None) if step.across else mask
     heads, given = config.count("num_attention_heads"), config.get("num_key_value_heads")
     key_heads = heads if given is None else config.count("num_key_value_heads")
     if heads % key_heads:
@@ -205,6 +218,7 @@ def filled_feed_forward(step: FeedForward, family: Family, config: Config) -> Fe
         norm=_norm(family, config, step.norm),
         closing=_norm(family, config, step.closing),
         inner_norm=_norm(family, config, step.inner_norm),
+        inner=config.inner_width() if family.side == "decoder" else step.inner,
         factor=family.factor(config) if family.factor else 1.0,
     )
 

@@ -83,6 +83,9 @@ _SCORE = ClassifierSpec((LayerSpec("score", biased=False),), "=lasttoken", (Laye
 _GPT = replace(_SCORE, tokens=(LayerSpec("classifier"),))
 _SEQUENCE_ALONE = replace(_SCORE, tokens=())
 _TOKENS_ALONE = ClassifierSpec(())
+_BART = ClassifierSpec(
+    (LayerSpec("classification_head.dense", "=tanh"), LayerSpec("classification_head.out_proj")), "=lasttoken", ()
+)
 
 CLASSIFIERS: dict[str, ClassifierSpec] = {
     **dict.fromkeys(("bert", "jina_bert", "ernie", "rembert", "megatron-bert", "layoutlm"), _BERT),
@@ -118,4 +121,5 @@ CLASSIFIERS: dict[str, ClassifierSpec] = {
     **dict.fromkeys(("phimoe", "gptj", "openai-gpt", "opt"), _SEQUENCE_ALONE),
     "ctrl": replace(_SEQUENCE_ALONE, layers=(LayerSpec("classifier", biased=False),)),
     **dict.fromkeys(("t5", "mt5", "umt5"), _TOKENS_ALONE),
+    **dict.fromkeys(("bart", "mvp"), _BART),
 }

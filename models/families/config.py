@@ -65,12 +65,14 @@ class Config:
     def inside(self, path: str) -> Any:
         """Return the value at a dotted path such as `attn_config.alibi`, or None where it is not there."""
         outer, _, inner = path.rpartition(".")
-        if not outer:
-            return self.get(inner)
-        nested = self.get(outer)
+        return self.section(outer).get(inner) if outer else self.get(inner)
+
+    def section(self, key: str) -> Mapping[str, Any]:
+        """Return the object of a key; empty where there is none."""
+        nested = self.get(key)
         if not isinstance(nested, Mapping | None):
-            raise self._error(outer, nested, "an object, or null")
-        return (nested or {}).get(inner)
+            raise self._error(key, nested, "an object, or null")
+        return nested or {}
 
     def holds(self, condition: str) -> bool:
         """Return whether "key" is true, "key>1" above 1, or "key=word" that word."""

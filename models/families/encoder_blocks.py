@@ -5,6 +5,7 @@ Source: transformers 5.23 (the modeling module of each family).
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from models.families.config import Config
 from models.families.family import Stored, TensorPart, equal, expert_count, fused, head_count, linear, norm, rms_norm
@@ -15,6 +16,7 @@ from models.recipes.steps import (
     DistanceBias,
     Experts,
     FeedForward,
+    LatentAttention,
     Linear,
     MaskRows,
     Recipe,
@@ -236,6 +238,30 @@ NEOBERT_STORED = fused(_NEOBERT_LAYER, ("q", "k", "v"), f"{_NEOBERT_LAYER}.qkv",
 def neobert_sizes(config: Config) -> dict[str, int]:
     """Return NeoBERT's inner width: two thirds of what its config says, rounded up to a multiple of 8."""
     return {"intermediate_size": (2 * config.count("intermediate_size") // 3 + 7) // 8 * 8}
+
+
+def _latents(stem: str) -> Recipe:
+    """Return NV-Embed's attention to latent rows and the gated step behind it, by the modules' stem."""
+    names = {"query": "fn.to_q", "key": "fn.to_k", "value": "fn.to_v", "output": "fn.to_out"}
+    linears: dict[str, Any] = {name: linear(f"{stem}.0.{module}", biased=False) for name, module in names.items()}
+    norms = [replace(norm(f"{stem}.{module}"), eps=1e-5) for module in ("0.norm", "0.norm_context", "1.norm")]
+    latents = f"{stem.rpartition('.')[0]}.latents"
+    up, gate, down = (linear(f"{stem}.1.fn.net.{module}") for module in ("up", "gate", "2"))
+    return (
+        LatentAttention(**linears, norm=norms[0], latents=latents, latents_norm=norms[1]),
+        FeedForward(up, down, "gelu", norms[2], gate),
+    )
+
+
+_LATENT_BLOCKS = "latent_attention_model.cross_attend_blocks"
+NV_EMBED_LATENTS = _latents(_LATENT_BLOCKS)
+_NET = f"{_LATENT_BLOCKS}.{{block}}.fn"
+NV_EMBED_STORED = fused(_NET, ("to_k", "to_v"), f"{_NET}.to_kv") | fused(f"{_NET}.net", ("up", "gate"), f"{_NET}.net.0")
+
+
+def nv_embed_sizes(config: Config) -> dict[str, Any]:
+    """Return the values of NV-Embed's nested configs, with which its Mistral attends both ways."""
+    return {**config.section("text_config"), **config.section("latent_attention_config"), "is_causal": False}
 
 
 GTE = _native(_SELF, _gated(down_biased=True))

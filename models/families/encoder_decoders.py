@@ -148,10 +148,18 @@ def _t5_buckets(side: Side, attention: str | None) -> BucketSpec:
     return BucketSpec("t5", table, count, reach, bidirectional=side == "encoder")
 
 
+def _classified(family: Family) -> Family:
+    """Return the family with its decoder's blocks, which classify texts behind the encoder's."""
+    assert family.decoder is not None
+    names = {**family.decoder.names, "intermediate_size": "decoder_ffn_dim", "hidden_act": "activation_function"}
+    block = gpt_blocks.fairseq("decoder.layers.{block}", pre_norm=False, across=True)
+    return replace(family, decoder=replace(family.decoder, names=names, block=block))
+
+
 ENCODER_DECODERS: dict[str, Family] = {
-    "bart": _whole(_BART, pre_norm=False),
+    "bart": _classified(_whole(_BART, pre_norm=False)),
     "mbart": _whole(_BART, pre_norm=True),
-    "mvp": _whole(_BART, pre_norm=False, block_if={"use_prompt": False}),
+    "mvp": _classified(_whole(_BART, pre_norm=False, block_if={"use_prompt": False})),
     "led": replace(
         _pair(
             (Embed(_WORD_TABLE), _POSITION_TABLE, _NORM),

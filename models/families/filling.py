@@ -21,6 +21,8 @@ from models.recipes.steps import (
     AddIndexed,
     AddPosition,
     AddSinusoid,
+    FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     Norm,
@@ -132,6 +134,11 @@ def fill_step(step: Step, family: Family, config: Config) -> Step:
         step = replace(step, dim=config.count("hidden_size"), zero_row=zero_row)
     elif isinstance(step, TokenDropout):
         step = replace(step, mask_id=config.count("mask_token_id", least=0))
+    elif isinstance(step, LatentAttention):
+        counts = [config.count(key) for key in ("num_cross_heads", "cross_dim_head", "num_latents_value")]
+        step = replace(step, heads=counts[0], head_width=counts[1], count=counts[2])
+    elif isinstance(step, FeedForward):  # NV-Embed's last
+        step = replace(step, inner=4 * config.count("hidden_size"))
     return step
 
 

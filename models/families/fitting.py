@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from models.families.attention_direction import Attention, with_attention
 from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings, unless_refused
-from models.families.family import ConfigKey, Family, Types, read_config
+from models.families.family import ConfigKey, Family, Side, Types, read_config
 from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
@@ -25,7 +26,7 @@ from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
-from models.recipes.steps import AddPosition, AddSinusoid, AddType, Embed, Recipe, tables, tensors
+from models.recipes.steps import AddPosition, AddSinusoid, AddType, Decode, Embed, Recipe, tables, tensors
 from models.tables.quantization import RowSource
 
 
@@ -105,9 +106,15 @@ class FittedModel:
         return tuple(dict.fromkeys(names + (self.head.tensors if self.head else ())))
 
     @property
+    def side(self) -> Side | None:
+        """The side that is computed, of a model that has two; None: both, or it has one."""
+        return None if any(isinstance(step, Decode) for step in self.encoder) else self.family.side
+
+    @property
     def tables(self) -> tuple[str, ...]:
         """The tensors whose rows are looked up, and the matrix of the output head."""
-        names = tables(self.recipe + self.per_layer)
+        decoders = (step.steps for step in self.encoder if isinstance(step, Decode))
+        names = tables((*self.recipe, *self.per_layer, *chain.from_iterable(decoders)))
         return tuple(dict.fromkeys((*names, *([self.head.matrix] if self.head else []))))
 
     def read(self, checkpoint: Checkpoint) -> dict[str, RowSource]:
@@ -116,7 +123,11 @@ class FittedModel:
 
 
 def fit(
-    checkpoint: Checkpoint, side: str | None = None, assume: bool = False, attention: Attention | None = None
+    checkpoint: Checkpoint,
+    side: str | None = None,
+    assume: bool = False,
+    attention: Attention | None = None,
+    classifies: bool = True,
 ) -> FittedModel:
     """Fit the family of a checkpoint to it.
 
@@ -125,6 +136,7 @@ def fit(
         side: encoder or decoder, of a family that has both; None: its encoder.
         assume: treat an unknown model_type as a plain decoder, where its tensors and config fit one.
         attention: how a decoder attends, instead of what its config says.
+        classifies: if no side is named, both are computed where the config names a class that classifies by both.
 
     Raises:
         UnknownFamily: the model_type is unknown and no plain decoder, or has no such side.
@@ -134,6 +146,7 @@ def fit(
     assumed: tuple[str, ...] = ()
     if model_type in FAMILIES:
         family = family_for_side(model_type, FAMILIES[model_type], side)
+        family = family if side is None and classifies else replace(family, decoder=None)
     else:
         family, assumed = assume_decoder(model_type, data, checkpoint, assume)
     model_type, family, data = variant_of(model_type, family, data, checkpoint.tensors)

@@ -141,14 +141,22 @@ def falcon_key_heads(config: Config) -> int:
 FALCON_STORED = _in_groups(_SELF_ATTENTION, _QKV, "query_key_value", falcon_key_heads)
 
 
-def fairseq(layer: str, pre_norm: bool = True) -> Recipe:
-    """Return the block of fairseq's models (BART, OPT, XGLM), with norms before their steps or after the sums."""
-    first, second = norm(f"{layer}.self_attn_layer_norm"), norm(f"{layer}.final_layer_norm")
-    attention = _projections(f"{layer}.self_attn")
+def fairseq(layer: str, pre_norm: bool = True, across: bool = False) -> Recipe:
+    """Return the block of fairseq's models (BART, OPT, XGLM).
+
+    Args:
+        layer: stem of its modules.
+        pre_norm: norms are before their steps, or after the sums.
+        across: it is a decoder's that attends to an encoder's rows too.
+    """
     feed_forward = FeedForward(linear(f"{layer}.fc1"), linear(f"{layer}.fc2"), "relu")
+    steps: list[tuple[Attention | FeedForward, str]] = [(_projections(f"{layer}.self_attn"), "self_attn")]
+    steps += [(replace(_projections(f"{layer}.encoder_attn"), across=True), "encoder_attn")] * across
+    steps.append((feed_forward, "final"))
+    normed = [(step, norm(f"{layer}.{name}_layer_norm")) for step, name in steps]
     if pre_norm:
-        return replace(attention, norm=first), replace(feed_forward, norm=second)
-    return attention, first, feed_forward, second
+        return tuple(replace(step, norm=own) for step, own in normed)
+    return tuple(part for pair in normed for part in pair)
 
 
 def scale_of_mpt(config: Config) -> float:

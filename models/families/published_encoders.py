@@ -5,9 +5,10 @@ Source: the code beside the published checkpoints, and transformers 5.23 where i
 
 from dataclasses import replace
 
-from models.families import encoder_blocks
+from models.families import decoder_blocks, encoder_blocks
 from models.families.bert import EMBEDDING_NORM, POSITION_TABLE, TYPE_TABLE, WORD_TABLE, like_bert, like_roberta
 from models.families.family import AlibiSpec, ExpertSpec, Family, norm, rms_norm
+from models.families.filling import renamed
 from models.recipes.steps import Embed
 
 _ROBERTA = like_roberta("roberta.", encoder_blocks.BERT)
@@ -94,6 +95,8 @@ _JINA_V2 = like_bert(
 _JINA_CODE = replace(_JINA_V2, block=encoder_blocks.JINA_CODE, stored=encoder_blocks.JINA_CODE_STORED)
 _JINA_V2 = replace(_JINA_V2, variants={".mlp.up_gated_layer.": ("jina_bert_code", _JINA_CODE)})
 
+_EMBEDDER = "embedding_model."
+
 PUBLISHED: dict[str, Family] = {
     "bert": like_bert(
         "bert.", encoder_blocks.BERT, variants={"position_embedding_type=alibi": ("jina_bert", _JINA_V2)}
@@ -120,6 +123,16 @@ PUBLISHED: dict[str, Family] = {
         derived=encoder_blocks.neobert_sizes,
         feed_forward=lambda step, config: step,
         eps="norm_eps",
+        rotates=True,
+    ),
+    "nvembed": Family(
+        prefix="",
+        input_layer=(Embed(f"{_EMBEDDER}embed_tokens.weight"),),
+        block=tuple(renamed(step, lambda name: f"{_EMBEDDER}{name}") for step in decoder_blocks.MISTRAL),
+        after_blocks=(rms_norm(f"{_EMBEDDER}norm"), *encoder_blocks.NV_EMBED_LATENTS),
+        stored=encoder_blocks.NV_EMBED_STORED,
+        derived=encoder_blocks.nv_embed_sizes,
+        eps="rms_norm_eps",
         rotates=True,
     ),
 }

@@ -9,10 +9,12 @@ from models.recipes.steps import (
     AddPosition,
     AddType,
     Attention,
+    Decode,
     Disentangled,
     Embed,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     Multiply,
@@ -73,9 +75,17 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
         case Attention():
             return _attention(step, width)
         case FeedForward():
-            return _feed_forward(step, config.inner_width(), width)
+            return _feed_forward(step, step.inner or config.inner_width(), width)
         case Experts():
             return _experts(step, width)
+        case Decode(steps):
+            return expected_shapes(steps, config, family)
+        case LatentAttention():
+            inner = step.heads * step.head_width
+            shapes = {step.latents: (step.count, width)} | _norm(step.norm, width) | _norm(step.latents_norm, width)
+            for linear in (step.query, step.key, step.value):
+                shapes |= _linear(linear, inner, width)
+            return shapes | _linear(step.output, width, inner)
         case Multiply(weight):
             return {weight: (1,)}
         case PerLayerInput():

@@ -42,8 +42,8 @@ UNCOVERED: dict[str, str] = {
 
 def uncovered(model_type: str, family: Family) -> str | None:
     """Return why no block of a family is computed, in a short phrase; None if `family.block` describes them."""
-    if family.block:
-        return None
     if family.side == "decoder":
         return CROSS_ATTENTION
+    if family.block:
+        return None
     return UNCOVERED.get(model_type, "its blocks are not known")  # of an unknown model_type, under --assume

@@ -28,9 +28,11 @@ from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
     Attention,
     Collect,
+    Decode,
     Disentangled,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -136,6 +138,7 @@ class Blocks:
         ropes: the tables of the rotations, by name.
         windows: where the windows lie that steps which are `windowed` attend in; None: there are none.
         by_places: rotations go by the input `places`, not by `positions`.
+        encoded: the rows before the last Decode.
         turns: cos and sin [N, r/2] of the rotations, by the name of their table.
     """
 
@@ -146,6 +149,7 @@ class Blocks:
     ropes: Ropes
     windows: RowLayout | None = None
     by_places: bool = False
+    encoded: str = ""
     terms: dict[Any, Terms] = field(default_factory=dict)
     turns: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -162,6 +166,9 @@ class Blocks:
                     x = mask_rows(self.builder, x)
                 case PlaceImages(part):
                     x = self.with_images(part, x)
+                case Decode(own, start):
+                    self.encoded = x
+                    x = emit_input_layer(self.builder, own, self._shifted_ids(start))
                 case PerLayerInput():
                     x = self.builder.op("Add", self.per_layer_input(step, x, first), x)
                 case Attention():
@@ -170,6 +177,8 @@ class Blocks:
                     x = self.builder.op("Add", self.feed_forward(step, x), x)
                 case Experts():
                     x = self.builder.op("Add", self.experts(step, x), x)
+                case LatentAttention():
+                    x = self.builder.op("Add", self.latent_attention(step, x), x)
                 case Parallel(mixing, feed_forward):
                     added = self.builder.op("Add", self.attention(mixing, x), self.feed_forward(feed_forward, x))
                     x = self.builder.op("Add", added, x)
@@ -197,8 +206,10 @@ class Blocks:
 
     def attention(self, step: Attention, x: str, index: str | None = None) -> str:
         """Emit the term that an attention step adds to x or, with an `index`, to its rows [B], each doubled."""
-        first, last = products((step,))
+        first, *others, last = products((step,))
         values = self.projections.emit(self.builder, first, self._normed(step.norm, x))
+        for product in others:
+            values += self.projections.emit(self.builder, product, self.encoded)
         heads, width = step.key_heads or step.heads, step.head_width or self.width // step.heads
         query, key = (
             self._placed(rows, count, width, norm, step)
@@ -242,6 +253,21 @@ class Blocks:
             total = self.builder.op("Add", total, gated(self.builder, step, rows, compute(step.shared, rows)))
         return self._closed(step, total)
 
+    def latent_attention(self, step: LatentAttention, x: str) -> str:
+        """Emit the term that attention to latent rows adds to x, one product a head, of matrices that are packed."""
+        builder, count = self.builder, step.heads
+        latents = emit_row_step(builder, step.latents_norm, builder.weight(step.latents))
+        by_head = [
+            builder.op("Split", emit_row_step(builder, linear, rows), axis=1, num_outputs=count, outputs=count)
+            for linear, rows in ((step.query, self._normed(step.norm, x)), (step.key, latents), (step.value, latents))
+        ]
+        mixed = []
+        for number in range(count):
+            query, key, value = (f"{rows}.{number}" if number else rows for rows in by_head)
+            scores = builder.op("Gemm", query, key, transB=1, alpha=step.head_width**-0.5)  # (N, count)
+            mixed.append(builder.op("Gemm", builder.op("Softmax", scores, axis=-1), value))
+        return emit_row_step(builder, step.output, builder.op("Concat", *mixed, axis=1))
+
     def with_images(self, part: int, x: str) -> str:
         """Emit x [N, d] with the rows of images at their tokens, or with these added."""
         builder = self.builder
@@ -253,6 +279,13 @@ class Blocks:
         index = builder.op("Sub", numbers, builder.scalar(1, np.int64))  # -1: the zeros
         taken = builder.op("Gather", rows, builder.op("Squeeze", index, builder.constant(np.array([1]))))
         return builder.op("Add", x, taken) if part else builder.op("Where", builder.cast(flags, "BOOL"), taken, x)
+
+    def _shifted_ids(self, start: int) -> str:
+        """Emit the ids of each sequence behind `start` and without its last."""
+        builder, starts = self.builder, self.rows.starts
+        first, zero, end = (builder.constant(np.array([value])) for value in (start, 0, -1))
+        moved = builder.op("Concat", first, builder.op("Slice", "ids", zero, end, zero), axis=0)
+        return builder.op("ScatterElements", moved, starts, builder.op("Expand", first, builder.op("Shape", starts)))
 
     def per_layer_input(self, step: PerLayerInput, x: str, first: str) -> str:
         """Emit the term that a layer adds to x from the rows `first` before the first block."""

@@ -122,13 +122,13 @@ def components_of(recipe: Recipe) -> Recipe:
     return tuple(step for step in recipe if type(step) in _COMPONENTS or isinstance(step, Scale | Round))
 
 
-def emit_input_layer(builder: GraphBuilder, recipe: Recipe) -> str:
+def emit_input_layer(builder: GraphBuilder, recipe: Recipe, ids: str = "ids") -> str:
     """Emit the input layer's steps and return the name of the rows after the last."""
     x = ""
     for step in recipe:
         match step:
             case Embed():
-                x = _looked_up(builder, step)
+                x = _looked_up(builder, step, ids)
             case AddType() | AddPosition():
                 x = builder.op("Add", x, _looked_up(builder, step))
             case AddSinusoid(kind, dim, zero_row):
@@ -149,8 +149,8 @@ def mask_rows(builder: GraphBuilder, x: str) -> str:
     return builder.op("Mul", x, _column(builder, builder.cast("mask", "FLOAT")))
 
 
-def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition) -> str:
-    index = _READS[type(step)]
+def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition, index: str = "") -> str:
+    index = index or _READS[type(step)]
     rows = builder.rows(step.table, index)
     if isinstance(step, AddPosition) or step.adapter is None:
         return rows

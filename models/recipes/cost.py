@@ -13,9 +13,11 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    Decode,
     Embed,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -65,6 +67,11 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _RMS_NORM * width
             case Attention() | FeedForward() | Experts():
                 total += _layer(step, shapes, width)
+            case Decode(steps):
+                total += flops_per_token(steps, shapes, width)
+            case LatentAttention():
+                total += width + _norm(step.norm, width) + _linear(step.query, shapes) + _linear(step.output, shapes)
+                total += 4 * step.count * step.heads * step.head_width
             case PerLayerInput():
                 total += sum(_linear(linear, shapes) for linear in (step.gate, step.source, step.output)) + width
                 total += _norm(step.norm, step.width) + _norm(step.closing, width) + (_ACTIVATION + 2) * step.width

@@ -257,6 +257,7 @@ class Attention:
         mixed_norm: norm of what `output` reads (EVA-02); None: none.
         sum_norm: x += sum_norm(x + what is added), so that x counts twice (jina-embeddings-v2-base-code); None: none.
         windowed: a row attends only to those of the same window of its image (Qwen2.5-VL's tower).
+        across: keys and values are those of the rows before the last Decode, without the norm.
     """
 
     heads: int
@@ -283,6 +284,7 @@ class Attention:
     norms_behind: bool = False
     mixed_norm: Norm | None = None
     windowed: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,7 @@ class FeedForward:
         inner_norm: norm of what `down` reads (EVA-02); None: none.
         gate, closing: None: none.
         factor: factor of the term added to x.
+        inner: width between up and down; 0: intermediate_size of the config.
     """
 
     up: Linear
@@ -304,6 +307,28 @@ class FeedForward:
     closing: Norm | Multiply | None = None
     factor: float = 1.0
     inner_norm: Norm | None = None
+    inner: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """x += output(attention(query(norm(x)), key(z), value(z))), z = latents_norm(latents), for every x (NV-Embed).
+
+    Attributes:
+        heads, head_width: number of heads, and channels of each.
+        latents: the tensor of z before its norm, [count, d].
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    output: Linear
+    norm: LayerNorm
+    latents: str
+    latents_norm: LayerNorm
+    heads: int = 0
+    head_width: int = 0
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +402,19 @@ class Collect:
 
 
 @dataclass(frozen=True, slots=True)
+class Decode:
+    """x = a decoder's input layer of the ids, those of each sequence behind `start` and without its last (BART).
+
+    Attributes:
+        steps: the input layer.
+        start: an id.
+    """
+
+    steps: tuple[Embed | AddPosition | Scale | LayerNorm, ...]
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlaceImages:
     """x = part `part` of an image's row at each token that the image gives; parts above 0 are added to x."""
 
@@ -400,14 +438,16 @@ Step = (
     | Attention
     | FeedForward
     | Experts
+    | LatentAttention
     | PerLayerInput
     | Parallel
     | Collect
+    | Decode
     | PlaceImages
 )
 Recipe = tuple[Step, ...]
 
-TENSORS = ("table", "weight", "bias", "relative", "probe")  # fields that name a tensor of the base class
+TENSORS = ("table", "weight", "bias", "relative", "probe", "latents")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
 
 

@@ -27,9 +27,11 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    Decode,
     Embed,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerNorm,
     Linear,
     MaskRows,
@@ -74,7 +76,7 @@ ACTIVATIONS: dict[Activation, Callable[[Rows], Rows]] = {
     "sqrtsoftplus": lambda x: np.sqrt(np.logaddexp(0.0, x)),
 }
 
-UNSCALED = "unscaled_embeddings"
+UNSCALED, WHOLE = "unscaled_embeddings", "input_embeddings"
 
 
 def run(
@@ -118,7 +120,7 @@ def run(
                 x = x if mask is None else x * mask[:, None]
             case _:
                 x, outputs = rowwise(step, weights, x), _scaled(outputs, step, weights)
-    return outputs | {"input_embeddings": x}
+    return outputs | {WHOLE: x}
 
 
 def _scaled(outputs: dict[str, Rows], step: Step, weights: Weights) -> dict[str, Rows]:
@@ -156,7 +158,7 @@ def per_layer(recipe: Recipe, weights: Weights, ids: Ids) -> Rows:
     Source: transformers 5.23: Gemma3nTextModel.get_per_layer_inputs.
     """
     rows = len(next(weights[step.table] for step in recipe if isinstance(step, Embed)))
-    return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)["input_embeddings"]
+    return run(recipe, weights, np.where(ids < rows, ids, 0), ids, None)[WHOLE]
 
 
 def encode(
@@ -171,6 +173,7 @@ def encode(
     images: tuple[Ids, NDArray[Any]] | None = None,
     turns: Mapping[str, Turns] | None = None,
     windows: Ids | None = None,
+    ids: Ids | None = None,
 ) -> Rows:
     """Return the output of the blocks for packed sequences.
 
@@ -187,6 +190,7 @@ def encode(
             places, not by `positions`, its attention rotates.
         turns: cos and sin of rotations that are no table of `ropes`, by name.
         windows: int64 [W], summing to N, the rows of each window that windowed attention stays in.
+        ids: int64 [N], which a Decode reads.
 
     Returns:
         float64 [N, d].
@@ -195,9 +199,12 @@ def encode(
         positions = images[0][:, :3]
     blocks = _Blocks(weights, mask, lengths, positions, ropes or {}, tasks, turns or {}, windows)
     mean: Any = 0.0
-    first = rows
+    first = encoded = rows
     for step in encoder:
         match step:
+            case Decode(own, start):
+                encoded = rows
+                rows = run(own, weights, _shifted(_known(ids), lengths, start), _known(positions), None)[WHOLE]
             case Collect(share, last):
                 mean = mean + share * rows
                 rows = mean if last else rows
@@ -206,11 +213,11 @@ def encode(
             case PlaceImages(part):
                 rows = _with_images(part, rows, images)
             case Attention():
-                rows = rows + blocks.attended(step, rows)
+                rows = rows + blocks.attended(step, rows, encoded)
             case PerLayerInput():
                 rows = rows + _per_layer_input(step, weights, rows, first)
             case Parallel(mixing, feed_forward):
-                rows = rows + blocks.attended(mixing, rows) + _feed_forward(feed_forward, weights, rows, tasks)
+                rows = rows + blocks.attended(mixing, rows, encoded) + _feed_forward(feed_forward, weights, rows, tasks)
             case _:
                 rows = rowwise(step, weights, rows, tasks)
     return rows
@@ -229,10 +236,11 @@ class _Blocks:
     turns: Mapping[str, Turns]
     windows: Ids | None
 
-    def attended(self, step: Attention, x: Rows) -> Rows:
+    def attended(self, step: Attention, x: Rows, encoded: Rows) -> Rows:
         """Return the term that an attention step adds to rows."""
         read = self._rowwise(step.norm, x) if step.norm else x
-        query, key, value = (self._rowwise(linear, read) for linear in (step.query, step.key, step.value))
+        key, value = (self._rowwise(linear, encoded if step.across else read) for linear in (step.key, step.value))
+        query = self._rowwise(step.query, read)
         lengths = self.windows if step.windowed and self.windows is not None else self.lengths
         turns = self.turns.get(step.rotation or "")
         if step.rotation and turns is None:
@@ -258,10 +266,17 @@ def _with_images(part: int, x: Rows, images: tuple[Ids, NDArray[Any]] | None) ->
     return x
 
 
-def _known(positions: Ids | None) -> Ids:
-    if positions is None:
-        raise ValueError("attention that rotates needs positions")
-    return positions
+def _known(numbers: Ids | None) -> Ids:
+    if numbers is None:
+        raise ValueError("attention that rotates needs positions, and a decoder ids too")
+    return numbers
+
+
+def _shifted(ids: Ids, lengths: Ids, start: int) -> Ids:
+    """Return the ids of each sequence behind `start` and without its last."""
+    moved = np.roll(ids, 1)
+    moved[np.cumsum(lengths) - lengths] = start
+    return moved
 
 
 def _whole(weights: Weights, name: str) -> Rows:
@@ -333,6 +348,8 @@ def rowwise(step: Step, weights: Weights, x: Rows, tasks: Ids | None = None) -> 
             return x + _feed_forward(step, weights, x, tasks)
         case Experts():
             return x + _experts(step, weights, x)
+        case LatentAttention():
+            return x + _latent_attention(step, weights, x)
     raise TypeError(f"{type(step).__name__} does not map a row to a row")
 
 
@@ -354,6 +371,18 @@ def _feed_forward(step: FeedForward, weights: Weights, x: Rows, tasks: Ids | Non
     inner = rowwise(step.inner_norm, weights, inner) if step.inner_norm else inner
     result = _project(step.down, weights, inner, tasks)
     return step.factor * (rowwise(step.closing, weights, result) if step.closing else result)
+
+
+def _latent_attention(step: LatentAttention, weights: Weights, x: Rows) -> Rows:
+    latents = rowwise(step.latents_norm, weights, _whole(weights, step.latents))
+    query, key, value = (
+        _project(linear, weights, rows).reshape(len(rows), step.heads, -1).swapaxes(0, 1)  # (heads, rows, w)
+        for linear, rows in ((step.query, rowwise(step.norm, weights, x)), (step.key, latents), (step.value, latents))
+    )
+    scores = step.head_width**-0.5 * query @ key.swapaxes(1, 2)
+    shares = np.exp(scores - scores.max(axis=2, keepdims=True))
+    mixed = shares / shares.sum(axis=2, keepdims=True) @ value
+    return _project(step.output, weights, mixed.swapaxes(0, 1).reshape(len(x), -1))
 
 
 def _per_layer_input(step: PerLayerInput, weights: Weights, x: Rows, first: Rows) -> Rows:

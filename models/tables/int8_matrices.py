@@ -48,7 +48,8 @@ def products(encoder: Recipe) -> Iterator[Product]:
     """Yield the products of all blocks, in order."""
     for step in layers(encoder):
         if isinstance(step, Attention):
-            yield Product((step.query, step.key, step.value), smoothed=True)
+            read = ((step.query,), (step.key, step.value)) if step.across else ((step.query, step.key, step.value),)
+            yield from (Product(linears, smoothed=True) for linears in read)
             yield Product((step.output,), smoothed=False)
         elif isinstance(step, Experts):
             for expert in (*step.experts, *([step.shared] if step.shared else [])):

@@ -4,9 +4,13 @@ Every machine of the cluster needs Inlay, and the model, the input and the outpu
 """
 
 import logging
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from select import select
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -38,7 +42,8 @@ def run(
 
     threads = settings.threads or 1
     rows = [{"part": part.number} for part in parts]
-    arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}))
+    driver = os.getpid() if address == "local" else None  # a cluster of several machines ends the actors itself
+    arguments = (plan, output.resolve(), folder.resolve(), settings.model_copy(update={"threads": threads}), driver)
     with _cluster(address):
         count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)) // threads)
         done = ray.data.from_items(rows, override_num_blocks=max(1, len(rows))).map_batches(
@@ -67,10 +72,46 @@ def _cluster(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-class Actor:
-    """Computes parts by their numbers."""
+def end_with(driver: int) -> None:
+    """End this process, whatever it is doing, once the process `driver` of this machine has ended.
 
-    def __init__(self, plan: BulkRun, output: Path, folder: Path, settings: Settings) -> None:
+    Ray ends the actors of a killed driver after some seconds, in which they would write parts without its lock.
+    """
+    try:
+        handle = os.pidfd_open(driver) if hasattr(os, "pidfd_open") else None
+    except ProcessLookupError:
+        os._exit(1)
+
+    def wait() -> None:
+        if handle is not None:
+            select([handle], [], [])
+        while handle is None and _lives(driver):
+            sleep(0.05)
+        os._exit(1)
+
+    threading.Thread(target=wait, name="driver", daemon=True).start()
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Actor:
+    """Computes parts by their numbers.
+
+    Args:
+        driver: number of the process that it ends with; None: it does not.
+    """
+
+    def __init__(
+        self, plan: BulkRun, output: Path, folder: Path, settings: Settings, driver: int | None = None
+    ) -> None:
+        if driver is not None:
+            end_with(driver)
         self._computer = job.PartComputer(
             plan, output, Embedder(plan.options.embed, folder, settings, plan.options.skip_failed)
         )

@@ -19,15 +19,18 @@ log = logging.getLogger(__name__)
 def introduce(settings: Settings, registry: ModelRegistry) -> None:
     """Print the loaded models, the device that runs each, and what follows for requests that name no model."""
     say(settings, f"models of {settings.store.absolute()}")
-    for name, model in registry.models.items():
+    for name, model in registry.offered.items():
         card, default = model.card, ", default" if model is registry.default else ""
         size = f"{card.answer_width} wide, {card.parameters / 1e6:.1f} M parameters, {card.bytes / 2**20:.0f} MiB"
         say(settings, f"{name} ({card.family}{default}): {size} {card.dtype}, outputs: {', '.join(card.outputs)}")
+        if name not in registry.models:
+            say(settings, f"{name} is loaded by its first request")
+            continue
         reasons = _device_reason(settings, model), _engine_reason(model)
         if card.random:
             say(settings, f"{name} has random weights, made by `inlay create`: what it answers means nothing")
         say(settings, f"{name} runs on {model.engine.device} ({reasons[0]}){reasons[1]}")
-    if not registry.models:
+    if not registry.offered:
         held = f"no model is loaded, {settings.store} holds none"
         say(settings, f"{held}; routes that need none, such as /positions, are served")
         out = settings.store / "NAME"
@@ -76,9 +79,9 @@ def announce(settings: Settings, context: "ServiceContext", grpc_port: int) -> N
 
 def _example(registry: ModelRegistry, key: str) -> str:
     """Return the path and the curl flags of an example request."""
-    model = registry.default or next(iter(registry.models.values()), None)
+    model = registry.default or next(iter(registry.offered.values()), None)
     if model is None:
         return f"/positions{key}"
     name = "" if model is registry.default else f'"model": "{model.card.name}", '
-    inputs = '"hello world"' if model.tokenizer else "[1, 2, 3]"
+    inputs = '"hello world"' if model.card.tokenizer else "[1, 2, 3]"
     return f"/embed{key} -H 'content-type: application/json' -d '{{{name}\"inputs\": {inputs}}}'"

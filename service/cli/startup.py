@@ -28,6 +28,7 @@ from service.observability import logs
 from service.process.stop_signals import exit_on_stop, ignore_stops, was_stopped
 from service.process.supervisor import START_FAILURE, Supervisor
 from service.registry.registry import check_names
+from service.registry.shared_changes import SharedChanges
 from service.registry.store import configured_folders
 from service.security import tls
 from service.security.api_keys import open_keys
@@ -134,14 +135,19 @@ def _serve(settings: Settings, listeners: Listeners, directory: Path | None = No
     from service.observability.metrics import Metrics
 
     listen = partial(listeners.rest.listen, BACKLOG)
-    metrics, ready = Metrics(MetricStore(directory, place)), partial(_ready, settings, directory, listen)
+    metrics, ready = Metrics(MetricStore(directory, place)), partial(_ready, settings, directory, place, listen)
     if directory is None:
         listen()  # connections wait until the models are loaded; a worker listens once it has loaded them
     return run_http_server(create_app(settings, ready, metrics, listeners.management), listeners.rest, settings)
 
 
 def _ready(
-    settings: Settings, directory: Path | None, listen: Callable[[], None], context: "ServiceContext", grpc_port: int
+    settings: Settings,
+    directory: Path | None,
+    place: int,
+    listen: Callable[[], None],
+    context: "ServiceContext",
+    grpc_port: int,
 ) -> None:
     """Finish the start: exempt the loaded objects from garbage collection, listen, and announce the service."""
     listen()
@@ -151,6 +157,8 @@ def _ready(
     context.lifecycle.on_stop.append(partial(_exit_within, settings.shutdown_seconds + LAST_SECONDS))
     if directory is not None:
         log.info("a worker is ready (process %d)", os.getpid())
+        if settings.model_control == "explicit":
+            context.registry.shared = SharedChanges(context.registry, directory, place)
         _save_repeatedly(context.metrics, asyncio.get_running_loop())
     if directory is None or _first(directory):
         announce(settings, context, grpc_port)

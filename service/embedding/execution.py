@@ -52,6 +52,8 @@ async def run(model: Model, job: Job, parts: Parts, context: RequestContext, adm
         InlayError: a queue has no room, or a run failed; what is still queued is dropped.
     """
     plan, times = job.plan, ItemTimes(context.caller)
+    if plan.random:
+        context.random_weights = True
     indices: Sequence[int] = list(parts) if plan.typed else range(len(job.rows))
     waiting = indices
     if plan.typed:

@@ -16,6 +16,7 @@ from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.requests import DEFAULTS, EmbedOptions, EmbedRequest, EmbedResult, Picture
 from service.embedding.tokenize.packing import Pixels
 from service.errors import BadRequest, EmptyRequest, MissingField, TooLarge, WrongShape
+from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -54,10 +55,14 @@ class Images:
         settings: the limits of one request.
         budget: the memory of all requests.
         decoder: decodes pictures.
+        metrics: what counts requests and the times of their stages.
     """
 
-    def __init__(self, models: Models, settings: Settings, budget: MemoryBudget, decoder: PictureDecoder) -> None:
+    def __init__(
+        self, models: Models, settings: Settings, budget: MemoryBudget, decoder: PictureDecoder, metrics: Metrics
+    ) -> None:
         self._models, self._settings, self._budget, self._decoder = models, settings, budget, decoder
+        self._metrics = metrics
 
     async def embed(self, request: ImagesRequest, context: RequestContext) -> EmbedResult:
         """Return one request's outputs, in the requested order; raise InlayError if it cannot be served."""
@@ -75,7 +80,8 @@ class Images:
         rows = patches + images if plan.token_bytes else images
         limits.check_bytes(size, f"have {rows} rows of {', '.join(plan.names)}, {size} bytes", self._settings)
         self._budget.reserve(COPIES * size, context)
-        await execution.run(model, job, parts, context)
+        times = await execution.run(model, job, parts, context)
+        self._metrics.passes((context,), model.card.name, (patches,), *times.means(0.0))
         return EmbedResult(model.card.name, await execution.finish(job), patches, bool(request.options.outputs))
 
     async def _prepared(

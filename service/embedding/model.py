@@ -12,6 +12,29 @@ from service.runtime.engine import Choice, Engine
 from service.scheduling.batcher import Batcher
 
 
+@dataclass(slots=True, eq=False)
+class Residency:
+    """How long a model that is loaded on demand stays in memory.
+
+    Args:
+        size: bytes of its files, which count against the budget.
+        keep_seconds: seconds after its last request in which it stays.
+        pinned: it is never unloaded.
+
+    Attributes:
+        used_at: when a request for it last came, or was seen running.
+        loaded_at: when it was loaded.
+        load_seconds: how long that took.
+    """
+
+    size: int
+    keep_seconds: float
+    pinned: bool = False
+    used_at: float = 0.0
+    loaded_at: float = 0.0
+    load_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Model:
     """A model that is ready to serve.
@@ -26,6 +49,7 @@ class Model:
         mapped: name and inode of each file that is mapped and not read.
         reads_images: whether inputs are images instead of texts and token ids.
         choice: the engine that runs the encoder, and why.
+        residency: of a model that is loaded on demand; without batchers it is not loaded.
     """
 
     card: Card
@@ -38,6 +62,12 @@ class Model:
     mapped: frozenset[tuple[str, int]] = frozenset()
     choice: Choice = field(default_factory=Choice)
     reads_images: bool = False
+    residency: Residency | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests for it are queued, being tokenized or running."""
+        return any([batcher.busy for batcher in self.batchers.values()])
 
 
 class Models(Protocol):

@@ -22,7 +22,7 @@ from service.embedding.tokenize.tokenizer import INLINE_CHARACTERS, Tokenizer, b
 from service.embedding.vector_cache import VectorCache, keys_of
 from service.errors import BadInput, BadRequest
 from service.observability.metrics import Metrics
-from service.request_context import RequestContext, StageTimes
+from service.request_context import RequestContext
 from service.scheduling.admission import estimated_tokens, reserved
 from service.scheduling.fair_queue import FairQueue, ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
@@ -258,9 +258,8 @@ class EmbeddingPipeline:
         self, model: str, job: Job, outputs: tuple[Output, ...], times: ItemTimes, context: RequestContext
     ) -> EmbedResult:
         """Count a finished request, and return its result."""
-        tokens, items = sum(job.lengths), times.items or 1
-        spent = StageTimes(job.tokenizing, times.queued / items, times.ran / items)
-        self._metrics.passes((context,), model, (tokens,), spent)
+        tokens, (spent, batch) = sum(job.lengths), times.means(job.tokenizing)
+        self._metrics.passes((context,), model, (tokens,), spent, batch)
         if context.truncated:
             self._metrics.truncated(model, len(context.truncated))
         return EmbedResult(

@@ -1,7 +1,8 @@
-"""How answers report which inputs were cut, in HTTP headers and gRPC metadata."""
+"""How answers report which inputs were cut, and random weights, in HTTP headers and gRPC metadata."""
 
 MOST_SHOWN = 64  # numbers in a header, which stays below 512 bytes
 INPUTS, COUNT = "inlay-truncated-inputs", "inlay-truncated-count"
+RANDOM_WEIGHTS = (("inlay-weights", "random"),)
 Numbers = tuple[int, ...]
 
 

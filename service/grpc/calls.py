@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, NoReturn
 from urllib.parse import unquote
@@ -19,7 +20,7 @@ import grpc
 
 from service.embedding import truncation
 from service.error_status import retry_seconds
-from service.errors import InlayError, Malformed, Overloaded
+from service.errors import InlayError, Malformed, ModelNotLoaded, Overloaded
 from service.grpc.call_limits import CallLimit
 from service.grpc.messages import decode
 from service.grpc.methods import Handler, Method, Service
@@ -29,6 +30,7 @@ from service.observability.metrics import Metrics
 from service.request_context import CURRENT_CALL, RequestContext, request_id
 from service.scheduling.admission import AdmissionController
 from service.scheduling.deadlines import within
+from service.scheduling.loaded_first import loaded_first
 from service.scheduling.loop_turns import SMALL_BYTES
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Key, Keys
@@ -181,11 +183,14 @@ class Call:
             if method.admitted:
                 shared.admission.acquire(context.caller)
                 admitted = True
-            if context.deadline is None:
-                answer = await handler(request, context)
-            else:
-                async with within(context.deadline):
+            try:
+                if context.deadline is None:
                     answer = await handler(request, context)
+                else:
+                    async with within(context.deadline):
+                        answer = await handler(request, context)
+            except ModelNotLoaded as missing:  # met before a stream of requests is read, or an answer written
+                answer = await loaded_first(missing, partial(handler, request, context), context.deadline)
             status = "OK"
             return answer
         except Exception as error:
@@ -232,7 +237,9 @@ class Call:
     def succeed(self, truncated: Metadata = ()) -> None:
         """End the call with OK; `truncated` names the inputs that were cut."""
         self._status = "OK"
-        metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
+        metadata: Metadata = ((REQUEST_ID_KEY, self.identity.request_id.decode()),)
+        if self.identity.random_weights or (self._context is not None and self._context.random_weights):
+            metadata = (*metadata, *truncation.RANDOM_WEIGHTS)
         self._grpc.set_trailing_metadata((*metadata, *truncated) if truncated else metadata)
 
     async def abort(self, error: InlayError) -> NoReturn:
@@ -357,6 +364,8 @@ class BidirectionalCall(Call):
         self._begun += 1
         self._unsent.add(context)
         answer = await self.perform(method.handler, request, context)
+        if context.random_weights:
+            self.identity.random_weights = True  # of one of its requests
         if context.truncated:
             self._cut += 1
             if self._cut <= truncation.MOST_SHOWN:

@@ -17,7 +17,7 @@ EXPOSED = (
     b"x-request-id, retry-after, retry-after-ms, etag, content-encoding, inlay-shape, "
     b"inlay-dtype, inlay-lengths, inlay-arithmetic, inlay-facts, inference-header-content-length, metadata, "
     b"x-compute-type, x-compute-time, x-compute-characters, x-compute-tokens, x-total-time, x-tokenization-time, "
-    b"x-queue-time, x-inference-time, inlay-truncated-inputs, inlay-truncated-count"
+    b"x-queue-time, x-inference-time, inlay-truncated-inputs, inlay-truncated-count, inlay-weights"
 )
 """Response headers that a page may read; named, because `*` is not understood everywhere."""
 MAX_AGE = b"600"

@@ -8,11 +8,12 @@ import asyncio
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
 from service.embedding import truncation
-from service.errors import InlayError, MethodNotAllowed, NoSuchPath, Unavailable, UnsupportedCoding
+from service.errors import InlayError, MethodNotAllowed, ModelNotLoaded, NoSuchPath, Unavailable, UnsupportedCoding
 from service.http import content_coding
 from service.http.compression import compressed, decoded
 from service.http.cors import Cors
@@ -28,6 +29,7 @@ from service.observability.metrics import GATE, Metrics
 from service.request_context import CURRENT_CALL
 from service.scheduling import deadlines
 from service.scheduling.admission import AdmissionController
+from service.scheduling.loaded_first import loaded_first
 from service.scheduling.loop_turns import SMALL_BYTES
 from service.scheduling.memory_budget import MemoryBudget
 from service.security.api_keys import Keys
@@ -36,6 +38,7 @@ CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
 SHOWN_PATH = 200  # characters of a path that an error repeats
+RANDOM_WEIGHTS = tuple([(name.encode(), value.encode()) for name, value in truncation.RANDOM_WEIGHTS])
 MOST_SHOWN, SHOWN_CHARACTERS = 16, 40  # names of ignored fields in a header, and characters of each
 log = logging.getLogger(__name__)
 
@@ -262,13 +265,14 @@ class Pipeline:
             self.budget.reserve(len(request.body), context)
         if len(request.body) > SMALL_BYTES:
             await self._admission.turns.wait(len(request.body), context.caller)
-        if context.deadline is None:
-            response = await handler(request)
-        else:
-            async with deadlines.within(context.deadline):
-                response = await handler(request)
+        try:
+            response = await handler(request) if context.deadline is None else await _in_time(handler, request)
+        except ModelNotLoaded as missing:
+            response = await loaded_first(missing, partial(handler, request), context.deadline)
         if context.truncated:
             response = _with_truncated(context.truncated, response)
+        if context.random_weights:
+            response = _with_headers(response, RANDOM_WEIGHTS)
         if context.ignored_fields:
             self._metrics.ignored(len(context.ignored_fields))
             response = _with_ignored(context.ignored_fields, response)
@@ -309,6 +313,12 @@ class Pipeline:
             context.release()
         if self._access_log is not None:
             self._access_log.end(_ended(request, status), request.span, context)
+
+
+async def _in_time(handler: Handler, request: Request) -> Response:
+    """Return the response of a handler if it comes before the request's deadline."""
+    async with deadlines.within(request.context.deadline):
+        return await handler(request)
 
 
 def _ended(request: Request, status: int) -> Ended:

@@ -79,8 +79,8 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record."""
-        record = self._without_inputs(record)
-        known = "".join(f" {name}={_printable(value)}" for name, value in _context(record).items())
+        record = self.without_inputs(record)
+        known = "".join(f" {name}={_printable(value)}" for name, value in context_fields(record).items())
         first, *more = super().format(record).split("\n", 1)
         return "\n".join([first + known, *more])
 
@@ -90,7 +90,7 @@ class TextFormatter(logging.Formatter):
             return super().formatException(ei)
         return "".join(format_exception(_stand_in(ei[1], {}))).rstrip("\n")
 
-    def _without_inputs(self, record: logging.LogRecord) -> logging.LogRecord:
+    def without_inputs(self, record: logging.LogRecord) -> logging.LogRecord:
         """Return the record without messages of exceptions, and without the values that asyncio shows."""
         if self._inputs:
             return record
@@ -109,10 +109,10 @@ class JsonFormatter(TextFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the JSON text of a record."""
-        record = self._without_inputs(record)
+        record = self.without_inputs(record)
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         line: dict[str, Any] = {"time": time, "level": record.levelname.lower(), "logger": record.name}
-        line |= {"message": record.getMessage(), **_context(record)}
+        line |= {"message": record.getMessage(), **context_fields(record)}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -164,7 +164,8 @@ def _dropped(lines: int) -> logging.LogRecord:
     return logging.LogRecord(__name__, logging.WARNING, "", 0, message, (lines,), None)
 
 
-def _context(record: logging.LogRecord) -> dict[str, Any]:
+def context_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return what a record says beside its message: FIELDS that it has, or those of the call that its task serves."""
     fields = {name: record.__dict__[name] for name in FIELDS if name in record.__dict__}
     return fields if "request_id" in fields else fields | CURRENT_CALL.get().log_fields()
 

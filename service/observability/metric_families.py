@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+LOAD_SECONDS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 RUN_SECONDS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # ten models' metrics have 60 KB
 QUEUE_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 1.0, 3.0, 10.0)  # 0.5: alert InlayQueueWaits
 STAGES = ("tokenize", "queue", "run", "encode")
@@ -62,6 +63,9 @@ FAMILIES = (
     Family("inlay_heavy_waiting", "gauge", "Tasks that wait for a heavy process now."),
     Family("inlay_model_bytes", "gauge", "Bytes of weights of a loaded model.", ("model",), merged="max"),
     Family("inlay_model_workers", "gauge", "Workers that have a model loaded.", ("model",)),
+    Family("inlay_model_waiting", "gauge", "Requests that wait for a model to be loaded."),
+    Family("inlay_model_load_seconds", "histogram", "Time of a load on demand.", ("model",), LOAD_SECONDS),
+    Family("inlay_model_evictions", "counter", "Models unloaded for others, or after keep_alive.", ("model", "reason")),
     Family(
         "inlay_default_model_missing", "gauge", "1 while the default model that is named is not loaded.", merged="max"
     ),

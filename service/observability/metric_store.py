@@ -13,9 +13,12 @@ process) or 16 (its multiprocess mode).
 import fcntl
 import json
 import logging
+import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 Key = tuple[str, ...]
 """The name of a family of metrics, then the values of its labels."""
@@ -44,6 +47,8 @@ class MetricStore:
     Attributes:
         gauges: the present values.
         slow: its slowest requests of late.
+        name: a name that no other worker has, but one that it replaces.
+        began: when its counters were 0, in seconds since the epoch.
     """
 
     def __init__(self, directory: Path | None = None, worker: int = 0) -> None:
@@ -54,9 +59,11 @@ class MetricStore:
         self.slow: Sequence[Mapping[str, Any]] = ()
         self._directory = directory
         self._fault = ""
+        self.name, self.began = uuid4().hex, time.time()
         if directory is not None:
             self._lock = (directory / f"{worker}.lock").open("ab")
             fcntl.flock(self._lock, fcntl.LOCK_EX)
+            self.name, self.began = f"{directory.name}-{worker}", os.fstat(self._lock.fileno()).st_mtime
             if (path := directory / f"{worker}.json").exists():
                 self.replaces_another = True
                 self._counters = {key: [*numbers] for key, numbers in _read(path)[0].items()}
@@ -86,14 +93,18 @@ class MetricStore:
                 log.error("metrics of this worker cannot be shared with the others: %s", error)
             self._fault = str(error)
 
+    def own(self) -> Snapshot:
+        """Return the present numbers of this worker."""
+        return Snapshot(self.worker, self._counters.copy(), self.gauges, self.slow)
+
     def snapshots(self) -> list[Snapshot]:
         """Return the present numbers of this worker and the last saved ones of the others."""
-        snapshots = [Snapshot(self.worker, self._counters.copy(), self.gauges, self.slow)]
+        snapshots = [self.own()]
         for path in self._directory.glob("*.json") if self._directory else ():
             worker = int(path.stem)
             if worker != self.worker:
                 counters, gauges, slow = _read(path)
-                living = gauges if _is_held(path.with_suffix(".lock")) else {}
+                living = gauges if is_held(path.with_suffix(".lock")) else {}
                 snapshots.append(Snapshot(worker, counters, living, slow))
         return sorted(snapshots, key=lambda snapshot: snapshot.worker)
 
@@ -103,7 +114,7 @@ def _read(path: Path) -> tuple[Numbers, Mapping[Key, float], Sequence[Mapping[st
     return {tuple(key): numbers for key, numbers in counters}, {tuple(key): number for key, number in gauges}, slow
 
 
-def _is_held(path: Path) -> bool:
+def is_held(path: Path) -> bool:
     """Return whether a living process holds the lock."""
     with path.open("rb") as file:
         try:

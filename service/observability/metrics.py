@@ -15,7 +15,7 @@ from time import perf_counter
 
 from models import VERSION
 from service.errors import InlayError
-from service.observability.exposition import CONTENT_TYPE, OPENMETRICS, Exemplar, exposition
+from service.observability.exposition import CONTENT_TYPE, OPENMETRICS, Exemplar, collected, exposition
 from service.observability.history import History, SlowestRequests
 from service.observability.metric_families import BY_NAME, STAGES
 from service.observability.metric_store import Key, MetricStore
@@ -79,10 +79,13 @@ class Metrics:
 
     Args:
         store: holds the numbers; None: a store of this process alone.
+
+    Attributes:
+        store: the same.
     """
 
     def __init__(self, store: MetricStore | None = None) -> None:
-        self._store = store or MetricStore()
+        self.store = store or MetricStore()
         self._requests: dict[Key, tuple[list[float], Histogram | None, bool]] = {}
         self._key_uses: dict[tuple[str, str], KeyUse] = {}  # by the key's name and the model's
         self._key_label: Callable[[str], str] | None = None
@@ -90,10 +93,10 @@ class Metrics:
         self._stages: dict[str, list[Histogram]] = {}  # stage histograms by model
         self._readers: list[Callable[[], Mapping[Key, float]]] = []
         self._slowest = SlowestRequests()
-        self._history = History(time.time(), self._store.snapshots())
+        self._history = History(time.time(), self.store.snapshots())
         for code in sorted(_codes(InlayError)):
-            self._store.counter(("inlay_refusals", code))
-        self._store.counter(("inlay_worker_restarts",))[0] += self._store.replaces_another
+            self.store.counter(("inlay_refusals", code))
+        self.store.counter(("inlay_worker_restarts",))[0] += self.store.replaces_another
         started = time.time()  # read once: it must not move when the clock is set
         python = ".".join(map(str, sys.version_info[:3]))
         self.watch(
@@ -147,7 +150,7 @@ class Metrics:
         if status == "OK" or status.startswith("2"):
             times = self._histogram("inlay_request_seconds", method, protocol)
         refused = status not in NO_REFUSALS and status >= "400"
-        numbers = self._requests[key] = (self._store.counter(("inlay_requests", *key)), times, refused)
+        numbers = self._requests[key] = (self.store.counter(("inlay_requests", *key)), times, refused)
         return numbers
 
     def _key_use(self, context: RequestContext, model: str) -> KeyUse:
@@ -156,29 +159,36 @@ class Metrics:
         if use is None:
             assert self._key_label is not None
             label = self._key_label(context.key_name)
-            use = KeyUse(*[self._store.counter((name, label, model)) for name in KEY_USE])
+            use = KeyUse(*[self.store.counter((name, label, model)) for name in KEY_USE])
             self._key_uses[context.key_name, model] = use
         context.key_use = use
         return use
 
     def refused(self, code: str) -> None:
         """Count a request that ended with an error; `code` is that of an InlayError."""
-        self._store.counter(("inlay_refusals", code))[0] += 1
+        self.store.counter(("inlay_refusals", code))[0] += 1
 
     def ignored(self, fields: int) -> None:
         """Count fields of bodies that were not used."""
-        self._store.counter(("inlay_ignored_fields",))[0] += fields
+        self.store.counter(("inlay_ignored_fields",))[0] += fields
 
     def truncated(self, model: str, inputs: int) -> None:
         """Count inputs of a model that were cut."""
-        self._store.counter(("inlay_truncated_inputs", model))[0] += inputs
+        self.store.counter(("inlay_truncated_inputs", model))[0] += inputs
 
     def cache_lookups(self, model: str, hits: int, misses: int) -> None:
         """Count inputs of a model whose vectors were looked up in the vector cache."""
-        self._store.counter(("inlay_vector_cache_hits", model))[0] += hits
-        self._store.counter(("inlay_vector_cache_misses", model))[0] += misses
+        self.store.counter(("inlay_vector_cache_hits", model))[0] += hits
+        self.store.counter(("inlay_vector_cache_misses", model))[0] += misses
 
-    def passes(self, contexts: Sequence[RequestContext], model: str, tokens: Sequence[int], times: StageTimes) -> None:
+    def passes(
+        self,
+        contexts: Sequence[RequestContext],
+        model: str,
+        tokens: Sequence[int],
+        times: StageTimes,
+        batch: float = 1,
+    ) -> None:
         """Count passes through the embedding pipeline that end now, and record their times for the spans of requests.
 
         Args:
@@ -186,6 +196,7 @@ class Metrics:
             model: the model's name.
             tokens: tokens of each request.
             times: seconds of each request's stages.
+            batch: items that ran together, the mean over the runs.
         """
         tokenize, queue, run, encode = self._stages.get(model) or self._stage_histograms(model)
         count, now = len(contexts), perf_counter()
@@ -199,7 +210,7 @@ class Metrics:
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
         for context, size in zip(contexts, tokens, strict=True):
-            ended = Pass(model, size, count, times, now)
+            ended = Pass(model, size, batch, times, now)
             context.encoding = encode.observe, ended
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(ended)
@@ -218,7 +229,7 @@ class Metrics:
 
     def counter(self, name: str, *labels: str) -> Callable[[], None]:
         """Return a function that adds 1 to the counter with these label values, which starts at 0."""
-        numbers = self._store.counter((name, *labels))
+        numbers = self.store.counter((name, *labels))
 
         def count() -> None:
             numbers[0] += 1
@@ -231,6 +242,14 @@ class Metrics:
         self.truncated(model, 0)
         self.cache_lookups(model, 0, 0)
 
+    def load_took(self, model: str, seconds: float) -> None:
+        """Record the time in which a model was loaded on demand."""
+        self._histogram("inlay_model_load_seconds", model).observe(seconds)
+
+    def evicted(self, model: str, reason: str) -> None:
+        """Count a model that was unloaded for a reason: memory or keep_alive."""
+        self.store.counter(("inlay_model_evictions", model, reason))[0] += 1
+
     def watch(self, read: Callable[[], Mapping[Key, float]]) -> None:
         """Show at each scrape the gauges that `read` returns, and counters whose totals each worker shows for itself.
 
@@ -242,36 +261,41 @@ class Metrics:
     def save(self) -> None:
         """Share the present numbers of this worker with the other workers."""
         self._settle()
-        self._store.gauges = {key: float(value) for read in self._readers for key, value in read().items()}
-        self._store.slow = self._slowest.shown()
-        self._store.save()
+        self.store.gauges = {key: float(value) for read in self._readers for key, value in read().items()}
+        self.store.slow = self._slowest.shown()
+        self.store.save()
 
     def text(self) -> bytes:
         """Return all metrics in the format that Prometheus scrapes, which is CONTENT_TYPE."""
         self.save()
-        return exposition(self._store.snapshots())
+        return exposition(self.store.snapshots())
 
     def openmetrics(self) -> bytes:
         """Return all metrics as OPENMETRICS, with the exemplars of this worker."""
         self.save()
         held = {key: histogram.exemplars.copy() for key, histogram in self._histograms.items()}
-        return exposition(self._store.snapshots(), held)
+        return exposition(self.store.snapshots(), held)
+
+    def own(self) -> Mapping[str, Mapping[Key, Sequence[float]]]:
+        """Return the numbers of this worker: those of each family by the values of its labels."""
+        self.save()
+        return collected([self.store.own()])
 
     async def look(self) -> None:
         """Keep a sample of the last ten seconds once they are over."""
         if self._history.is_due(now := time.time()):
             self.save()
-            await asyncio.to_thread(lambda: self._history.take(now, self._store.snapshots()))  # reads a file a worker
+            await asyncio.to_thread(lambda: self._history.take(now, self.store.snapshots()))  # reads a file a worker
             self._slowest.begin()
 
     def history(self) -> bytes:
         """Return the samples of the last hour and the time since, as JSON."""
         self.save()
-        return self._history.text(time.time(), self._store.snapshots(), self._store.worker)
+        return self._history.text(time.time(), self.store.snapshots(), self.store.worker)
 
     def _histogram(self, *key: str) -> Histogram:
         bounds = BY_NAME[key[0]].bounds
-        histogram = Histogram(bounds, self._store.counter(key, len(bounds) + 2))
+        histogram = Histogram(bounds, self.store.counter(key, len(bounds) + 2))
         return self._histograms.setdefault(key, histogram)
 
 

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: one for each request, with its stages below it. The only module that imports opentelemetry.
+"""OpenTelemetry spans: one for each request, with its stages below it.
 
 Nothing is imported unless an endpoint is set. A caller's W3C trace context and its decision whether to sample are
 continued; of the requests without one, a share is sampled. Attributes never hold what a caller sent.
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from models import VERSION
 from service.errors import StartError
+from service.observability.otlp import resource
 from service.request_context import Pass
 from service.settings import Settings
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span as Span
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
-PATH = "v1/traces"  # below the endpoint (OTLP/HTTP)
-Attributes = Mapping[str, str | int]
+Attributes = Mapping[str, str | int | float]
 
 
 def open_tracing(settings: Settings) -> "Tracing | None":
@@ -32,15 +32,18 @@ def open_tracing(settings: Settings) -> "Tracing | None":
         return None
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
+
+        sent_by = resource()
     except ImportError as error:
-        raise StartError(f"traces need {error.name}: install the extra `otel`, or unset INLAY_OTLP_ENDPOINT") from error
-    resource = Resource.create({"service.name": "inlay", "service.version": VERSION})
-    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(settings.trace_ratio), resource=resource)
-    exporter = OTLPSpanExporter(f"{settings.otlp_endpoint.rstrip('/')}/{PATH}")
+        missing = f"INLAY_OTLP_ENDPOINT needs {error.name}: install the extra `otel`, or unset it"
+        raise StartError(missing) from error
+    if "traces" not in settings.signals:
+        return None
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(settings.trace_ratio), resource=sent_by)
+    exporter = OTLPSpanExporter(settings.otlp_url("traces"))
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider)
 
@@ -89,7 +92,7 @@ class Tracing:
             return
         self._add_stages(span, passes, written)
         span.update_name(name)
-        span.set_attributes(dict(attributes))
+        span.set_attributes(dict(attributes) | _used(passes))
         if failed:
             span.set_status(self._trace.StatusCode.ERROR)
         span.end()
@@ -109,6 +112,22 @@ class Tracing:
                 child.end(_ns(epoch, end))
         if passes and written:
             self._tracer.start_span("encode", parent, start_time=_ns(epoch, passes[-1].ended)).end(_ns(epoch, now))
+
+
+def _used(passes: Sequence[Pass]) -> dict[str, str | int | float]:
+    """Return attributes that say what a request used of a model; none if it reached none.
+
+    Source: those of OpenTelemetry's gen_ai.* that hold here and kept their names since 1.28 (all are in development).
+    """
+    if not passes:
+        return {}
+    batch = sum([each.batch for each in passes]) / len(passes)
+    tokens = sum([each.tokens for each in passes])
+    return {
+        "gen_ai.response.model": passes[-1].model,
+        "gen_ai.usage.input_tokens": tokens,
+        "inlay.batch_items": round(batch, 1),
+    }
 
 
 def _stages(single_pass: Pass) -> list[tuple[str, float, float]]:

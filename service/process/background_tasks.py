@@ -8,6 +8,7 @@ from typing import Any
 
 from service.context import ServiceContext
 from service.process.memory_trimmer import MemoryTrimmer
+from service.registry import on_demand, shared_changes
 from service.registry.store_watcher import StoreWatcher
 
 LOOK_SECONDS = 5.0  # seconds between looks at the memory of this process
@@ -21,6 +22,10 @@ async def background_tasks(context: ServiceContext, *others: Coroutine[Any, Any,
     settings, registry = context.settings, context.registry
     trimmer = MemoryTrimmer(registry, lambda: context.admission.active)
     runs = [*others, repeated(trimmer.look, LOOK_SECONDS, "giving memory back")]
+    if registry.on_demand is not None:
+        runs.append(repeated(registry.on_demand.look, on_demand.LOOK_SECONDS, "unloading models"))
+    if registry.shared is not None:
+        runs.append(repeated(registry.shared.look, shared_changes.LOOK_SECONDS, "following the other workers"))
     runs.append(repeated(context.metrics.look, SAMPLE_LOOK_SECONDS, "keeping the figures of the last hour"))
     if settings.watch_store:
         watcher = StoreWatcher(registry, settings.store, settings.models)

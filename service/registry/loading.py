@@ -75,7 +75,7 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     meanwhile.
     """
     version = store.export_version(folder)  # first: if the folder is replaced later, the version differs from the files
-    card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
+    card = read_card(folder, settings)
     if settings.verify == "off":
         return _opened(folder, card, version, settings, threads, metrics)
     with ThreadPoolExecutor(1, thread_name_prefix="verify") as thread:
@@ -86,10 +86,15 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
             check.result()  # what it raises says more than an error of a library that read a damaged file
 
 
-def _opened(folder: Path, card: Card, version: str, settings: Settings, threads: int, metrics: Metrics) -> Model:
+def read_card(folder: Path, settings: Settings) -> Card:
+    """Return the card of an exported folder with what the settings change: its limit of tokens, its default prompt."""
+    card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
     if settings.max_input_tokens:
         card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
-    card = _with_default_prompt(card, settings)
+    return _with_default_prompt(card, settings)
+
+
+def _opened(folder: Path, card: Card, version: str, settings: Settings, threads: int, metrics: Metrics) -> Model:
     tokenizer = _tokenizer(folder / card.tokenizer, card) if card.tokenizer else None
     engine, choice = choose(folder, card, tokenizer, settings, threads, partial(_onnx, folder, settings, threads))
     batchers = {name: _batcher(engine, choice, card, name, settings, metrics) for name in card.graphs}

@@ -1,4 +1,4 @@
-"""The loaded models by name; models are loaded, replaced and unloaded while others are served.
+"""The models by name; they are loaded, replaced and unloaded while others are served.
 
 A request holds the model it began with. After a replacement, later requests get the new model, and the old one is freed
 with the last request that holds it.
@@ -7,6 +7,7 @@ with the last request that holds it.
 import asyncio
 import difflib
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,8 @@ from service.observability.metrics import Metrics
 from service.registry import store, warmup
 from service.registry.further_names import LATEST, claims
 from service.registry.loading import load_model, of_task
+from service.registry.on_demand import OnDemand, Residencies, not_loaded
+from service.registry.shared_changes import SharedChanges
 from service.registry.store import check_name, quote_names, shortened
 from service.settings import Settings
 
@@ -56,13 +59,21 @@ class ModelRegistry:
         load: opens one folder of the store; called in a thread.
         reasons: why models of the store are not among `models`, by name.
         aliases: own names by further names that the settings give.
+        residencies: of models that are loaded on demand; None: all are loaded.
+        waiting: those that their first requests load.
 
     Attributes:
-        models: a live view by own names; keep the view, not a model of it.
-        further: the loaded models by the other names that they answer to.
-        default: the model of requests that name none. It follows from the settings and from the models that are loaded,
-            never from the order in which they came, so a restart does not change it.
+        models: the loaded ones, a live view by own names; keep the view, not a model of it.
+        offered: those that requests may name: the loaded ones, and those that their first requests load.
+        further: these by the other names that they answer to.
+        default: the model of requests that name none. It follows from the settings and from the models that are
+            offered, never from the order in which they came, so a restart does not change it.
+        on_demand: what loads models that are not loaded; None: all are.
+        shared: what makes changes by request in all workers; None: this process serves alone.
     """
+
+    on_demand: OnDemand | None = None
+    shared: SharedChanges | None = None
 
     def __init__(
         self,
@@ -73,9 +84,13 @@ class ModelRegistry:
         metrics: Metrics,
         reasons: Mapping[str, str] = MappingProxyType({}),
         aliases: Mapping[str, str] = MappingProxyType({}),
+        residencies: Residencies | None = None,
+        waiting: Mapping[str, Model] = MappingProxyType({}),
     ) -> None:
-        self._loaded = dict(models)
+        self._loaded, self._residencies = dict(models), residencies
+        self._offered = self._loaded if residencies is None else {**models, **waiting}
         self.models: Mapping[str, Model] = MappingProxyType(self._loaded)
+        self.offered: Mapping[str, Model] = MappingProxyType(self._offered)
         self.named_defaults = tuple(named_defaults)
         self._aliases = aliases
         self.default = self._find_default()
@@ -98,26 +113,38 @@ class ModelRegistry:
             kinds: kinds of models that the caller's route needs, for requests that name none, the best first.
 
         Raises:
-            NotFound: no such model is loaded.
+            NotFound: there is no such model.
             BadRequest: none was named and there is no default.
+            ModelNotLoaded: it is loaded on demand, and is not.
         """
         model = self.find(name) if name else self.default_of(*kinds) if kinds else self.default
+        if model is None:
+            raise self._not_found(name) if name else self._no_default()
+        if self.on_demand is not None and (residency := model.residency) is not None:
+            if not model.batchers:
+                raise self.on_demand.missing(model.card.name)
+            residency.used_at = self.on_demand.clock()
+        return model
+
+    def described(self, name: str | None) -> Model:
+        """Return the model that answers to a name, or the default model, loaded or not; raise as `get` does."""
+        model = self.find(name) if name else self.default
         if model is None:
             raise self._not_found(name) if name else self._no_default()
         return model
 
     def find(self, name: str) -> Model | None:
-        """Return the loaded model that answers to a name; None if there is none.
+        """Return the model that answers to a name, loaded or not; None if there is none.
 
         What follows a colon is one of the model's tasks, or Ollama's `latest`.
         """
-        if model := self.models.get(name) or self.further.get(name):
+        if model := self.offered.get(name) or self.further.get(name):
             return model
         stem, _, end = name.rpartition(":")
-        model = self.models.get(stem) or self.further.get(stem)
+        model = self.offered.get(stem) or self.further.get(stem)
         if model is None or end == LATEST[1:]:
             return model
-        return self.further.get(f"{model.card.name}:{end}") if stem in (*self.models, *self._claims) else None
+        return self.further.get(f"{model.card.name}:{end}") if stem in (*self.offered, *self._claims) else None
 
     def default_of(self, *kinds: Kind) -> Model | None:
         """Return the model of requests that name none on a route that needs a model of one of these kinds.
@@ -127,9 +154,9 @@ class ModelRegistry:
         """
         if self.default is not None and any(is_of_kind(self.default) for is_of_kind in kinds):
             return self.default
-        named = [self.models[name] for name in self.named_defaults if name in self.models]
+        named = [self.offered[name] for name in self.named_defaults if name in self.offered]
         for is_of_kind in kinds:
-            every = [model for model in self.models.values() if is_of_kind(model)]
+            every = [model for model in self.offered.values() if is_of_kind(model)]
             fitting = [model for model in every if not model.card.random] or every
             chosen = [model for model in named if is_of_kind(model)] or fitting
             if chosen and (len(fitting) == 1 or chosen is not fitting):
@@ -140,22 +167,24 @@ class ModelRegistry:
         if several := self._claims.get(name.removesuffix(LATEST)):
             remedy = "send the name of one of them"
             return UnknownModel(f"{shortened(name)} may be any of {quote_names(several)}", remedy=remedy)
-        known = [*self.models, *self.further]
+        known = [*self.offered, *self.further]
         similar = difflib.get_close_matches(name, known, 1) if len(name) <= LONGEST_COMPARED else []
         remedy = f"did you mean {similar[0]!r}?" if similar else ""
         return UnknownModel(
-            f"no model {shortened(name)} here", allowed=f"loaded: {quote_names(self.models)}", remedy=remedy
+            f"no model {shortened(name)} here",
+            allowed=f"{'served' if self.on_demand else 'loaded'}: {quote_names(self.offered)}",
+            remedy=remedy,
         )
 
     def _no_default(self) -> BadRequest:
-        if not self.models:
+        if not self.offered:
             return ModelRequired("no model is loaded", remedy="load one first")
-        remedy = f'send "model", one of {quote_names(self.models)}, or set {DEFAULT_VARIABLE} where the server starts'
+        remedy = f'send "model", one of {quote_names(self.offered)}, or set {DEFAULT_VARIABLE} where the server starts'
         return ModelRequired("is missing", field=("model",), allowed=self.default_fault(), remedy=remedy)
 
     def default_fault(self) -> str:
         """Return why requests must name a model; empty where there is a default model or no model at all."""
-        if self.default is not None or not self.models:
+        if self.default is not None or not self.offered:
             return ""
         if self.named_defaults:
             return f"the default model {self.named_defaults[0]!r} is not loaded"
@@ -163,13 +192,13 @@ class ModelRegistry:
 
     def _find_default(self) -> Model | None:
         if self.named_defaults:
-            return self.models.get(self.named_defaults[0])
-        return next(iter(self.models.values())) if len(self.models) == 1 else None
+            return self.offered.get(self.named_defaults[0])
+        return next(iter(self.offered.values())) if len(self.offered) == 1 else None
 
     def _find_further(self) -> None:
-        self._claims = claims({name: model.card for name, model in self.models.items()}, self._aliases)
-        of_tasks = {f"{name}:{task}": of_task(m, task) for name, m in self.models.items() for task in m.card.tasks}
-        self.further = of_tasks | {name: self.models[own[0]] for name, own in self._claims.items() if len(own) == 1}
+        self._claims = claims({name: model.card for name, model in self.offered.items()}, self._aliases)
+        of_tasks = {f"{name}:{task}": of_task(m, task) for name, m in self.offered.items() for task in m.card.tasks}
+        self.further = of_tasks | {name: self.offered[own[0]] for name, own in self._claims.items() if len(own) == 1}
 
     def _update_names(self) -> None:
         """Find names and the default again after the loaded models changed; log another default, or the lack of one."""
@@ -181,24 +210,49 @@ class ModelRegistry:
             log.warning("requests that name no model are refused: %s; %s names one", fault, DEFAULT_VARIABLE)
 
     async def load(self, name: str) -> None:
-        """Load the store's present version of a model; it replaces the version that is served.
+        """Load the store's present version of a model in all workers; it replaces the version that is served.
 
         Raises:
             NotFound: the store holds no model of that name.
             BadRequest: the version cannot be served; the one served before stays.
         """
         await self._exported(check_name(name))
+        await (self.load_here(name) if self.shared is None else self.shared.make("load", name))
+
+    async def load_here(self, name: str) -> None:
+        """Load the store's present version of a model in this process; raise as `load` does."""
+        await (self.load_version if self.on_demand is None else self.on_demand.load)(name)
+
+    async def load_version(self, name: str) -> None:
+        """Load the store's present version of a model, whatever memory is left; raise as `load` does."""
         await self._in_order(name, self._load_now)
 
+    def put_away(self, name: str) -> Model:
+        """Unload a model that its next request loads again; return it, to be freed."""
+        model = self._loaded.pop(name)
+        assert model.residency is not None
+        self._offered[name] = not_loaded(model.card, model.version, model.residency)
+        self._update_names()
+        log.info("%s is unloaded until it is needed", name)
+        return model
+
     async def unload(self, name: str) -> None:
-        """Stop serving a model; requests that were already admitted are finished.
+        """Stop serving a model in all workers; requests that were already admitted are finished.
 
         Raises:
             NotFound: it is not loaded.
         """
-        if check_name(name) not in self.models:
+        if check_name(name) not in self.offered:
             raise self._not_found(name)
+        await (self.unload_here(name) if self.shared is None else self.shared.make("unload", name))
+
+    async def unload_here(self, name: str) -> None:
+        """Stop serving a model in this process; raise NotFound if it is not loaded."""
         await self._in_order(name, self._unload_now)
+
+    def seconds_left(self, model: Model) -> float:
+        """Return the seconds that a loaded model stays if no request comes for it; infinity: it is never unloaded."""
+        return math.inf if self.on_demand is None else self.on_demand.seconds_left(model)
 
     async def sync(self, name: str) -> None:
         """Load, replace or unload a model to match the store.
@@ -223,10 +277,12 @@ class ModelRegistry:
     def states(self) -> list[ModelState]:
         """Return every model that is in the store or loaded, by name; reads the store's folder."""
         loaded, reasons = set(self.models), dict(self._reasons)
-        names = sorted({*store.exports(self._store), *loaded})
+        offered = set(self.offered) - loaded
+        names = sorted({*store.exports(self._store), *loaded, *offered})
         return [
-            ModelState(name, name in loaded, reasons.get(name, "" if name in loaded else "not loaded"))
+            ModelState(name, name in loaded, reasons.get(name, "" if name in loaded else why))
             for name in names
+            for why in ("its first request loads it" if name in offered else "not loaded",)
         ]
 
     async def _in_order(self, name: str, change: Callable[[str], Awaitable[None]]) -> None:
@@ -251,16 +307,29 @@ class ModelRegistry:
     async def _sync_now(self, name: str) -> None:
         folder = (await asyncio.to_thread(store.exports, self._store)).get(name)
         if folder is None:
-            if name in self.models:
+            if name in self.offered:
                 await self._unload_now(name)
             self._unloaded_versions.pop(name, None)
             self._reasons.pop(name, None)
             return
-        model, version = self.models.get(name), await asyncio.to_thread(store.export_version, folder)
+        model, version = self.offered.get(name), await asyncio.to_thread(store.export_version, folder)
         if model and model.version == version:
             self._reasons.pop(name, None)  # the reason why another version, now gone, could not be loaded
         elif self._unloaded_versions.get(name) != version:
-            await self._load_now(name)
+            if self._residencies is None or name in self.models:
+                await self._load_now(name)
+            else:
+                await self._offer_now(name, folder, self._residencies)
+
+    async def _offer_now(self, name: str, folder: Path, residencies: Residencies) -> None:
+        """Offer a new model, or a new version of one that is not loaded."""
+        try:
+            self._offered[name] = await asyncio.to_thread(residencies.offered, folder)
+        except Exception as error:
+            raise self._load_failed(name, error) from error
+        self._reasons.pop(name, None)
+        self._update_names()
+        log.info("%s is there; its first request loads it", name)
 
     async def _load_now(self, name: str) -> None:
         folder = await self._exported(name)
@@ -271,7 +340,7 @@ class ModelRegistry:
             raise self._load_failed(name, error) from error
         self._reasons.pop(name, None)
         self._unloaded_versions.pop(name, None)
-        self._loaded[name] = model
+        self._loaded[name] = self._offered[name] = model
         self._update_names()
         self._metrics.loaded(name)
         log.info("%s is loaded", name)
@@ -290,10 +359,11 @@ class ModelRegistry:
         return BadRequest(f"{name} cannot be loaded: {why}{goes_on}")
 
     async def _unload_now(self, name: str) -> None:
-        if (model := self.models.get(name)) is None:
+        if (model := self.offered.get(name)) is None:
             raise self._not_found(name)
         self._unloaded_versions[name] = model.version
-        del self._loaded[name]
+        for models in (self._loaded, self._offered):
+            models.pop(name, None)
         self._update_names()
         self._reasons[name] = "unloaded"
         log.info("%s is unloaded", name)
@@ -324,18 +394,30 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     if settings.workers == 1:
         check_names(settings, folders)
     threads = settings.threads or max(1, machine.available_cpus() // settings.workers)
-    load = partial(load_model, settings=settings, threads=threads, metrics=metrics)
-    models, reasons = {}, {}
+    load: Callable[[Path], Model] = partial(load_model, settings=settings, threads=threads, metrics=metrics)
+    residencies = None
+    if settings.load == "on-demand":
+        residencies = Residencies(settings, load)
+        residencies.pin(folders)
+        load = residencies.load
+    models, waiting, reasons = dict[str, Model](), dict[str, Model](), dict[str, str]()
     for name, folder in folders.items():
         try:
-            models[name] = load(folder)
+            if residencies is None or name in settings.pinned_models:
+                models[name] = load(folder)
+            else:
+                waiting[name] = residencies.offered(folder)
         except (StartError, ModelError) as error:
             if not settings.watch_store or name in (*settings.models, *settings.default_model):
                 raise
             log.warning("%s is not loaded: %s", name, error)  # as when it comes to a store that is watched
             reasons[name] = _reason(_without_path(str(error), settings.store))
     named = (*settings.default_model, *settings.models)
-    return ModelRegistry(models, named, settings.store, load, metrics, reasons, settings.model_of_alias)
+    names = named, settings.store, load, metrics, reasons, settings.model_of_alias
+    registry = ModelRegistry(models, *names, residencies, waiting)
+    if residencies is not None:
+        registry.on_demand = OnDemand(registry, settings, metrics)
+    return registry
 
 
 def check_names(settings: Settings, names: Collection[str]) -> None:

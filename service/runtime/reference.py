@@ -79,6 +79,7 @@ class ReferenceEngine:
                 positions,
                 self._card.encodings.ropes,
                 feeds.get(TASKS),
+                ids=ids,
             )
         return named
 

@@ -135,6 +135,11 @@ class Batcher(Generic[Item, Result]):
         return self.queue.items
 
     @property
+    def busy(self) -> bool:
+        """Whether anything is queued, reserved or running."""
+        return bool(self.queue.requests or self._under_way)
+
+    @property
     def _run_cost(self) -> int:
         """The largest cost of a batch, by the measured speed of one of the runs that go on together."""
         timed = int(self.queue.rate * RUN_SECONDS / self._max_runs) if self.queue.rate else self._max_batch_cost
@@ -333,6 +338,7 @@ class Batcher(Generic[Item, Result]):
                 times.items += 1
                 times.queued += run.began - waiting.since
                 times.ran += ended - run.began
+                times.batched += len(run.batch)
                 if waiting.future.done():  # the caller left during the run
                     continue
                 if isinstance(result, BaseException):

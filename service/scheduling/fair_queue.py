@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from typing import Generic, NamedTuple, TypeVar
 
 from service.errors import DeadlineExceeded, Overloaded
+from service.request_context import StageTimes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -39,12 +40,21 @@ class ItemTimes:
 
     Args:
         caller: the caller's name; callers share a graph evenly.
+
+    Attributes:
+        batched: the items of those batches.
     """
 
     caller: str = ""
     items: int = 0
     queued: float = 0.0
     ran: float = 0.0
+    batched: int = 0
+
+    def means(self, tokenization: float) -> tuple[StageTimes, float]:
+        """Return the seconds of each stage, and the items of a batch, as means over the items."""
+        items = self.items or 1
+        return StageTimes(tokenization, self.queued / items, self.ran / items), self.batched / items
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):

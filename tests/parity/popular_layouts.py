@@ -29,6 +29,7 @@ from tests.parity.test_adapters_live import LINEAR
 from tests.parity.test_adapters_live import NAMES as TASKS
 from tests.parity.test_blocks_live import randomise
 from tests.parity.test_dual_encoders_live import randomize
+from tests.parity.test_published_blocks_live import nv_embed
 from tests.parity.test_published_layouts import NOMIC_KEYS, Gated
 from tests.parity.test_rerankers_live import tokenizer as of_byte_pairs
 from tests.popular_checkpoints import Row
@@ -62,7 +63,7 @@ def write(row: Row, folder: Path) -> tuple[Path, Path]:
     vocabulary = write_tokenizer(row, native)
     model = made(row, vocabulary)
     model.save_pretrained(native)
-    if row.kind in ("sentence", "jina", "instructor"):
+    if row.kind in ("sentence", "jina", "instructor", "latents"):
         write_modules(row, native, model.config.hidden_size)
     if row.kind.startswith("sparse "):
         write_sparse(row, native)
@@ -75,7 +76,7 @@ def write(row: Row, folder: Path) -> tuple[Path, Path]:
         for name, rows in (("sparse_linear.pt", 1), ("colbert_linear.pt", model.config.hidden_size)):
             torch.save(torch.nn.Linear(model.config.hidden_size, rows).state_dict(), published / name)
     if row.eos:
-        end_texts(native, published)
+        end_texts(native, published, by_tokenizer=row.kind != "latents")
     if row.family == "minicpm":
         begin_texts(native, published)
     if row.kind == "jina":
@@ -214,8 +215,11 @@ def write_tokenizer(row: Row, folder: Path) -> Any:
     return loaded
 
 
-def end_texts(native: Path, published: Path) -> None:
-    """Let the template of the judge's tokenizer.json end texts, and tokenizer_config.json alone that of the other."""
+def end_texts(native: Path, published: Path, by_tokenizer: bool) -> None:
+    """Let the template of the judge's tokenizer.json end texts, and tokenizer_config.json alone that of the other.
+
+    Unless `by_tokenizer`, the other's files of the tokenizer do not end texts.
+    """
     config = json.loads((native / "tokenizer_config.json").read_text())
     names = [config["bos_token"]] if config.get("add_bos_token") else []
     for folder in (native, published):
@@ -225,7 +229,7 @@ def end_texts(native: Path, published: Path) -> None:
         special = [(name, library.token_to_id(name)) for name in (*names, *ends)]
         library.post_processor = TemplateProcessing(" ".join((*names, "$A", *ends)), special_tokens=special)
         library.save(str(path))
-    write_json(published / "tokenizer_config.json", config | {"add_eos_token": True})
+    write_json(published / "tokenizer_config.json", config | {"add_eos_token": by_tokenizer})
     plain = {key: value for key, value in config.items() if not key.startswith("add_")}
     write_json(native / "tokenizer_config.json", plain | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
@@ -247,6 +251,8 @@ def made(row: Row, tokenizer: Any) -> Any:
     draw = random.Random(row.name)
     torch.manual_seed(draw.randrange(1 << 30))
     sizes = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+    if row.kind == "latents":
+        return nv_embed(draw, **sizes, eos_token_id=tokenizer.eos_token_id)
     if row.family in ("clip", "siglip"):
         return made_dual(row.family, sizes | {"eos_token_id": tokenizer.eos_token_id})
     config = (
@@ -291,7 +297,8 @@ def write_modules(row: Row, folder: Path, width: int) -> None:
     ]
     write_json(folder / "modules.json", named)
     modes = {f"pooling_mode_{key}": mode == row.pooling for mode, key in MODES.items()}
-    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **modes})
+    included = {} if row.kind != "latents" else {"include_prompt": False}
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, **modes, **included})
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": LONGEST - 10, "do_lower_case": False})
     settings = {"prompts": dict(row.prompts), "default_prompt_name": None}
     write_json(folder / "config_sentence_transformers.json", settings)

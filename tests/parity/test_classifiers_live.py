@@ -40,6 +40,7 @@ _MODERN: dict[str, tuple[Any, ...]] = {
 UNMASKED = ("sliding_window", "local_attention", "layer_types", "attention_types", "summary_type")
 _DEBERTA = {"pooler_hidden_act": ("gelu", "tanh", "relu", "gelu_new")}
 _XLM = {"summary_type": ("first", "last", "mean"), "summary_activation": (None, "tanh")}
+_BART = {"decoder_layers": (1, 2, 3), "decoder_attention_heads": (1, 2, 4), "decoder_ffn_dim": (16, 48)}
 OWN: dict[str, dict[str, tuple[Any, ...]]] = {  # keys of heads, and the values that are drawn
     "modernbert": _MODERN,
     "modernbert-decoder": {key: values for key, values in _MODERN.items() if key != "classifier_pooling"},
@@ -50,6 +51,8 @@ OWN: dict[str, dict[str, tuple[Any, ...]]] = {  # keys of heads, and the values 
     "roformer": {"hidden_act": ("gelu", "relu", "gelu_new", "silu", "quick_gelu")},
     "xlm": _XLM,
     "flaubert": _XLM,
+    "bart": _BART,
+    "mvp": _BART,
 }
 
 
@@ -82,6 +85,9 @@ def sequences(model: Any, draw: random.Random, typed: bool) -> list[Ids]:
         mask = np.ones(length, np.int64)
         if number == 3 and not unmasked and pad is not None:  # without a pad id its class takes a masked last token
             mask[-3:] = 0
+        if model.config.is_encoder_decoder:  # its class reads the last EOS
+            ids[ids == 2] = 3
+            ids[mask.sum() - 1] = 2
         types = (np.arange(length) > draw.randrange(length)).astype(np.int64) if typed else None
         made.append(Ids(ids, mask, types))
     return made

@@ -48,6 +48,7 @@ NOT_SHOWN = {
     "siglip2_text_model": "no head",
     "minicpm": "no class of transformers; its layerwise head is judged in test_popular_checkpoints.py",
     "dpr": "no head",
+    "nvembed": "no head",
     **dict.fromkeys(("neobert", "llama_bidirec"), "no class of transformers; blocks in test_published_blocks_live.py"),
 }
 TYPES = [name for name in FAMILIES if name not in NOT_SHOWN]

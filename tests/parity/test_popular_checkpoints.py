@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from sentence_transformers import CrossEncoder, MultiVectorEncoder, SentenceTransformer, SparseEncoder
+from torch import nn
 
 from models.artifacts.export import export
 from models.artifacts.known_rerankers import QWEN3
@@ -21,6 +22,7 @@ from tests.embed_requests import embed_request
 from tests.parity.conftest import Ledger
 from tests.parity.popular_layouts import LONGEST, gated, write
 from tests.parity.test_blocks_live import relative
+from tests.parity.test_published_blocks_live import NvEmbed
 from tests.parity.test_rerankers_live import BGE, CARDS, pairs_of
 from tests.popular_checkpoints import ROWS, Row
 from tests.service.registry.registry_service import Service
@@ -175,6 +177,21 @@ def as_jina(row: Row, native: Path, service: Service) -> float:
     return worst
 
 
+def as_latents(row: Row, native: Path, service: Service) -> float:
+    model, tokenizer = NvEmbed.read(native), transformers.AutoTokenizer.from_pretrained(native)
+    (prompt,) = row.prompts.values()
+    worst = 0.0
+    for name in (None, *row.prompts):
+        skipped = len(tokenizer(prompt)["input_ids"]) - 1 if name else 0
+        for text, got in zip(TEXTS, ours(service, "sentence_embedding", TEXTS, prompt_name=name), strict=True):
+            ids = tokenizer((prompt if name else "") + text, truncation=True, max_length=LONGEST - 10)["input_ids"]
+            assert ids[-1] == tokenizer.eos_token_id
+            with torch.no_grad():
+                rows = model(torch.tensor(ids))[skipped:]
+            worst = max(worst, relative(got[0], nn.functional.normalize(rows.mean(dim=0), dim=0).numpy()))
+    return worst
+
+
 JUDGES: dict[str, Callable[[Row, Path, Service], float]] = {
     "sentence": as_sentences,
     "bare": as_sentences,
@@ -195,6 +212,7 @@ JUDGES: dict[str, Callable[[Row, Path, Service], float]] = {
     "jina": as_jina,
     "instructor": as_sentences,
     "words": as_sentences,
+    "latents": as_latents,
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from models.artifacts.export import export
@@ -18,6 +18,7 @@ from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import LENGTHS, SEEDS, TOLERANCE, Encoder, randomise, relative
 
 pytestmark = pytest.mark.parity
+WINDOW = "sliding_window"
 
 
 class NeoBertLayer(nn.Module):
@@ -88,7 +89,79 @@ def llama_bidirec(draw: random.Random, folder: Path) -> Any:
     return lambda ids: model.double()(ids[None]).last_hidden_state[0]
 
 
-MADE = {"neobert": neobert, "llama_bidirec": llama_bidirec}
+class Latents(nn.Module):
+    """NV-Embed's attention of each row to latent rows, and the gated step behind it."""
+
+    def __init__(self, width: int, heads: int, head_width: int, count: int) -> None:
+        super().__init__()
+        self.heads, inner = heads, heads * head_width
+        attention = {"to_q": nn.Linear(width, inner, bias=False), "to_kv": nn.Linear(width, 2 * inner, bias=False)}
+        attention["to_out"] = nn.Linear(inner, width, bias=False)
+        net = nn.ModuleDict({"0": nn.Linear(width, 8 * width), "2": nn.Linear(4 * width, width)})
+        first = {"fn": nn.ModuleDict(attention), "norm": nn.LayerNorm(width), "norm_context": nn.LayerNorm(width)}
+        second = {"fn": nn.ModuleDict({"net": net}), "norm": nn.LayerNorm(width)}
+        self.cross_attend_blocks = nn.ModuleList([nn.ModuleDict(first), nn.ModuleDict(second)])
+        self.latents = nn.Parameter(torch.randn(count, width))
+
+    def forward(self, rows: Any) -> Any:
+        attend, step = self.cross_attend_blocks
+        context = attend["norm_context"](self.latents)
+        key, value = attend["fn"]["to_kv"](context).chunk(2, dim=-1)
+        parts = (attend["fn"]["to_q"](attend["norm"](rows)), key, value)
+        parts = (part.view(len(part), self.heads, -1).transpose(0, 1) for part in parts)
+        mixed = nn.functional.scaled_dot_product_attention(*parts).transpose(0, 1).reshape(len(rows), -1)
+        rows = rows + attend["fn"]["to_out"](mixed)
+        up, gate = step["fn"]["net"]["0"](step["norm"](rows)).chunk(2, dim=-1)
+        return rows + step["fn"]["net"]["2"](up * nn.functional.gelu(gate))
+
+
+class NvEmbed(nn.Module):
+    """NV-Embed as nvidia publishes it: a Mistral that attends both ways, and latents; the rows of one text."""
+
+    def __init__(self, text: dict[str, Any], latents: dict[str, Any]) -> None:
+        super().__init__()
+        self.text, self.nested = text, latents
+        self.config = transformers.MistralConfig(**text, is_causal=False, sliding_window=None, use_cache=False)
+        self.embedding_model = transformers.AutoModel.from_config(self.config, attn_implementation="eager")
+        sizes = (latents[key] for key in ("num_cross_heads", "cross_dim_head", "num_latents_value"))
+        self.latent_attention_model = Latents(self.config.hidden_size, *sizes)
+        for part in self.children():
+            randomise(part, "mistral")
+
+    @classmethod
+    def read(cls, folder: Path) -> "NvEmbed":
+        config = json.loads((folder / "config.json").read_text())
+        nested = {key: value for key, value in config["text_config"].items() if key not in ("model_type", WINDOW)}
+        model = cls(nested, config["latent_attention_config"])
+        model.load_state_dict(load_file(folder / "model.safetensors"))
+        return model.double()
+
+    def forward(self, ids: Any) -> Any:
+        return self.latent_attention_model(self.embedding_model(ids[None]).last_hidden_state[0])
+
+    def save_pretrained(self, folder: Path) -> None:
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        nested = {"text_config": {**self.text, "model_type": "bidir_mistral", WINDOW: 4}}  # the window is not used
+        nested |= {"latent_attention_config": {**self.nested, "model_type": "latent_attention"}}
+        config = {"model_type": "nvembed", "architectures": ["NVEmbedModel"], "add_eos": True, **nested}
+        config["auto_map"] = {"AutoModel": "modeling_nvembed.NVEmbedModel"}
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+def nv_embed(draw: random.Random, **more: Any) -> NvEmbed:
+    text = decoder(rope_parameters=None, rope_theta=1e4)(draw) | more
+    sizes = {"num_latents_value": draw.randint(1, 9), "num_cross_heads": draw.randint(1, 3)}
+    return NvEmbed(text, sizes | {"cross_dim_head": draw.choice((4, text["hidden_size"]))})
+
+
+def nvembed(draw: random.Random, folder: Path) -> Any:
+    model = nv_embed(draw)
+    model.save_pretrained(folder)
+    return model.double()
+
+
+MADE = {"neobert": neobert, "llama_bidirec": llama_bidirec, "nvembed": nvembed}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

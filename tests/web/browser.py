@@ -14,7 +14,7 @@ from PIL import Image
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: make web-test installs it")
 Page, expect = sync_api.Page, sync_api.expect
 PICTURES = Path(__file__).parents[2] / "docs/images/page"
-OF_README = ("try", 1280, "light")
+OF_README = ("search", 1280, "light")
 SIZES = {360: 780, 1280: 900, 2560: 1440}  # CSS pixels: a phone, a laptop, a large screen
 THEMES = ("light", "dark")
 COLORS = 255  # of a saved picture: a palette takes a third of the bytes, and the page has fewer colours than that
@@ -82,7 +82,7 @@ def screenshots(page: Page, name: str, config: pytest.Config, widths: Iterable[i
         if config.getoption("--save-screenshots"):
             _save(page.screenshot(full_page=True), PICTURES / f"{name}-{width}-{theme}.png")
             if (name, width, theme) == OF_README:
-                top: Any = {"x": 0, "y": 0, "width": width, "height": 880}
+                top: Any = {"x": 0, "y": 0, "width": width, "height": 1000}
                 _save(page.screenshot(full_page=True, clip=top), PICTURES.with_suffix(".png"))
     if before:
         page.set_viewport_size(before)

@@ -1,41 +1,77 @@
-"""The view Models: cards, a comparison, one model in detail."""
+"""The view Models: a row a model that opens, search, loading and unloading."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from tests.served import Served
-from tests.web.browser import Page, expect
-from tests.web.conftest import DEMO, RERANKER
+from tests.served import Served, serving
+from tests.web.browser import Page, axe, expect
+from tests.web.conftest import CLASSIFIER, DEMO, RERANKER, SEVERAL, open_view
 
 
-def test_every_model_has_a_card(opened: Callable[[str], Page], web_server: Served) -> None:
+def test_every_model_has_a_row(opened: Callable[[str], Page], web_server: Served) -> None:
     page = opened("models")
     for model in web_server.http.get("/models").json()["models"]:
-        card = page.get_by_role("region", name=model["name"], exact=True)
-        expect(card).to_contain_text(f"{model['parameters']:,}")
+        row = page.get_by_role("region", name=model["name"], exact=True)
+        expect(row.get_by_title(f"{model['parameters']:,}")).to_be_visible()
+        expect(row.get_by_text("random weights")).to_have_count(int(model["name"] == RERANKER))
 
 
-def test_another_model_is_shown_and_in_the_link(opened: Callable[[str], Page]) -> None:
+def test_a_row_opens_and_is_in_the_link(opened: Callable[[str], Page]) -> None:
     page = opened("models")
-    page.get_by_role("region", name=RERANKER, exact=True).get_by_role("button", name="Show details").click()
+    expect(page.get_by_role("heading", level=2)).to_have_count(0)
+    row = page.get_by_role("button", name=RERANKER, exact=True)
+    row.click()
     page.get_by_role("heading", name=f"{RERANKER} in detail").wait_for()
     page.goto("about:blank")
     page.go_back()
     page.get_by_role("heading", name=f"{RERANKER} in detail").wait_for()
+    row.click()
+    expect(page.get_by_role("heading", name=f"{RERANKER} in detail")).to_have_count(0)
+    assert page.url.endswith("#/models")
+
+
+def test_search_finds_models_by_what_they_give(opened: Callable[[str], Page]) -> None:
+    page = opened("models")
+    names = page.locator(".model .opens")
+    for words, found in (("rankings", [RERANKER]), ("MINILM", [DEMO]), ("sparse late", [SEVERAL])):
+        page.get_by_role("searchbox", name="Find").fill(words)
+        expect(names).to_have_text(found)
+    page.get_by_role("searchbox", name="Find").fill("nothing")
+    page.get_by_role("button", name="Show all").click()
+    expect(names).to_have_count(4)
+
+
+def test_models_are_unloaded_and_loaded_where_allowed(page: Page, web_store: Path) -> None:
+    with serving(web_store, default_model=DEMO, models=(DEMO, CLASSIFIER), model_control="explicit") as server:
+        open_view(page, server, f"models?model={CLASSIFIER}")
+        row = page.get_by_role("region", name=CLASSIFIER, exact=True)
+        row.get_by_role("button", name="Unload").click()
+        row.get_by_role("button", name=f"Really unload {CLASSIFIER}?").click()
+        expect(row).to_contain_text("not loaded")
+        assert [each["name"] for each in server.http.get("/models").json()["models"]] == [DEMO]
+        row.get_by_role("button", name="Load").click()
+        expect(row.get_by_role("button", name=CLASSIFIER, exact=True)).to_be_visible()
+        axe(page)
+
+
+def test_models_cannot_be_unloaded_where_it_is_not_allowed(opened: Callable[[str], Page]) -> None:
+    page = opened(f"models?model={DEMO}")
+    page.get_by_role("heading", name=f"{DEMO} in detail").wait_for()
+    expect(page.get_by_role("button", name="Unload")).to_have_count(0)
 
 
 def test_computation_of_a_text_follows_the_slider(opened: Callable[[str], Page], web_server: Served) -> None:
     """By the numbers of GET /models: linear in the tokens, and quadratic in attention."""
     page = opened(f"models?model={DEMO}&tokens=128")
-    card = page.get_by_role("region", name=DEMO, exact=True)
     facts = web_server.http.get(f"/models/{DEMO}").json()
     page.get_by_role("slider").press("ArrowRight")
     per_token = sum(value for part, value in facts["flops_per_token"].items() if part != "head")
     work = 256 * per_token + 256**2 * facts["flops_per_token_and_key"]
-    expect(card).to_contain_text("computation for a text of 256 tokens")
-    expect(card).to_contain_text(f"{float(f'{work / 1e9:.3g}'):g} GFLOP")
+    shown = page.get_by_role("region", name=DEMO, exact=True).get_by_title("Computation for a text of 256 tokens")
+    expect(shown).to_contain_text(f"{float(f'{work / 1e9:.3g}'):g} GFLOP")
 
 
 def test_its_encodings_lead_to_the_view_positions(opened: Callable[[str], Page]) -> None:
@@ -80,13 +116,6 @@ def test_nearest_tokens_of_an_analogy(opened: Callable[[str], Page]) -> None:
     expect(nearest.get_by_role("row").nth(1)).to_contain_text(re.compile("day"))
 
 
-def test_models_are_compared_in_a_table(opened: Callable[[str], Page], web_server: Served) -> None:
-    page = opened("models")
-    page.get_by_text("All models in one table").click()
-    rows = page.get_by_role("region", name="Comparison of the models").get_by_role("row")
-    expect(rows).to_have_count(1 + len(web_server.http.get("/models").json()["models"]))
-
-
 def test_code_of_a_model_names_its_message(opened: Callable[[str], Page]) -> None:
     page = opened(f"models?model={DEMO}")
     page.get_by_text(f"GET /models/{DEMO} as code").click()
@@ -96,6 +125,6 @@ def test_code_of_a_model_names_its_message(opened: Callable[[str], Page]) -> Non
 
 
 def test_fits_every_width_and_theme(opened: Callable[[str], Page], screenshots: Callable[[Page, str], None]) -> None:
-    page = opened("models")
+    page = opened(f"models?model={DEMO}")
     page.get_by_role("region", name="Its word table").get_by_role("button", name="CSV").wait_for(timeout=60_000)
     screenshots(page, "models")

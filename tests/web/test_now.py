@@ -1,14 +1,16 @@
-"""The view Now: what /metrics says, as it changes."""
+"""The view Now: the hour that the server keeps, as it changes."""
 
 import re
+import time
 from collections.abc import Callable
+from typing import Any
 from xml.etree import ElementTree
 
 import httpx
 
 from tests.served import Served, serving
 from tests.web.browser import DRAWN, Page, axe, expect
-from tests.web.conftest import open_view
+from tests.web.conftest import DEMO, open_view
 
 
 def number(page: Page, name: str) -> str:
@@ -16,71 +18,103 @@ def number(page: Page, name: str) -> str:
     return page.locator(".totals div").filter(has=page.get_by_text(name, exact=True)).locator("dd").inner_text()
 
 
-def test_a_request_is_counted_and_drawn(opened: Callable[[str], Page]) -> None:
-    page = opened("now")
+def send_one(page: Page) -> None:
     page.get_by_role("button", name="Send a request").click()
     page.get_by_text(re.compile(r"Answered in \d+ ms")).wait_for()
-    routes = page.get_by_role("region", name="Since the start, by route")
-    expect(routes.get_by_role("row").filter(has_text="/embed")).to_contain_text("200:")
-    expect(page.get_by_role("region", name="Requests", exact=True).locator(".u-legend")).to_contain_text("/embed")
-    page.wait_for_function("() => !document.querySelectorAll('.totals dd')[1].textContent.includes('–')")
 
 
-def test_rates_and_quantiles_are_those_of_prometheus(opened: Callable[[str], Page]) -> None:
-    """Against histogram_quantile and rate computed by hand from two texts."""
+def hour(**members: Any) -> dict[str, Any]:
+    """An answer of GET /metrics/history: an hour of samples, the last of which has these members."""
+    none = {"routes": {}, "models": {}, "refusals": {}, "latency": None, "slowest": []}
+    none |= dict.fromkeys(("requests_in_flight", "queue_tokens", "queue_items", "worker_private_bytes"), 0)
+    none |= {"seconds": 10.0, "workers": 4, "workers_ready": 3}
+    now = time.time()
+    samples = [none | {"at": now - 10 * (360 - each)} for each in range(361)]
+    samples[-1] |= members
+    return {"sample_seconds": 10.0, "worker": 2, "samples": samples}
+
+
+def told(page: Page, answer: dict[str, Any]) -> None:
+    """Let the page see this history in place of the server's."""
+    page.route("**/metrics/history", lambda route: route.fulfill(json=answer))
+
+
+def test_a_request_is_counted_and_drawn(opened: Callable[[str], Page]) -> None:
     page = opened("now")
-    answer = page.evaluate(
-        """async () => {
-          const { Scrape, parseMetrics, quantile, mean, rate, rates } = await import("/web/lib/prometheus.js");
-          const text = (a, b, c, sum, requests) => `# HELP x y
-h_bucket{le="0.1",method="/a"} ${a}
-h_bucket{le="1.0",method="/a"} ${b}
-h_bucket{le="+Inf",method="/a"} ${c}
-h_sum{method="/a"} ${sum}
-h_count{method="/a"} ${c}
-r_total{method="a\\\\"b"} ${requests}
-`;
-          const before = new Scrape(100, parseMetrics(text(1, 2, 2, 0.5, 7)));
-          const after = new Scrape(104, parseMetrics(text(3, 10, 12, 20.5, 3)));
-          return {
-            half: quantile(0.5, before, after, "h"),
-            last: quantile(0.99, before, after, "h"),
-            none: quantile(0.5, after, after, "h"),
-            mean: mean(before, after, "h"),
-            rate: rate(before, after, "r_total"),
-            labels: [...rates(before, after, "r_total", "method").keys()],
-          };
-        }"""
-    )
-    assert answer["half"] == 0.1 + 0.9 * (5 - 2) / 6  # 10 observations: 2 to 0.1, 6 to 1, 2 above
-    assert answer["last"] == 1  # the last finite bound
-    assert answer["none"] is None
-    assert answer["mean"] == 2
-    assert answer["rate"] == 0.75  # 3 since a restart, in 4 s
-    assert answer["labels"] == ['a"b']
+    send_one(page)
+    routes = page.get_by_role("region", name="By route")
+    expect(routes.get_by_role("row").filter(has_text="/embed")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("region", name="Requests", exact=True).locator(".u-legend")).to_contain_text("/embed")
+    expect(page.get_by_role("region", name="By model").get_by_role("row").filter(has_text=DEMO)).to_be_visible()
+
+
+def test_figures_are_there_when_the_view_opens(page: Page, web_server: Served) -> None:
+    """Of an hour in which nobody looked."""
+    route, model = {"requests": 30, "timed": 30, "timed_seconds": 6.0}, {"requests": 30, "batches": 10, "inputs": 60}
+    model |= {"tokens": 600, "tokenize": 0.3, "queue": 1.5, "run": 3.0, "encode": 0.6}
+    latency = {"p50": 0.1, "p95": 0.3, "p99": 0.4}
+    figures = {"routes": {"/embed": route}, "models": {"m": model}, "latency": latency, "refusals": {"overloaded": 3}}
+    told(page, hour(**figures, queue_tokens=512, worker_private_bytes=2**30))
+    open_view(page, web_server, "now")
+    shown = {"requests": "30", "p50, latest": "100 ms", "p99, latest": "400 ms", "refused or failed": "3 (10 %)"}
+    shown |= {"waiting tokens now": "512", "memory now": "1,024 MiB", "workers ready": "3 of 4"}
+    assert {name: number(page, name) for name in shown} == shown
+    row = page.get_by_role("region", name="By model").get_by_role("row").filter(has_text="m").last
+    expect(row.get_by_role("cell")).to_have_text(["30", "0.17", "6", "10 ms", "50 ms", "100 ms", "20 ms"])
+    expect(page.get_by_role("region", name="By route").get_by_role("cell")).to_have_text(["30", "0", "200 ms"])
+    expect(page.get_by_role("region", name="Batch size").locator(".u-legend")).to_contain_text("6")
+    expect(page.get_by_text("Of all 4 workers together, as worker 2 has kept them")).to_be_visible()
+    axe(page)
+
+
+def test_slowest_requests_are_explained_by_their_stages(page: Page, web_server: Served) -> None:
+    slow = {"at": time.time(), "protocol": "http", "method": "/embed", "status": "200", "model": "m", "tokens": 12}
+    slow |= {"request_id": "order-17", "seconds": 2.0}
+    waited = slow | {"stages": {"tokenize": 0.1, "queue": 1.5, "run": 0.3, "encode": 0.0}}
+    refused = slow | {"seconds": 1.0, "status": "504", "stages": {}, "request_id": "order-18"}
+    told(page, hour(slowest=[waited, refused]))
+    open_view(page, web_server, "now")
+    items = page.get_by_role("region", name="Slowest requests").locator(".slowest > li")
+    expect(items.nth(0)).to_contain_text("75 % waiting in the queue")
+    expect(items.nth(1)).to_contain_text("100 % before and around the model: No model was run")
+    items.nth(0).get_by_text("Its stages and id").click()
+    expect(items.nth(0)).to_contain_text("order-17")
+    expect(items.nth(0)).to_contain_text("1,500 ms")
+    axe(page)
+
+
+def test_time_and_model_are_chosen_and_in_the_link(page: Page, web_server: Served) -> None:
+    model = {"requests": 1, "batches": 1, "inputs": 1, "tokens": 5, "run": 0.1}
+    told(page, hour(models={"one": model, "two": model}))
+    open_view(page, web_server, "now")
+    page.get_by_role("combobox", name="Model").select_option("two")
+    page.get_by_role("combobox", name="Time").select_option(label="15 minutes")
+    rows = page.get_by_role("region", name="By model").get_by_role("rowheader")
+    expect(rows).to_have_text(["two"])
+    assert page.url.endswith("#/now?model=two&minutes=15")
 
 
 def test_refusals_are_shown_by_their_reason(web_server: Served, opened: Callable[[str], Page]) -> None:
-    page = opened("now")
     web_server.http.post("/embed", json={"inputs": "hi", "poling": "cls"})
+    page = opened("now")
     legend = page.get_by_role("region", name="Refusals and errors").locator(".u-legend")
     expect(legend).to_contain_text("unknown_field")
-    assert number(page, "refused or failed") != "0"
 
 
-def test_pause_stops_asking(opened: Callable[[str], Page]) -> None:
-    page = opened("now")
+def test_pause_stops_asking(page: Page, web_server: Served) -> None:
+    page.clock.install()
+    open_view(page, web_server, "now")
     page.get_by_role("button", name="Pause").click()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2500)
-    assert [url for url in asked if url.endswith("/metrics")] == []
-    with page.expect_request("**/metrics"):
+    page.clock.fast_forward(60_000)
+    assert [url for url in asked if url.endswith("/metrics/history")] == []
+    with page.expect_request("**/metrics/history"):
         page.get_by_role("button", name="Go on").click()
 
 
 def test_says_that_metrics_have_another_port(page: Page, web_server: Served) -> None:
-    page.route("**/metrics", lambda route: route.fulfill(status=404, json={"detail": "no such path"}))
+    page.route("**/metrics/history", lambda route: route.fulfill(status=404, json={"detail": "no such path"}))
     open_view(page, web_server, "now")
     expect(page.get_by_role("alert")).to_contain_text("INLAY_MANAGEMENT_PORT")
 
@@ -96,7 +130,7 @@ def test_charts_stay_when_the_server_stops_and_go_on(page: Page, web_server: Ser
     expect(page.locator(".banner")).to_have_count(0)
 
 
-def test_charts_show_five_minutes_from_the_start(page: Page, web_server: Served) -> None:
+def test_times_of_charts_are_hours_of_the_day(page: Page, web_server: Served) -> None:
     page.add_init_script(f"({DRAWN})()")
     open_view(page, web_server, "now")
     page.wait_for_function("() => window.drawn.size > 5")
@@ -113,22 +147,12 @@ def test_curves_without_values_have_no_legend(opened: Callable[[str], Page]) -> 
     assert [text for text in page.locator(".u-legend").all_inner_texts() if "none" in text] == []
 
 
-def test_gaps_of_batches_are_explained(opened: Callable[[str], Page]) -> None:
-    page = opened("now")
-    page.wait_for_timeout(2500)
-    page.get_by_role("button", name="Send a request").click()
-    batches = page.get_by_role("region", name="Batch size")
-    expect(batches).to_contain_text("A gap: no batch ran in that time.", timeout=15_000)
-
-
-def test_measurements_stay_while_another_view_is_shown(opened: Callable[[str], Page]) -> None:
-    page = opened("now")
-    queue = page.get_by_role("region", name="Queue")
-    expect(queue).to_contain_text("Nothing in this time.")
-    page.get_by_role("link", name="Models", exact=True).click()
-    page.get_by_role("heading", level=1).filter(has_text="Models").wait_for()
-    page.get_by_role("link", name="Now", exact=True).click()
-    assert "Waiting" not in queue.inner_text()
+def test_gaps_are_explained(page: Page, web_server: Served) -> None:
+    told(page, hour(latency={"p50": 0.1, "p95": 0.1, "p99": 0.1}))
+    open_view(page, web_server, "now")
+    latency = page.get_by_role("region", name="Latency of successful requests")
+    expect(latency).to_contain_text("A gap: no request was answered in that time.")
+    expect(page.get_by_role("region", name="Batch size")).to_contain_text("Nothing in this time.")
 
 
 def test_csv_has_the_times_and_curves(opened: Callable[[str], Page]) -> None:
@@ -145,26 +169,25 @@ def test_csv_has_the_times_and_curves(opened: Callable[[str], Page]) -> None:
 def test_picture_holds_every_curve(opened: Callable[[str], Page]) -> None:
     page = opened("now")
     latency = page.get_by_role("region", name="Latency of successful requests")
-    page.get_by_role("button", name="Send a request").click()
+    send_one(page)
     expect(latency.locator(".u-legend")).to_contain_text("p99")
     with page.expect_download() as started:
         latency.get_by_role("button", name="SVG").click()
     root = ElementTree.parse(started.value.path()).getroot()
     texts = [each.text for each in root.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"p50", "p95", "p99", "seconds", "time"} <= set(texts)
+    assert {"p50", "p95", "p99", "ms", "time"} <= set(texts)
 
 
 def test_works_with_several_workers_and_keys(page: Page, web_server: Served) -> None:
-    """Metrics need no key; the button's request asks for one, and it is kept out of every store."""
+    """The figures need a key, which is kept out of every store."""
     with serving(
         web_server.app.context.settings.store, default_model="all-MiniLM-L6-v2", api_keys=("secret",)
     ) as guarded:
         open_view(page, guarded, "now")
-        expect(page.locator(".totals")).to_contain_text("1 of 1")
-        page.get_by_role("button", name="Send a request").click()
         dialog = page.get_by_role("dialog", name="API key")
         dialog.get_by_label("Key").fill("secret")
         dialog.get_by_role("button", name="Use it").click()
+        expect(page.locator(".totals")).to_contain_text("1 of 1")
         page.get_by_role("button", name="Send a request").click()
         page.get_by_text(re.compile(r"Answered in \d+ ms")).wait_for()
         kept = page.evaluate(
@@ -185,9 +208,6 @@ def test_query_of_each_chart_names_a_metric(opened: Callable[[str], Page], web_s
 
 def test_fits_every_width_and_theme(opened: Callable[[str], Page], screenshots: Callable[[Page, str], None]) -> None:
     page = opened("now")
-    for _ in range(3):
-        page.get_by_role("button", name="Send a request").click()
-        page.get_by_text(re.compile(r"Answered in \d+ ms")).wait_for()
-        page.wait_for_timeout(2100)
-    axe(page)
+    send_one(page)
+    expect(page.get_by_role("region", name="By route").get_by_role("table")).to_be_visible(timeout=30_000)
     screenshots(page, "now")

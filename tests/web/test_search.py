@@ -1,4 +1,4 @@
-"""The view Search: texts of a file or the sample, found while one types, drawn on a map, kept and forgotten."""
+"""The view Search, at `/`: texts of a file or the sample, found while one types, drawn on a map, kept and forgotten."""
 
 import csv
 from collections.abc import Callable
@@ -8,16 +8,20 @@ import numpy as np
 import pytest
 
 from tests.served import Served
-from tests.web.browser import SIZES, Page, expect
-from tests.web.conftest import DEMO, RERANKER
+from tests.web.browser import SIZES, Page, axe, expect
+from tests.web.conftest import DEMO, RERANKER, SEVERAL
 
 Open = Callable[[str], Page]
+PAGE_BYTES = 400_000
+LOADED = """() => ["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
+  .filter((entry) => entry.initiatorType !== "fetch").map((entry) => [entry.name, entry.decodedBodySize])"""
 LINES = ("the cat sleeps", "a dog barks", "stocks fell on Monday", "the bank raised its rates")
 
 
 def give(page: Page, name: str, content: str) -> None:
     """Choose a file of texts in place of what is searched."""
     chosen = {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+    page.get_by_text("Search your own").click()
     page.get_by_label("Your own").set_input_files(files=[chosen])  # type: ignore[list-item]
 
 
@@ -35,8 +39,81 @@ def test_sample_is_found_by_meaning(opened: Open) -> None:
     page.get_by_label("Search", exact=True).fill("celestial bodies seen at night")
     first = page.locator(".hits tbody tr").first.locator("td.topic")
     expect(first).to_have_text("space")
-    page.get_by_label("Topic").select_option("music")
+    page.get_by_role("combobox", name="topic").select_option("music")
     expect(first).to_have_text("music")
+
+
+def test_page_at_the_root_is_small(page: Page, web_server: Served) -> None:
+    page.goto("http://{}:{}/".format(*web_server.address), wait_until="networkidle")
+    wait_for_map(page, 144)
+    loaded = page.evaluate(LOADED)
+    assert any("/web/views/search.js" in name for name, _ in loaded)
+    assert sum(size for _, size in loaded) < PAGE_BYTES
+
+
+def test_answer_is_found_among_two_thousand_own_lines(opened: Open) -> None:
+    page = opened("search")
+    lines = [f"Shelf {number} holds {number % 7} boxes of paper" for number in range(1999)]
+    lines.insert(1234, "Press the red lever to stop the machine in an emergency")
+    give(page, "manual.txt", "\n".join(lines))
+    page.get_by_label("Search", exact=True).fill("How do I halt the engine when there is danger?")
+    expect(page.locator(".hits td.text").first).to_contain_text("red lever", timeout=240_000)
+
+
+def test_words_that_count_are_those_of_the_sparse_vectors(opened: Open, web_server: Served) -> None:
+    page = opened(f"search?model={SEVERAL}&query=a+dog+barks&reranker=none")
+    give(page, "lines.txt", "\n".join(LINES))
+    page.get_by_role("combobox", name="Find by").select_option(label="words (sparse vector)")
+    body = {"model": SEVERAL, "inputs": ["a dog barks", LINES[1]]}
+    query, row = (
+        {each["index"]: each["value"] for each in sent}
+        for sent in web_server.http.post("/embed_sparse", json=body).json()
+    )
+    parts = sorted((query[key] * row[key] for key in query.keys() & row.keys()), reverse=True)
+    hit = page.locator(".hits tbody tr").filter(has_text=LINES[1])
+    expect(hit.locator("td.number").first).to_have_text(f"{sum(parts):.3f}")
+    expect(hit.locator(".words small")).to_have_text([f"{part:.2f}" for part in parts[:5]])
+    axe(page)
+
+
+def test_near_duplicates_are_listed_above_a_threshold(opened: Open) -> None:
+    page = opened("search")
+    give(page, "lines.txt", "\n".join([*LINES, "the cat is sleeping", "a dog barks"]))
+    wait_for_map(page, 6)
+    page.get_by_text("Near-duplicates").click()
+    pairs = page.get_by_role("list", name="Pairs that are nearly the same").locator("li")
+    expect(pairs).to_have_count(1)
+    expect(pairs).to_contain_text("1.000")
+    page.get_by_label("Cosine of at least").fill("0.8")
+    expect(pairs).to_have_count(2)
+    expect(pairs.nth(1)).to_contain_text("the cat is sleeping")
+
+
+def test_words_and_columns_filter_results_and_export(opened: Open, tmp_path: Path) -> None:
+    page = opened("search?query=pets&reranker=none")
+    give(page, "table.csv", "text,kind,id\nwhite cats,a,7\nblack cats,b,8\nblack dogs,a,9\nwhite dogs,b,10\n")
+    page.get_by_role("button", name="Embed 4 rows").click()
+    wait_for_map(page, 4)
+    page.get_by_label("with the word").fill("black")
+    expect(page.locator(".hits tbody tr")).to_have_count(2)
+    page.get_by_role("combobox", name="kind").select_option("a")
+    expect(page.locator(".hits td.text")).to_have_text(["black dogs"])
+    with page.expect_download() as started:
+        page.get_by_role("group", name="Download results").get_by_role("button", name="CSV").click()
+    started.value.save_as(tmp_path / "results.csv")
+    (row,) = csv.DictReader((tmp_path / "results.csv").read_text().splitlines())
+    assert (row["text"], row["kind"], row["id"]) == ("black dogs", "a", "9")
+
+
+def test_exported_vectors_are_those_of_the_server(opened: Open, web_server: Served, tmp_path: Path) -> None:
+    page = opened("search")
+    give(page, "lines.txt", "\n".join(LINES))
+    wait_for_map(page, len(LINES))
+    with page.expect_download() as started:
+        page.get_by_role("group", name="Download vectors").get_by_role("button", name="NPY").click()
+    started.value.save_as(tmp_path / "vectors.npy")
+    expected = web_server.post({"inputs": list(LINES), "model": DEMO}).raise_for_status().json()
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, rtol=0, atol=1e-5)
 
 
 def test_scores_are_those_of_the_server(opened: Open, web_server: Served, tmp_path: Path) -> None:
@@ -61,7 +138,7 @@ def test_column_of_a_table_is_chosen(opened: Open) -> None:
     page.get_by_role("button", name="Embed 4 rows").click()
     wait_for_map(page, 4)
     assert sorted(found(page)) == ['a "bond"', "cats, and kittens", "dogs", "shares"]
-    page.get_by_label("Topic").select_option("b")
+    page.get_by_role("combobox", name="kind").select_option("b")
     expect(page.locator(".hits tbody tr")).to_have_count(2)
 
 
@@ -71,6 +148,7 @@ def test_texts_outlast_a_reload_until_forgotten(opened: Open) -> None:
     wait_for_map(page, len(LINES))
     page.reload(wait_until="networkidle")
     wait_for_map(page, len(LINES))
+    page.get_by_text("Search your own").click()
     page.get_by_role("button", name="Forget these texts").click()
     expect(page.get_by_text("Drop a file of texts")).to_be_visible()
 
@@ -99,4 +177,5 @@ def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:
 def test_fits_every_width_and_is_accessible(width: int, opened: Open, screenshots: Callable[..., None]) -> None:
     page = opened("search")
     wait_for_map(page, 144)
+    page.mouse.move(0, 0)
     screenshots(page, "search", [width])

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,16 +20,12 @@ from tests.web.conftest import CLASSIFIER, DEMO, RERANKER, SEVERAL, open_view
 
 Open = Callable[[str], Page]
 TEXTS = ("a cat sat on the mat", "the dog ran, unbelievably far", "Größe 東京 🙂")
-FIRST_PAINT_BYTES = 150_000
 SHIFTS = """() => {
   window.shifts = 0;
   new PerformanceObserver((list) => {
     for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
   }).observe({ type: "layout-shift", buffered: true });
 }"""
-
-LOADED = """() => ["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
-  .filter((entry) => entry.initiatorType !== "fetch").map((entry) => [entry.name, entry.decodedBodySize])"""
 
 
 def panel(page: Page, title: str) -> Any:
@@ -49,8 +47,14 @@ def choose_model(page: Page, name: str) -> None:
 
 
 def cosines_shown(page: Page) -> NDArray[np.float64]:
-    rows = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts").locator("tbody tr").all()
-    return np.array([[float(cell) for cell in row.locator("td").all_inner_texts()] for row in rows])
+    """The cosines by the numbers of the texts, in whatever order they are shown."""
+    table = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts")
+    order = [int(head) - 1 for head in table.locator("thead th").all_inner_texts()[1:]]
+    assert [int(name.partition(".")[0]) - 1 for name in table.locator("tbody th").all_inner_texts()] == order
+    rows = [[float(cell) for cell in row.locator("td").all_inner_texts()] for row in table.locator("tbody tr").all()]
+    shown = np.empty((len(order), len(order)))
+    shown[np.ix_(order, order)] = rows
+    return shown
 
 
 def vectors(server: Served, texts: tuple[str, ...], **options: Any) -> NDArray[np.float32]:
@@ -221,13 +225,61 @@ def test_too_long_texts_that_are_refused_say_so(opened: Open) -> None:
     expect(panel(page, "Vectors").get_by_role("alert")).to_contain_text("42 tokens")
 
 
-def test_more_texts_than_32_are_not_sent(opened: Open) -> None:
+def topics(count: int) -> list[str]:
+    """Texts of three topics, which alternate."""
+    words = ("reset my password, please, number", "bake a lemon cake for guest", "rain over the hills on day")
+    return [f"{words[number % 3]} {number}" for number in range(count)]
+
+
+def test_like_texts_lie_beside_each_other(opened: Open) -> None:
     page = opened("try")
-    page.get_by_label("One a line").fill("\n".join(f"text {number}" for number in range(40)))
-    expect(page.locator("#texts-count")).to_contain_text("40 texts: the first 32 are sent")
-    expect(panel(page, "Vectors")).to_contain_text("32 texts × 384")
-    expect(panel(page, "Similarity").get_by_role("img", name="Cosine of the texts")).to_be_visible()
+    page.get_by_label("One a line").fill("\n".join(topics(32)))
+    table = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts")
+    expect(table.locator("tbody tr")).to_have_count(32)
+    shown = [(int(head) - 1) % 3 for head in table.locator("thead th").all_inner_texts()[1:]]
+    assert sum(a != b for a, b in pairwise(shown)) == 2  # each topic in one piece
+    expect(panel(page, "Similarity")).to_contain_text("3 groups")
+    expect(table.locator("tr.group")).to_have_count(3)
+
+
+def test_numbers_of_32_texts_are_readable(opened: Open) -> None:
+    page = opened("try")
+    page.get_by_label("One a line").fill("\n".join(topics(32)))
+    table = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts")
+    expect(table.locator("tbody tr")).to_have_count(32)
+    fits = "(cells) => cells.every((cell) => cell.scrollWidth <= cell.clientWidth + 1)"
+    assert table.locator("td").evaluate_all(fits)
+    size = table.locator("td").first.evaluate("(cell) => parseFloat(getComputedStyle(cell).fontSize)")
+    assert size >= 12
+
+
+def test_200_texts_are_sent_and_scroll(opened: Open) -> None:
+    page = opened("try")
+    page.get_by_label("One a line").fill("\n".join(topics(210)))
+    expect(page.locator("#texts-count")).to_contain_text("210 texts: the first 200 are sent")
+    expect(panel(page, "Vectors")).to_contain_text("200 texts × 384", timeout=60_000)
+    strips = panel(page, "Similarity").get_by_role("group", name="Cosine of the texts")
+    expect(strips.locator(".strip-row")).to_have_count(200)
+    assert strips.evaluate("(own) => own.scrollHeight > own.clientHeight && own.scrollWidth > own.clientWidth")
+    strips.focus()
+    page.keyboard.press("ArrowRight")
+    expect(panel(page, "Similarity").locator("figcaption")).to_have_text(re.compile(r"\d+\. .+, \d+\. .+: 0\.\d{4}"))
+    settled(page)
     axe(page)
+
+
+def test_scores_stay_in_sight_beside_long_texts(opened: Open) -> None:
+    page = opened("try")
+    page.set_viewport_size({"width": 360, "height": 780})
+    page.get_by_label("One a line").fill("\n".join(f"{topic} " * 80 for topic in topics(3)))
+    scores = panel(page, "Rank").locator(".bar-value")
+    expect(scores).to_have_count(3)
+    settled(page)
+    for score in scores.all():
+        box = score.bounding_box()
+        assert box["x"] + box["width"] <= 360
+    names = panel(page, "Rank").locator(".bar-name").evaluate_all("(all) => all.map((one) => one.clientHeight)")
+    assert max(names) < 120
 
 
 def test_an_emptied_box_stays_empty(opened: Open) -> None:
@@ -316,19 +368,12 @@ def test_keyboard_alone_reaches_and_reads_everything(opened: Open) -> None:
 
 def test_nothing_moves_while_it_loads_and_is_typed(page: Page, web_server: Served) -> None:
     page.add_init_script(f"({SHIFTS})()")
-    page.goto("http://{}:{}/".format(*web_server.address), wait_until="networkidle")
-    expect(panel(page, "Vectors").locator("canvas")).to_be_visible()
+    page.goto("http://{}:{}/#/try".format(*web_server.address), wait_until="networkidle")
+    expect(panel(page, "Vectors").locator("canvas").first).to_be_visible()
     settled(page)
     assert page.evaluate("window.shifts") < 0.02
     write(page, TEXTS)
     assert page.evaluate("window.shifts") < 0.1
-
-
-def test_first_paint_is_small(page: Page, web_server: Served) -> None:
-    page.goto("http://{}:{}/".format(*web_server.address), wait_until="networkidle")
-    loaded = page.evaluate(LOADED)
-    assert any("/web/views/try.js" in name for name, _ in loaded)
-    assert sum(size for _, size in loaded) < FIRST_PAINT_BYTES
 
 
 def test_narrow_page_with_long_words_does_not_scroll(opened: Open) -> None:

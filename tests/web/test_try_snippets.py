@@ -1,5 +1,6 @@
 """The code that Try shows for its requests, copied by its button and run: each gives what the page got."""
 
+import ast
 import base64
 import json
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import numpy as np
@@ -27,7 +29,8 @@ Open = Callable[[str], Page]
 TEXTS = ("it's a cat", 'a "dog" \\ far', "Größe 東京 🙂")
 QUERY = "an animal's name"
 FILES = {"inlay.v1": embed_pb2, "tei.v1": tei_pb2, "inference": open_inference_pb2}
-ENVIRONMENT = {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
+KEY = "correct-horse-battery-staple"
+ENVIRONMENT = {**os.environ, "NO_PROXY": "*", "no_proxy": "*", "INLAY_API_KEY": KEY}
 OPTIONS = "&dimensions=16&normalize=false&cut=beginning&purpose=query"
 
 
@@ -57,8 +60,12 @@ def copied(page: Page, label: str, client: str) -> str:
     return text
 
 
-def ran(command: list[str]) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False)
+def ran(command: list[str], folder: Path | None = None) -> str:
+    if not shutil.which(command[0]):
+        pytest.skip(f"no {command[0]}: on Debian apt-get install {'nodejs' if command[0] == 'node' else command[0]}")
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=ENVIRONMENT, check=False, cwd=folder
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 
@@ -101,18 +108,82 @@ CASES = [
 ]
 
 
+BARE_PYTHON = [sys.executable, "-I", "-S", "-c"]  # without the packages of any environment
+
+
+def results(page: Page, label: str) -> list[Any]:
+    """What each client of a request prints, curl's first."""
+    by_curl = ran(
+        ["curl", "-sS", "--fail-with-body", *shlex.split(copied(page, label, "curl").replace("\\\n", ""))[1:]]
+    )
+    by_python = ran([*BARE_PYTHON, copied(page, label, "Python")])
+    by_httpx = ran([sys.executable, "-c", copied(page, label, "httpx")])
+    by_node = ran(["node", "--input-type=module", "--eval", copied(page, label, "JavaScript")])
+    return [json.loads(by_curl), ast.literal_eval(by_python), ast.literal_eval(by_httpx), json.loads(by_node)]
+
+
 @pytest.mark.parametrize(("model", "label", "options"), CASES)
-def test_curl_and_python_get_the_same(model: str, label: str, options: str, opened: Open) -> None:
-    if not shutil.which("curl"):
-        pytest.skip("no curl: on Debian apt-get install curl")
+def test_curl_python_and_javascript_get_the_same(model: str, label: str, options: str, opened: Open) -> None:
     page = shown(opened, model, options)
-    text = copied(page, label, "curl")
-    by_curl = json.loads(ran(["curl", "-sS", "--fail-with-body", *shlex.split(text.replace("\\\n", ""))[1:]]))
-    by_python = ran([sys.executable, "-c", copied(page, label, "Python")])
-    assert by_python.strip() == str(by_curl)
-    _, body = body_of(text)
+    first, *others = results(page, label)
+    assert [each == first for each in others] == [True] * 3
+    _, body = body_of(copied(page, label, "curl"))
     assert body["model"] == (RERANKER if label == "Ranking" and model == DEMO else model)
     assert "texts" in body or "inputs" in body
+
+
+def test_code_of_rows_and_of_pictures_runs(opened: Open, tmp_path: Path) -> None:
+    """The table of an encoding comes as bytes of float32, its picture as a file."""
+    page = opened("positions?e=" + quote(json.dumps([{"s": "sinusoidal"}])))
+    table = page.locator("details.snippets summary").filter(has_text="The table of").inner_text()
+    table = table.removesuffix(" as code")
+    by_python = ran([*BARE_PYTHON, copied(page, table, "Python")])
+    shape, row = ast.literal_eval(f"[{by_python.replace('] [', '], [')}]")
+    assert len(row) == shape[-1]
+    assert f"[{row[0]:g}"[:3] in ran([sys.executable, "-c", copied(page, table, "httpx")]).replace(" ", "")
+    assert f"Float32Array({np.prod(shape)})" in ran(
+        ["node", "--input-type=module", "--eval", copied(page, table, "JavaScript")]
+    )
+    for client, command in (("Python", BARE_PYTHON), ("JavaScript", ["node", "--input-type=module", "--eval"])):
+        ran([*command, copied(page, "This picture", client)], tmp_path)
+        (picture,) = tmp_path.iterdir()
+        assert b"<svg" in picture.read_bytes()[:200]
+        picture.unlink()
+
+
+def test_code_with_a_key_reads_it_from_the_environment(page: Page, web_store: Path) -> None:
+    with serving(web_store, default_model=DEMO, models=(DEMO,), api_keys=KEY) as server:
+        open_view(page, server, "models")
+        page.get_by_role("dialog", name="API key").get_by_label("Key").fill(KEY)
+        page.get_by_role("button", name="Use it").click()
+        page.get_by_text("GET /models as code").wait_for()
+        for client in ("curl", "Python", "httpx", "JavaScript"):
+            assert KEY not in copied(page, "GET /models", client)
+        answers = results(page, "GET /models")
+        assert [each["models"][0]["name"] for each in answers] == [DEMO] * 4
+
+
+def test_tei_client_gets_the_same_vectors_and_cosines(opened: Open, web_server: Served) -> None:
+    page = shown(opened, DEMO)
+    _, body = body_of(copied(page, "Vectors", "curl"))
+    rows = np.array(web_server.http.post("/embed", json=body).json()["outputs"]["sentence_embedding"])
+    printed = ran([sys.executable, "-c", copied(page, "Vectors", "TEI")])
+    assert printed.startswith("(3, 384)")
+    np.testing.assert_allclose(
+        np.array(printed.partition("\n")[2].replace("[", " ").replace("]", " ").split(), float),
+        rows[:, :4].ravel(),
+        atol=1e-6,
+    )
+    cosines = ast.literal_eval(ran([sys.executable, "-c", copied(page, "Similarity with text 1", "TEI")]))
+    np.testing.assert_allclose(cosines, rows[1:] @ rows[0], atol=1e-5)
+
+
+def test_cohere_client_gets_the_same_order(opened: Open, web_server: Served) -> None:
+    pytest.importorskip("cohere")
+    page = shown(opened, RERANKER)
+    expected = web_server.http.post("/rerank", json=body_of(copied(page, "Ranking", "curl"))[1]).json()
+    printed = ran([sys.executable, "-c", copied(page, "Ranking", "Cohere")]).splitlines()
+    assert [int(line.split()[0]) for line in printed] == [each["index"] for each in expected]
 
 
 @pytest.mark.parametrize("options", ["", OPTIONS])

@@ -115,7 +115,7 @@ def test_cancelled_key_dialog_stays_closed(minilm_store: Path, page: Page) -> No
 @pytest.mark.parametrize("view", ["try", "positions", "models", "now"])
 def test_page_of_a_proxy_is_no_answer(view: str, page: Page, web_server: Served) -> None:
     """Some proxies ask for a login in HTML, with status 200."""
-    for path in ("models", "positions", "metrics"):
+    for path in ("models", "positions", "metrics/history"):
         page.route(f"**/{path}", lambda route: route.fulfill(content_type="text/html", body="<p>Log in"))
     open_view(page, web_server, view)
     expect(page.get_by_role("alert").first).to_contain_text("a proxy answered instead of the server")

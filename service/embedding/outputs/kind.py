@@ -261,6 +261,7 @@ class Plan(NamedTuple):
         cuts: how inputs are cut if the server does not cut by default, and if it does.
         token_bytes: bytes of memory for each token.
         input_bytes: bytes of memory for each vector.
+        random: `inlay create` drew the weights, which responses say.
         lookup: how plain token ids are looked up; None: they are computed otherwise.
         preparing: the kinds that prepare its ids.
         completing: the kinds that complete reduced rows.
@@ -282,6 +283,7 @@ class Plan(NamedTuple):
     cuts: tuple[Cut, Cut]
     token_bytes: int
     input_bytes: int
+    random: bool
     lookup: Lookup | None
     preparing: tuple[OutputKind, ...]
     completing: tuple[OutputKind, ...]

@@ -74,6 +74,7 @@ def _made(planning: Planning) -> Plan:
         cuts=_cuts(card, options, kinds),
         token_bytes=sum([kind.token_bytes for kind in kinds]),
         input_bytes=sum([kind.input_bytes for kind in kinds]),
+        random=card.random,
         lookup=_lookup(card, kinds, typed, options) if whole else None,
         preparing=tuple([kind for kind in kinds if kind.prepares]),
         completing=tuple([kind for kind in kinds if kind.completes]),
@@ -146,8 +147,11 @@ def _by_graph(card: Card, kinds: Sequence[OutputKind], typed: bool) -> Graphs:
 
 
 def _lookup(card: Card, kinds: Sequence[OutputKind], graphs: Graphs, options: EmbedOptions) -> Lookup | None:
-    """Return the one graph that reads only ids, positions and segments, which the family fills in."""
-    if any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
+    """Return the one graph that reads only ids, positions and segments, which the family fills in.
+
+    None of a model of random weights: its responses have a header that others take no step for.
+    """
+    if card.random or any(type(kind) is not GraphRows or kind.pooled or kind.dtype != "float32" for kind in kinds):
         return None
     if (options.max_tokens, options.task) != (None, None):
         return None

@@ -124,7 +124,8 @@ class RowLookup:
             return
         arrays, seconds = ran
         times, start, picked = StageTimes(0.0, 0.0, seconds), 0, bool(plan.options.outputs)
-        self._metrics.passes([member[1] for member in members], name, [member[4] for member in members], times)
+        contexts, sizes = [member[1] for member in members], [member[4] for member in members]
+        self._metrics.passes(contexts, name, sizes, times, len(members))
         for number, context, _, lengths, size in members:
             stop, held = start + size, size * plan.token_bytes
             if held <= UNCOUNTED_BYTES or self._budget.reserved(context.copies * held, context):

@@ -1,6 +1,7 @@
-"""Describes the loaded models, over HTTP and gRPC; the schema Model of openapi.json says what a description holds."""
+"""Describes the models, over HTTP and gRPC; the schema Model of openapi.json says what a description holds."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -26,9 +27,12 @@ MODEL = DATA.schemas["Model"]
 def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = None) -> dict[str, Any]:
     """Return the description of a loaded model: its card, its device, and its share of `mappings`."""
     card, choice, mapped = model.card, model.choice, machine.mapped_of(model.mapped, mappings or {})
+    loaded = card.name in registry.models
     facts = {name: getattr(card, name) for name in MODEL["properties"] if hasattr(card, name)}
     facts |= {
         "default": model is registry.default,
+        "loaded": loaded,
+        "unloaded_in_seconds": left if loaded and (left := registry.seconds_left(model)) < math.inf else None,
         "device": model.engine.device,
         "engine": choice.engine,
         "precision": choice.precision,
@@ -36,7 +40,7 @@ def summary(model: Model, registry: ModelRegistry, mappings: Mappings | None = N
         "flops_per_text": getattr(facts["modules"], "flops_per_text", 0),
         "memory": mapped if mapped.mapped else None,
         "positions": available(card),
-        "reads_text": model.tokenizer is not None,
+        "reads_text": card.tokenizer is not None,
         "version": model.version,
     }
     facts |= {name: flat(facts[name]) for name, flat in FLAT.items()}
@@ -113,15 +117,15 @@ def routes(context: ServiceContext) -> list[Route]:
     registry, settings = context.registry, context.settings
 
     async def list_models(request: Request) -> Response:
-        loaded = registry.models.values()
+        offered = registry.offered.values()
         mappings = await asyncio.to_thread(machine.mapped_files)
-        data = [listed(model, settings) for model in loaded]
-        summaries = [summary(model, registry, mappings) for model in loaded]
+        data = [listed(model, settings) for model in offered]
+        summaries = [summary(model, registry, mappings) for model in offered]
         return json_response({"object": "list", "data": data, "models": summaries})
 
     async def get_model(request: Request) -> Response:
         mappings = await asyncio.to_thread(machine.mapped_files)
-        return json_response(summary(registry.get(request.parameters["name"]), registry, mappings))
+        return json_response(summary(registry.described(request.parameters["name"]), registry, mappings))
 
     handlers: dict[str, Handler] = {"/models": list_models, "/models/{name}": get_model}
     return [Route("GET", path, handler, admitted=False) for path, handler in handlers.items()]

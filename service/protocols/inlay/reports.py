@@ -47,7 +47,9 @@ class Report:
         return Route("POST", path, handler, bodies=(self.parameters,))
 
     async def _answer(self, context: ServiceContext, request: Request) -> Response:
-        subject = self.subject(context.registry.get(request.parameters["name"]))
+        model = context.registry.get(request.parameters["name"])
+        request.context.random_weights = model.card.random
+        subject = self.subject(model)
         read = (
             await from_body(self.parameters, request) if self.verb == "POST" else from_query(self.parameters, request)
         )

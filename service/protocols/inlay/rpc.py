@@ -147,14 +147,14 @@ class Models:
     async def list_models(self, request: pb.ListModelsRequest, call: RequestContext) -> pb.ListModelsResponse:
         """Return every model."""
         mappings = await asyncio.to_thread(machine.mapped_files)
-        return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._registry.models])
+        return pb.ListModelsResponse(models=[self._model(name, mappings) for name in self._registry.offered])
 
     async def get_model(self, request: pb.GetModelRequest, call: RequestContext) -> pb.Model:
         """Return one model; without a name, the default."""
         return self._model(request.name or None, await asyncio.to_thread(machine.mapped_files))
 
     def _model(self, name: str | None, mappings: machine.Mappings) -> pb.Model:
-        model = self._registry.get(name)
+        model = self._registry.described(name)
         description = summary(model, self._registry, mappings)
         fields = {name: description[name] for name in DESCRIBED if description[name] is not None}
         flops, document = default_flops_per_token(model.card), orjson.dumps(description).decode()

@@ -8,6 +8,7 @@ import orjson
 from models.positions.rope.presets import PRESETS
 from proto import embed_pb2 as pb
 from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, TableFile
 from service.embedding.word_table import word_table
 from service.http.parameter_types import TypedArrayOptions
@@ -74,11 +75,16 @@ class TableMethods:
             ]
         )
 
+    def _model(self, name: str, call_context: RequestContext) -> Model:
+        model = self._context.registry.get(name or None)
+        call_context.random_weights = model.card.random
+        return model
+
     async def logits(
         self, request: pb.LogitsRequest, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
         """Yield logits, or the tokens of the largest, in the messages of a table."""
-        model = with_head(self._context.registry.get(request.model or None))
+        model = with_head(self._model(request.model, call_context))
         parameters = await read_message(LogitsParameters, request)
         call = await logits_call(self._context, model, parameters, call_context)
         async for chunk in self._chunks(call, parameters, call_context):
@@ -86,14 +92,14 @@ class TableMethods:
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:
         """Return the most similar tokens, best first."""
-        table = word_table(self._context.registry.get(request.model or None))
+        table = word_table(self._model(request.model, call_context))
         answer = await search(self._context, table, await read_message(SimilarParameters, request), call_context)
         about = answer.pop("table")
         return pb.SimilarResponse(table=about["name"], table_shape=about["shape"], table_dtype=about["dtype"], **answer)
 
     async def analysis(self, request: pb.AnalysisRequest, call_context: RequestContext) -> pb.AnalysisResponse:
         """Return the facts about a word table."""
-        table = word_table(self._context.registry.get(request.model or None))
+        table = word_table(self._model(request.model, call_context))
         query = await read_message(AnalysisQuery, request)
         document = await analysed(self._context, table, query, call_context)
         values = document["spectrum"].pop("singular_values") if query.spectrum else None

@@ -41,7 +41,8 @@ class DataPlane:
 
     async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
         """Return the answer to a request, and count the request in the model's statistics."""
-        card, settings, started = self.model(name, version).card, self.context.settings, perf_counter()
+        self.model(name, version)
+        card, settings, started = self.context.registry.get(name).card, self.context.settings, perf_counter()
         try:
             allowed = [tensor["name"] for tensor in input_tensors(card)]
             request, places = request_of(card, inference, settings, allowed)
@@ -60,8 +61,8 @@ class DataPlane:
         return Answer(result.model, inference, outputs, result.truncated)
 
     def model(self, name: str, version: str = "") -> Model:
-        """Return a loaded model; raise NotFound if there is none, or none of that version."""
-        model = self.context.registry.get(name)
+        """Return a model, loaded or not; raise NotFound if there is none, or none of that version."""
+        model = self.context.registry.described(name)
         if version not in ("", VERSION):
             shown = version[:SHOWN_CHARACTERS]
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
@@ -92,8 +93,8 @@ class DataPlane:
         return None
 
     def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
-        """Return Triton's statistics of one model, or of all that are loaded."""
-        names = [self.model(name, version).card.name] if name else list(self.context.registry.models)
+        """Return Triton's statistics of one model, or of all that are served."""
+        names = [self.model(name, version).card.name] if name else list(self.context.registry.offered)
         return [{"name": model, "version": VERSION} | self._statistics[model] for model in names]
 
     def _count(self, model: str, sequences: int, **seconds: float) -> None:

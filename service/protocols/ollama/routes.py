@@ -5,11 +5,12 @@ Bodies are read whatever their content type, since Ollama's documentation sends 
 Source: ollama 0.13, server/routes.go and api/types.go; ollama-python 0.6.
 """
 
-from datetime import UTC, datetime
+import math
+from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from service.context import ServiceContext
 from service.embedding.model import Model
@@ -26,7 +27,9 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
 from service.registry.store import created
+from service.settings import duration_seconds
 
+FOREVER = "9999-12-31T23:59:59Z"
 DATA = openapi_data.read(__package__, INLAY.parts)
 SPELLING = Spelling(
     fields={"inputs": "input", "dtype": "model"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": true'}
@@ -45,18 +48,31 @@ class NamedModel(BaseModel, strict=True):
     model: str | None = Field(None, description="a model's name, with or without :latest; left out: the default")
 
 
+KeepAlive = Annotated[
+    Annotated[float, Field(ge=0)] | None,
+    BeforeValidator(duration_seconds),
+    WithJsonSchema({"type": ["number", "string", "null"]}),
+    Field(
+        description="how long a model that is loaded on demand stays after this: seconds, or a duration as 5m or "
+        "1h30m; negative: until memory is needed, 0: no longer"
+    ),
+]
+
+
 class OllamaEmbedBody(NamedModel):
     """What to embed."""
 
     input: str | Annotated[list[str], Field(fail_fast=True)] = Field([], description="a text or a list of texts")
     truncate: bool = Field(True, description="true cuts texts that are too long, false refuses them")
     dimensions: int | None = Field(None, ge=0, description="an integer from 1: leading values kept; 0: all")
+    keep_alive: KeepAlive = None
 
 
 class OllamaEmbeddingsBody(NamedModel):
     """The text to embed."""
 
     prompt: str = Field("", description="a text")
+    keep_alive: KeepAlive = None
 
 
 class OllamaShowBody(NamedModel):
@@ -88,9 +104,11 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         texts = [body.input] * bool(body.input) if isinstance(body.input, str) else body.input
         name = context.registry.get(body.model).card.name
         if not texts:  # Ollama loads the model then
+            await _keep(context, name, body.keep_alive)
             return json_response({"model": body.model or name, "embeddings": []})
         options = EmbedOptions((POOLED,), body.truncate, normalize=True, dimensions=body.dimensions or None)
         result = await _embedded(context, name, texts, options, request)
+        await _keep(context, name, body.keep_alive)
         nanoseconds = int((perf_counter() - request.arrived) * 1e9)
         times = {"total_duration": nanoseconds, "load_duration": 0, "prompt_eval_count": result.tokens}
         rows = result.outputs[0].rows
@@ -100,9 +118,11 @@ def _embedding_routes(context: ServiceContext) -> list[Route]:
         body = await inline_or_in_thread(len(request.body), body_of, request.body, OllamaEmbeddingsBody)
         name = context.registry.get(body.model).card.name
         if not body.prompt:
+            await _keep(context, name, body.keep_alive)
             return json_response({"embedding": []})
         options = EmbedOptions((POOLED,), truncate=True)
         [row] = (await _embedded(context, name, [body.prompt], options, request)).outputs[0].rows
+        await _keep(context, name, body.keep_alive)
         return array_response({"embedding": row}, row.size)
 
     return [
@@ -122,6 +142,13 @@ async def _embedded(
     return await context.embedder.embed(embed_request, request.context)
 
 
+async def _keep(context: ServiceContext, name: str, seconds: float | None) -> None:
+    """Let a model that is loaded on demand stay for so many seconds; None: the request does not say."""
+    on_demand, model = context.registry.on_demand, context.registry.models.get(name)
+    if seconds is not None and on_demand is not None and model is not None:
+        await on_demand.keep(model, seconds)
+
+
 # ---- models
 
 
@@ -129,18 +156,19 @@ def _model_routes(context: ServiceContext) -> list[Route]:
     registry, store = context.registry, context.settings.store
 
     async def tags(request: Request) -> Response:
-        entries = [_entry(model) | {"modified_at": _modified(store, model)} for model in registry.models.values()]
+        entries = [_entry(model) | {"modified_at": _modified(store, model)} for model in registry.offered.values()]
         return json_response({"models": entries})
 
     async def loaded(request: Request) -> Response:
-        forever = {"expires_at": "9999-12-31T23:59:59Z"}
         models = registry.models.values()
-        sizes = [{"size_vram": 0, "context_length": model.card.max_tokens or 0} for model in models]
-        return json_response({"models": [_entry(m) | each | forever for m, each in zip(models, sizes, strict=True)]})
+        entries = [{"size_vram": 0, "context_length": model.card.max_tokens or 0} for model in models]
+        for entry, model in zip(entries, models, strict=True):
+            entry |= _entry(model) | {"expires_at": _expiry(registry.seconds_left(model))}
+        return json_response({"models": entries})
 
     async def show(request: Request) -> Response:
         body = body_of(request.body, OllamaShowBody)
-        model = registry.get(body.model or body.name)
+        model = registry.described(body.model or body.name)
         return json_response(_description(model) | {"modified_at": _modified(store, model)})
 
     async def version(request: Request) -> Response:
@@ -180,6 +208,11 @@ def _description(model: Model) -> dict[str, Any]:
         "model_info": general | {f"{card.family}.{name}": value for name, value in lengths.items()},
         "capabilities": ["embedding"],
     }
+
+
+def _expiry(seconds: float) -> str:
+    """Return when a model is unloaded, if no request comes for it."""
+    return FOREVER if seconds == math.inf else (datetime.now(UTC) + timedelta(seconds=max(0, seconds))).isoformat()
 
 
 def _modified(store: Any, model: Model) -> str:

@@ -45,11 +45,11 @@ def _model_routes(context: ServiceContext) -> list[Route]:
         return named | {"max_model_len": card.max_tokens, "root": card.source, "parent": parent}
 
     async def list_models(request: Request) -> Response:
-        models = [*registry.models.items(), *registry.further.items()]
+        models = [*registry.offered.items(), *registry.further.items()]
         return json_response({"object": "list", "data": [entry(model, name) for name, model in models]})
 
     async def get_model(request: Request) -> Response:
-        model, name = registry.get(request.parameters["name"]), request.parameters["name"]
+        model, name = registry.described(request.parameters["name"]), request.parameters["name"]
         return json_response(entry(model, name if name in registry.further else model.card.name))
 
     handlers: dict[str, Handler] = {"/v1/models": list_models, "/v1/models/{name:path}": get_model}

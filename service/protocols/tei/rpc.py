@@ -141,7 +141,7 @@ class Handlers(Operations):
                 allowed=registry.default_fault() or "no model is loaded",
                 remedy="set INLAY_DEFAULT_MODEL where the server starts, or call inlay.v1",
             )
-        return model
+        return registry.get(model.card.name)
 
     async def info(self, request: pb.InfoRequest, call: RequestContext) -> pb.InfoResponse:
         """Return the answer of /info."""

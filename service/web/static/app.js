@@ -6,7 +6,7 @@ import { KeyDialog } from "./components/key_dialog.js";
 import { ServerState } from "./components/server_state.js";
 
 const VIEWS = {
-  search: { title: "Search", about: "Your texts by meaning, and a map of them", load: () => import("./views/search.js") },
+  search: { title: "Search", about: "Your texts and pictures by meaning, and a map of them", load: () => import("./views/search.js") },
   try: { title: "Try", about: "Vectors, similarity, rankings and sparse weights of your texts", load: () => import("./views/try.js") },
   positions: { title: "Positions", about: "Positional encodings, compared", load: () => import("./views/positions.js") },
   models: { title: "Models", about: "What this server holds", load: () => import("./views/models.js") },
@@ -43,7 +43,7 @@ function Guarded({ name, View, state, setState }) {
   return html`<p role="alert" class="error">This view failed: ${String(error.message)}. <a href=${`#/${name}`}>Open it without what its link says</a></p>`;
 }
 
-const viewOf = ({ view }) => (Object.hasOwn(VIEWS, view) ? view : "try");
+const viewOf = ({ view }) => (Object.hasOwn(VIEWS, view) ? view : "search");
 
 function Frame() {
   const [link, setLink] = useLink();
@@ -77,7 +77,7 @@ function Frame() {
   const { View, error } = loaded.name === name ? loaded : {};
   return html`
     <header class="top">
-      <a class="brand" href=${address("try")}><img src="/web/icon.svg" alt="" width="24" height="24" />Inlay</a>
+      <a class="brand" href=${address("search")}><img src="/web/icon.svg" alt="" width="24" height="24" />Inlay</a>
       <nav aria-label="Views">
         ${Object.entries(VIEWS).map(
           ([each, view]) => html`<a href=${address(each)} aria-current=${each === name ? "page" : undefined}>${view.title}</a>`,

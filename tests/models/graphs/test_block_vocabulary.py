@@ -62,7 +62,8 @@ class Blocks:
         places = np.arange(len(ids))
         rows = reference.run((TABLE,), self.weights, ids, places, None)["input_embeddings"]
         lengths = np.array([len(ids)])
-        return reference.encode(self.blocks, self.weights, rows, mask, lengths, places, ROPES, tasks(len(ids)))
+        inputs = mask, lengths, places, ROPES, tasks(len(ids))
+        return reference.encode(self.blocks, self.weights, rows, *inputs, ids=ids)
 
 
 @pytest.fixture(scope="module", params=sampled(CASES, 3))

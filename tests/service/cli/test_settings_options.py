@@ -277,7 +277,7 @@ def test_wrong_value_is_named_where_it_was_set(
     ("words", "meant"),
     [
         ("--port 1024 --grpc-port 1024", "INLAY_PORT and INLAY_GRPC_PORT are both 1024"),
-        ("--model-control explicit --workers 2", "set INLAY_WORKERS=1, or use INLAY_WATCH_STORE"),
+        ("--pinned-models a", "INLAY_PINNED_MODELS needs INLAY_LOAD=on-demand"),
         ("--management-port 8080", "INLAY_PORT and INLAY_MANAGEMENT_PORT are both 8080"),
         (
             "--management-port 1 --model-control explicit --tls-client-ca ca.pem",
@@ -290,7 +290,7 @@ def test_rejects_settings_that_contradict_each_other(inlay: Run, words: str, mea
 
 
 def test_port_0_takes_a_free_one_for_each_protocol() -> None:
-    assert Settings(port=0, grpc_port=0, model_control="explicit").workers == 1
+    assert Settings(port=0, grpc_port=0).port == 0
 
 
 def test_every_section_begins_at_a_setting() -> None:

@@ -69,7 +69,7 @@ def limited(catalog: ModelRegistry, max_bytes: int = 10**6, together: int = 10**
     """Images of a few small pictures."""
     settings = Settings(max_inputs=4, max_image_pixels=10**6, max_request_tokens=10**4, max_answer_bytes=max_bytes)
     budget = MemoryBudget(together)
-    return Images(catalog, settings, budget, PictureDecoder(settings, budget))
+    return Images(catalog, settings, budget, PictureDecoder(settings, budget), Metrics())
 
 
 async def test_callers_take_turns_at_each_image(catalog: ModelRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,9 @@ def test_request_continues_its_callers_trace(traced: Served, seen: Seen) -> None
         "url.scheme": "http",
         "http.response.status_code": 200,
         "http.route": "/embed",
+        "gen_ai.response.model": "bert",
+        "gen_ai.usage.input_tokens": 3,
+        "inlay.batch_items": 1.0,
     }
     below = sorted(seen.below(server), key=lambda span: span.start_time)
     assert [span.name for span in below] == [*STAGES, "encode"]
@@ -133,6 +136,9 @@ def test_grpc_call_continues_its_callers_trace(traced: Served, seen: Seen) -> No
         "rpc.system.name": "grpc",
         "rpc.method": "inlay.v1.Embedder/Embed",
         "rpc.response.status_code": "OK",
+        "gen_ai.response.model": "bert",
+        "gen_ai.usage.input_tokens": 3,
+        "inlay.batch_items": 1.0,
     }
     assert [span.name for span in seen.below(server)] == STAGES
 
@@ -141,6 +147,7 @@ def test_stream_is_one_span_with_the_stages_of_its_requests(traced: Served, seen
     assert len(list(traced.stub.EmbedStream(iter([request("a"), request("b")])))) == 2
     (server,) = seen.servers()
     assert server.name == "inlay.v1.Embedder/EmbedStream"
+    assert server.attributes["gen_ai.usage.input_tokens"] == 6
     assert sorted(span.name for span in seen.below(server)) == sorted(2 * STAGES)
 
 
@@ -357,7 +364,9 @@ def test_samples_a_share_of_the_traces_begun_here(tiny_store: Path, monkeypatch:
     with serving(tiny_store, default_model="bert") as service:
         service.http.post("/embed", json={"inputs": "a"})
         service.http.post("/embed", json={"inputs": "a"}, headers={"traceparent": f"00-{TRACE}-{SPAN}-01"})
+        shown = service.http.get("/metrics", headers={"accept": "application/openmetrics-text"}).text
     assert [f"{server.context.trace_id:032x}" for server in seen.servers()] == [TRACE]
+    assert re.findall(r'# \{trace_id="(\w+)"\}', shown) == [TRACE]
 
 
 @pytest.fixture

@@ -83,3 +83,42 @@ def test_watched_store_and_its_default_reach_every_worker(store: Path) -> None:
         (store / "late").rename(store.parent / "late")
         until(lambda: statuses() == {200})
         assert statuses("late") == {404}
+
+
+def test_loads_by_request_reach_every_worker(store: Path) -> None:
+    """The one that was asked, the other, and one that started later; a model that cannot be loaded is refused."""
+    write(store / "other", 1)
+    options = ("--workers", "2", "--model-control", "explicit", "--models", "bert,other")
+    with running(store, *options, default="bert") as (process, url, _):
+
+        def statuses() -> set[int]:
+            body = {"inputs": ["hello world"], "model": "other"}
+            return {post(url, "/embed", body).status_code for _ in range(REQUESTS)}
+
+        until(lambda: "inlay_workers_ready 2" in metrics(url))
+        assert post(url, "/v2/repository/models/other/unload").status_code == 200
+        assert statuses() == {404}
+        os.kill(workers(process.pid)[0], signal.SIGKILL)
+        until(lambda: "inlay_worker_restarts_total 1" in metrics(url) and "inlay_workers_ready 2" in metrics(url))
+        until(lambda: statuses() == {404})
+        write(store / "other", 2)
+        assert post(url, "/v2/repository/models/other/load").status_code == 200
+        assert statuses() == {200}
+        (served,) = versions(url, "other")
+        graph = store / "other/encoder.onnx"
+        graph.write_bytes(b"\xff" * graph.stat().st_size)
+        refused = post(url, "/v2/repository/models/other/load")
+        assert refused.status_code >= 400
+        assert "cannot be loaded" in refused.text
+        assert versions(url, "other") == {served}
+        assert post(url, "/v2/repository/models/unknown/load").status_code == 404
+
+
+def test_workers_load_on_demand_each_for_itself(store: Path) -> None:
+    write(store / "other", 1)
+    with running(store, "--workers", "2", "--load", "on-demand", default="bert") as (_, url, _):
+        body = {"inputs": ["hello world"], "model": "other"}
+        answers = [post(url, "/embed", body) for _ in range(REQUESTS)]
+        assert {answer.status_code for answer in answers} == {200}
+        assert len({answer.text for answer in answers}) == 1
+        until(lambda: 'inlay_model_load_seconds_count{model="other"} 2' in metrics(url))

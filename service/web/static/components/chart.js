@@ -56,18 +56,18 @@ export function usePlot({ box, shape, columns, settings }) {
 
 // Args: x: numbers; curves: [{name, values}] on x, null where there is none; title, xLabel, yLabel; xLog, yLog: logarithmic axes;
 // time: x is seconds since 1970, written as the hour of the day, and the legend has the last values until one points at others;
-// xRange: [first, last] of the x axis, else those of x; fromZero: the y axis begins at 0; height in CSS pixels.
-// Curves differ in colour and dashes.
-export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, xRange = null, fromZero = false, height = 280 }) {
+// xRange: [first, last] of the x axis, else those of x; fromZero: the y axis begins at 0; height in CSS pixels; sync: charts of this
+// name share the line under the pointer. Curves differ in colour and dashes, by their place or their own `slot`.
+export function Chart({ x, curves, title, xLabel, yLabel, xLog = false, yLog = false, time = false, xRange = null, fromZero = false, height = 280, sync = null }) {
   const box = useRef(null);
   const range = useRef(xRange);
   range.current = xRange;
   const columns = [x, ...curves.map((curve) => curve.values)];
-  const shape = JSON.stringify([curves.map((curve) => curve.name), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
-  const settings = (UPlot, width) => options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot);
+  const shape = JSON.stringify([curves.map((curve) => [curve.name, curve.slot]), xLabel, yLabel, xLog, yLog, time, fromZero, height]);
+  const settings = (UPlot, width) => options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height, sync }, UPlot);
   const plot = usePlot({ box, shape, columns, settings });
   useEffect(() => {
-    plot.current?.setData(columns);
+    if (plot.current?.series.length === columns.length) plot.current.setData(columns); // else it is about to be drawn anew
   }, [x, curves, xRange?.[0], xRange?.[1]]);
   return html`<figure class="figure" ref=${box} role="group" aria-label=${title}>
     <div class="plot" style=${{ minHeight: `${height + 36}px` }}></div>
@@ -101,28 +101,28 @@ export function clock(seconds) {
   return new Date(1000 * seconds).toLocaleTimeString("en-GB");
 }
 
-function options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height }, UPlot) {
+function options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, width, height, sync }, UPlot) {
   const axis = { stroke: color("--ink"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, labelSize: 22 };
   return {
     width,
     height,
     scales: { x: { time, distr: xLog ? 3 : 1, ...(range.current && { range: () => range.current }) }, y: { distr: yLog ? 3 : 1, ...(fromZero && { range: (_, __, most) => [0, most > 0 ? 1.05 * most : 1] }) } },
     axes: [
-      { ...axis, label: xLabel, ...(time && { values: (_, splits) => splits.map(clock), space: 80 }) },
-      { ...axis, label: yLabel, size: 64 },
+      { ...axis, ...(xLabel && { label: xLabel }), ...(time && { values: (_, splits) => splits.map(clock), space: 60 }) },
+      { ...axis, ...(yLabel && { label: yLabel }), size: 64 },
     ],
     series: [
-      { label: xLabel, ...(time && { value: (plot, value) => clockOf(value ?? plot.data[0].at(-1)) }) },
+      { label: xLabel ?? "time", ...(time && { value: (plot, value) => clockOf(value ?? plot.data[0].at(-1)) }) },
       ...curves.map((curve, index) => ({
         label: curve.name,
-        stroke: color(`--series-${(index % SERIES) + 1}`),
+        stroke: color(`--series-${((curve.slot ?? index) % SERIES) + 1}`),
         width: 2,
-        dash: DASHES[index % DASHES.length],
+        dash: DASHES[(curve.slot ?? index) % DASHES.length],
         points: { show: curve.values.length < 2 },
         value: (plot, value, series, at) => valueText(time && (at === null || at === undefined) ? plot.data[series].at(-1) : value),
       })),
     ],
-    cursor: { drag: { x: true, y: false } },
+    cursor: { drag: { x: sync === null, y: false }, ...(sync && { sync: { key: sync } }) },
     padding: [8, 12, 0, 0],
   };
 }

@@ -39,9 +39,9 @@ export function useModels() {
   return result;
 }
 
-// The model that requests without a name go to, or the first.
+// The model that requests without a name go to, or the first; one of random weights only where there is no other.
 export function usualModel(models) {
-  return models.find((model) => model.default) ?? models[0];
+  return models.find((model) => model.default) ?? models.find((model) => !isRandom(model)) ?? models[0];
 }
 
 // Whether weights of a model were drawn by `inlay create`, as its card says: what it answers means nothing.
@@ -49,11 +49,17 @@ export function isRandom(model) {
   return (model.provenance ?? []).some(({ name, value }) => name === "weights" && value.startsWith("random"));
 }
 
+// What a model reads, for its option, unless it is texts.
+function readsOf(model) {
+  if (model.reads_text) return "";
+  return Object.values(model.graphs).every((graph) => graph.layout === "image") ? " (pictures)" : " (token ids)";
+}
+
 export function ModelChoice({ models, chosen, onChoose, label = "Model" }) {
   return html`<label class="field">
     <span>${label}</span>
     <select value=${chosen} onChange=${(event) => onChoose(event.target.value)}>
-      ${models.map((model) => html`<option value=${model.name}>${model.name}${model.reads_text ? "" : " (token ids)"}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
+      ${models.map((model) => html`<option value=${model.name}>${model.name}${readsOf(model)}${isRandom(model) ? " (random weights)" : ""}${model.default ? " (default)" : ""}</option>`)}
     </select>
   </label>`;
 }

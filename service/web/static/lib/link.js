@@ -12,7 +12,7 @@ export function readLink(hash = location.hash) {
       state[name] = value; // written by hand, without quotes
     }
   }
-  return { view: path.replace(/\/$/, "") || "try", state };
+  return { view: path.replace(/\/$/, "") || "search", state };
 }
 
 // A value of a link that anybody may have written: without halves of surrogate pairs, which no request can carry, and without

@@ -1,205 +1,162 @@
-// What the server does at this moment: requests, latency, queue, batches, refusals, from GET /metrics.
+// What the server did in the last hour and does now, from GET /metrics/history: the server keeps the figures, so the view opens full.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { RequestError, ask } from "../lib/api.js";
-import { Scrape, mean, parseMetrics, quantile, rate, rates } from "../lib/prometheus.js";
 import { Chart, clock } from "../components/chart.js";
 import { Downloads, csvBlob, npyBlob } from "../components/downloads.js";
 import { curvesSvg, pictureFiles } from "../components/picture.js";
 import { ErrorLine } from "../components/result.js";
-import { canRun, chosenModel, exampleIds } from "./try/inputs.js";
 import { Snippets } from "../components/snippets.js";
+import { CHARTS, STAGES, asked, curvesOf } from "./now/charts.js";
+import { Slowest, milliseconds } from "./now/slowest.js";
+import { canRun, chosenModel, exampleIds } from "./try/inputs.js";
 
-const PERIOD_SECONDS = 2;
-const SHOWN_SECONDS = 300; // of every chart
-let kept = []; // scrapes of the last minutes, also while another view is shown
-const METRICS = { path: "/metrics", accept: "text/plain" };
-const MOST_CURVES = 6;
-// The page's own scrapes are counted as any other request; what is sent to these routes is left out here.
-const served = (labels) => labels.method !== "/metrics";
+const PERIOD_SECONDS = 5;
+const RANGES = { 60: "the last hour", 15: "15 minutes", 5: "5 minutes" };
+const LEAST_SECONDS = 60; // that charts span, also of a server that has just started
+const SHORTEST = 2; // seconds of a sample from which rates can be told
+const HISTORY = { path: "/metrics/history" };
+let kept = null; // the last answer, shown at once when the view is opened again
 
-// Each chart: what it shows of two scrapes as {curve: value} (`absent`: the value of a curve that is missing there), and the query that shows the same in Prometheus.
-const CHARTS = [
-  {
-    title: "Requests",
-    unit: "requests/s",
-    absent: 0,
-    query: "sum by (method) (rate(inlay_requests_total[1m])) > 0",
-    curves: (before, after) => largest(rates(before, after, "inlay_requests_total", "method", served)),
-  },
-  {
-    title: "Latency of successful requests",
-    unit: "seconds",
-    gap: "A gap: no request was answered in that time.",
-    query: "histogram_quantile(0.99, sum by (le) (rate(inlay_request_seconds_bucket[1m])))",
-    curves: (before, after) =>
-      Object.fromEntries([0.5, 0.95, 0.99].map((share) => [`p${100 * share}`, quantile(share, before, after, "inlay_request_seconds", served)])),
-  },
-  {
-    title: "Queue",
-    unit: "waiting now",
-    query: "sum by (model, graph) (inlay_queue_tokens)",
-    curves: (_, after) => ({ tokens: after.sum("inlay_queue_tokens"), inputs: after.sum("inlay_queue_items") }),
-  },
-  {
-    title: "Batch size",
-    unit: "inputs a run",
-    gap: "A gap: no batch ran in that time.",
-    query: "sum by (model) (rate(inlay_batch_items_sum[1m])) / sum by (model) (rate(inlay_batch_items_count[1m]))",
-    curves: (before, after) =>
-      Object.fromEntries(
-        [...after.sums("inlay_batch_items_count", "model").keys()].map((model) => [
-          model,
-          mean(before, after, "inlay_batch_items", (labels) => labels.model === model),
-        ]),
-      ),
-  },
-  {
-    title: "Refusals and errors",
-    unit: "requests/s",
-    absent: 0,
-    query: "sum by (reason) (rate(inlay_refusals_total[1m])) > 0",
-    curves: (before, after) => largest(rates(before, after, "inlay_refusals_total", "reason")),
-  },
-  {
-    title: "In flight",
-    unit: "requests",
-    query: "sum(inlay_requests_in_flight)",
-    curves: (_, after) => ({ requests: after.sum("inlay_requests_in_flight") }),
-  },
-];
-
-// The entries above zero, the largest first, at most as many as there are colours.
-function largest(map) {
-  return Object.fromEntries([...map].filter(([, value]) => value > 0).sort((a, b) => b[1] - a[1]).slice(0, MOST_CURVES));
-}
-
-function recent(scrapes) {
-  return scrapes.filter((scrape) => scrape.seconds >= Date.now() / 1000 - SHOWN_SECONDS);
-}
-
-export default function Now() {
-  const [scrapes, setScrapes] = useState(() => recent(kept));
+export default function Now({ state, setState }) {
+  const [history, setHistory] = useState(kept);
   const [paused, setPaused] = useState(false);
   const [error, setError] = useState(null);
-  useScrapes({ paused, onScrape: (scrape) => setScrapes((kept = recent([...kept, scrape]))), onError: setError });
+  const askNow = useHistory({ paused, onAnswer: (answer) => setHistory((kept = answer)), onError: setError });
   if (error?.status === 404)
     return html`<p role="alert" class="error">
-      GET /metrics is not on this port (404): the server was started with INLAY_MANAGEMENT_PORT, which has the metrics. Look at that port, or at Prometheus.
+      GET /metrics/history is not on this port (404): the server was started with INLAY_MANAGEMENT_PORT, which has the metrics. Look at that port, or at Prometheus.
     </p>`;
-  const last = scrapes.at(-1);
-  const until = last?.seconds ?? Date.now() / 1000;
+  const minutes = RANGES[state.minutes] ? Number(state.minutes) : 60;
+  const change = (part) => setState({ ...state, ...part });
   return html`
-    <div class="row">
-      <button type="button" onClick=${() => setPaused(!paused)} aria-pressed=${paused}>${paused ? "Go on" : "Pause"}</button>
-      <${SendOne} />
-      <span class="note">Asked every ${PERIOD_SECONDS} s while this page is visible; the last five minutes are kept, in this page alone and until it is closed.</span>
+    <div class="row controls-row">
+      <label>Time <select value=${String(minutes)} onChange=${(event) => change({ minutes: event.target.value === "60" ? undefined : Number(event.target.value) })}>
+        ${Object.entries(RANGES).reverse().map(([value, name]) => html`<option value=${value} selected=${Number(value) === minutes}>${name}</option>`)}
+      </select></label>
+      ${history && html`<${ModelFilter} samples=${history.samples} chosen=${state.model} onChoose=${(model) => change({ model })} />`}
+      <button type="button" class="quiet" onClick=${() => setPaused(!paused)} aria-pressed=${paused}>${paused ? "Go on" : "Pause"}</button>
+      <${SendOne} onDone=${askNow} />
     </div>
     ${error && html`<${ErrorLine} error=${error} />`}
-    <${Totals} scrapes=${scrapes} />
-    <p class="note">The charts show the last five minutes, from ${clock(until - SHOWN_SECONDS)} to ${clock(until)}.</p>
-    <div class="charts">${CHARTS.map((chart) => html`<${Live} key=${chart.title} chart=${chart} scrapes=${scrapes} until=${until} />`)}</div>
-    <${ByRoute} last=${last} />
-    <${Snippets}
-      request=${METRICS}
-      label="GET /metrics"
-      grpc=${{ missing: "Metrics are HTTP's alone; gRPC calls are counted in the same numbers, protocol=\"grpc\"." }}
-    />
-    <details class="snippets">
-      <summary>The same in Prometheus and Grafana</summary>
-      <div class="scroll" tabindex="0" role="region" aria-label="Queries">
-        <table>
-          <tr>
-            <th>chart</th>
-            <th>query</th>
-          </tr>
-          ${CHARTS.map((chart) => html`<tr>
-            <td>${chart.title}</td>
-            <td><code>${chart.query}</code></td>
-          </tr>`)}
-        </table>
-      </div>
-      <p class="note">deploy/helm/inlay/files/ of the repository has alerts and a Grafana dashboard with these and more.</p>
-    </details>
+    ${history ? html`<${Figures} history=${history} minutes=${minutes} model=${state.model} />` : !error && html`<${Awaited} />`}
+    <${Snippets} request=${HISTORY} label="GET /metrics/history" grpc=${{ missing: "Figures are HTTP's alone; gRPC calls are among them." }} />
+    <${Snippets} request=${{ path: "/metrics", accept: "text/plain" }} label="GET /metrics"
+      grpc=${{ missing: "Metrics are HTTP's alone; gRPC calls are counted in the same numbers, protocol=\"grpc\"." }} />
+    <${Queries} />
   `;
 }
 
-// Asks /metrics again and again while the page is visible.
-function useScrapes({ paused, onScrape, onError }) {
+// Asks again and again while the page is visible; returns a function that asks at once.
+function useHistory({ paused, onAnswer, onError }) {
   const handlers = useRef({});
-  handlers.current = { onScrape, onError };
+  handlers.current = { onAnswer, onError };
+  const look = useRef(() => {});
   useEffect(() => {
     if (paused) return undefined;
     const controller = new AbortController();
     let timer;
-    const scrape = async () => {
+    look.current = async () => {
+      clearTimeout(timer);
       if (!document.hidden) {
         try {
-          const { body } = await ask(METRICS, { signal: controller.signal });
-          handlers.current.onScrape(new Scrape(Date.now() / 1000, parseMetrics(new TextDecoder().decode(body))));
+          const { body } = await ask(HISTORY, { signal: controller.signal });
+          handlers.current.onAnswer(body);
           handlers.current.onError(null);
         } catch (error) {
           if (error.name === "AbortError") return;
           handlers.current.onError(error instanceof RequestError ? error : new RequestError(error.message));
         }
       }
-      timer = setTimeout(scrape, PERIOD_SECONDS * 1000);
+      clearTimeout(timer);
+      timer = setTimeout(look.current, PERIOD_SECONDS * 1000);
     };
-    scrape();
+    look.current();
+    addEventListener("apikeychange", look.current);
+    const asking = look.current;
     return () => {
       controller.abort();
       clearTimeout(timer);
+      removeEventListener("apikeychange", asking);
+      look.current = () => {};
     };
   }, [paused]);
+  return () => look.current();
 }
 
-function Totals({ scrapes }) {
-  const [before, after] = scrapes.slice(-2);
-  const last = after ?? before;
-  const known = (value) => (last ? value() : "–");
+// Models that were asked, those with most requests first: also the order of their colours.
+function askedModels(samples) {
+  const requests = new Map();
+  for (const sample of samples) for (const [name, each] of Object.entries(asked(sample))) requests.set(name, (requests.get(name) ?? 0) + each.requests);
+  return [...requests].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+}
+
+function ModelFilter({ samples, chosen, onChoose }) {
+  const names = [...new Set([...askedModels(samples), ...(chosen ? [String(chosen)] : [])])];
+  return html`<label>Model <select value=${chosen ?? ""} onChange=${(event) => onChoose(event.target.value || undefined)}>
+    <option value="">all models</option>
+    ${names.map((name) => html`<option value=${name} selected=${name === chosen}>${name}</option>`)}
+  </select></label>`;
+}
+
+function Figures({ history, minutes, model }) {
+  const until = history.samples.at(-1).at;
+  const first = history.samples[0];
+  const from = Math.max(until - 60 * minutes, Math.min(first.at - first.seconds, until - LEAST_SECONDS));
+  const samples = useMemo(() => history.samples.filter((sample, index, all) => sample.at > from && (sample.seconds >= SHORTEST || index < all.length - 1)), [history, minutes]);
+  const names = useMemo(() => askedModels(history.samples), [history]);
+  const { workers } = history.samples.at(-1);
+  const begins = first.at - first.seconds;
+  const whose = workers > 1 ? `Of all ${workers} workers together, as worker ${history.worker} has kept them` : "Kept by the server";
+  return html`
+    <${Totals} samples=${samples} last=${history.samples.at(-1)} />
+    <p class="note">${whose} since ${clock(begins)}, a sample every ${history.sample_seconds} s; the charts span ${clock(from)} to ${clock(until)}.</p>
+    <div class="charts">${CHARTS.map((chart) => html`<${Drawn} key=${chart.title} chart=${chart} samples=${samples} model=${model} names=${names} xRange=${[from, until]} />`)}</div>
+    <${Slowest} samples=${samples} model=${model} />
+    <${ByModel} samples=${samples} model=${model} />
+    <${ByRoute} samples=${samples} />
+  `;
+}
+
+// The room of the charts until the figures have come.
+function Awaited() {
+  return html`<p class="note" role="status">Asking the server for the figures of its last hour…</p>
+    <div class="charts">${CHARTS.map(({ title, unit }) => html`<section class="panel awaited" aria-label=${title} aria-busy="true"><h2>${title} <small class="note">${unit}</small></h2></section>`)}</div>`;
+}
+
+function Totals({ samples, last }) {
+  const seconds = samples.reduce((sum, sample) => sum + sample.seconds, 0) || 1;
+  const sum = (of) => samples.reduce((total, sample) => total + Object.values(of(sample)).reduce((a, b) => a + b, 0), 0);
+  const requests = sum((sample) => ({ all: Object.values(sample.routes).reduce((a, each) => a + each.requests, 0) }));
+  const refused = sum((sample) => sample.refusals);
+  const tokens = sum((sample) => Object.fromEntries(Object.entries(asked(sample)).map(([name, each]) => [name, each.tokens ?? 0])));
+  const timed = samples.filter((sample) => sample.latency);
+  const latest = timed.at(-1)?.latency;
   const numbers = [
-    ["requests/s", known(() => (after ? short(rate(before, after, "inlay_requests_total", served)) : "–"))],
-    ["p50", known(() => (after ? milliseconds(quantile(0.5, before, after, "inlay_request_seconds", served)) : "–"))],
-    ["p99", known(() => (after ? milliseconds(quantile(0.99, before, after, "inlay_request_seconds", served)) : "–"))],
-    ["waiting tokens", known(() => short(last.sum("inlay_queue_tokens")))],
-    ["answered since the start", known(() => short(last.sum("inlay_requests_total", served)))],
-    ["refused or failed", known(() => short(last.sum("inlay_refusals_total")))],
-    ["workers ready", known(() => `${last.sum("inlay_workers_ready")} of ${last.sum("inlay_workers")}`)],
-    ["up", known(() => duration(last.seconds - last.sum("process_start_time_seconds")))],
+    ["requests", short(requests)],
+    ["requests/s, mean", short(requests / seconds)],
+    ["p50, latest", latest ? milliseconds(latest.p50) : "–"],
+    ["p99, latest", latest ? milliseconds(latest.p99) : "–"],
+    ["tokens/s, mean", short(tokens / seconds)],
+    ["refused or failed", requests ? `${short(refused)} (${short((100 * refused) / Math.max(requests, refused))} %)` : short(refused)],
+    ["waiting tokens now", short(last.queue_tokens)],
+    ["memory now", `${short(last.worker_private_bytes / 2 ** 20)} MiB`],
+    ["workers ready", `${last.workers_ready} of ${last.workers}`],
   ];
-  return html`<dl class="totals">
-    ${numbers.map(([name, value]) => html`<div>
-      <dt>${name}</dt>
-      <dd>${value}</dd>
-    </div>`)}
-  </dl>`;
+  return html`<dl class="totals">${numbers.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 }
 
-function Live({ chart, scrapes, until }) {
-  const xRange = [until - SHOWN_SECONDS, until];
-  const { x, curves } = useMemo(() => series(chart, scrapes), [scrapes]);
+function Drawn({ chart, samples, model, names, xRange }) {
+  const x = useMemo(() => samples.map((sample) => sample.at), [samples]);
+  const curves = useMemo(() => curvesOf(chart, samples, model, names), [samples, model]);
+  const values = curves.flatMap((curve) => curve.values);
+  const empty = !values.some((value) => value);
+  const of = chart.ofModel && model ? ` of ${model}` : "";
   return html`<section class="panel" aria-label=${chart.title}>
-    <h2>${chart.title}</h2>
-    <${Chart}
-      x=${x}
-      curves=${curves}
-      title=${`${chart.title}, ${chart.unit}`}
-      xLabel="time"
-      yLabel=${chart.unit}
-      time=${true}
-      xRange=${xRange}
-      fromZero=${true}
-      height=${200}
-    />
-    <p class="note fixed">${saidOf(chart, curves, scrapes)}</p>
+    <h2>${chart.title} <small class="note">${chart.unit}${of}</small></h2>
+    <${Chart} x=${x} curves=${curves} title=${`${chart.title}, ${chart.unit}`} time=${true} xRange=${xRange} fromZero=${true} height=${160} sync="now" />
+    <p class="note fixed">${empty ? "Nothing in this time." : chart.gap && values.includes(null) ? chart.gap : ""}</p>
     <${Downloads} name=${chart.title.toLowerCase().replaceAll(" ", "-")} files=${filesOf(chart, x, xRange, curves)} />
   </section>`;
-}
-
-function saidOf(chart, curves, scrapes) {
-  if (scrapes.length < 2) return "Waiting for the second measurement.";
-  const values = curves.flatMap((curve) => curve.values);
-  if (!values.some((value) => value)) return "Nothing in this time.";
-  return chart.gap && values.includes(null) ? chart.gap : "";
 }
 
 function filesOf(chart, x, xRange, curves) {
@@ -213,58 +170,70 @@ function filesOf(chart, x, xRange, curves) {
   };
 }
 
-// The curves of a chart over the kept scrapes; a curve that is missing in one is null there.
-function series(chart, scrapes) {
-  const pairs = scrapes.slice(1).map((after, index) => [scrapes[index], after]);
-  const points = pairs.map(([before, after]) => chart.curves(before, after));
-  const peaks = new Map();
-  for (const point of points)
-    for (const [name, value] of Object.entries(point)) if (value !== null) peaks.set(name, Math.max(peaks.get(name) ?? 0, value));
-  const names = [...peaks].sort((a, b) => b[1] - a[1]).slice(0, MOST_CURVES).map(([name]) => name);
-  if (chart.title.startsWith("Latency")) names.sort();
-  return {
-    x: pairs.map(([, after]) => after.seconds),
-    curves: names.map((name) => ({ name, values: points.map((point) => point[name] ?? chart.absent ?? null) })),
-  };
+// Sums of the members of objects by name: [{name, ...sums}], those with most requests first.
+function summed(objects) {
+  const rows = new Map();
+  for (const each of objects)
+    for (const [name, values] of Object.entries(each)) {
+      const row = rows.get(name) ?? { name };
+      for (const [member, value] of Object.entries(values)) row[member] = (row[member] ?? 0) + value;
+      rows.set(name, row);
+    }
+  return [...rows.values()].sort((a, b) => b.requests - a.requests);
 }
 
-function ByRoute({ last }) {
-  const rows = useMemo(() => {
-    const routes = new Map();
-    for (const { labels, value } of last?.samples("inlay_requests_total") ?? []) {
-      if (!value || !served(labels)) continue;
-      const key = `${labels.protocol} ${labels.method}`;
-      const row = routes.get(key) ?? { ...labels, total: 0, statuses: {} };
-      row.total += value;
-      row.statuses[labels.status] = value;
-      routes.set(key, row);
-    }
-    return [...routes.values()].sort((a, b) => b.total - a.total);
-  }, [last]);
-  return html`<section class="panel" aria-labelledby="by-route">
-    <h2 id="by-route">Since the start, by route</h2>
+function Table({ id, title, heads, rows, empty }) {
+  return html`<section class="panel" aria-labelledby=${id}>
+    <h2 id=${id}>${title}</h2>
     ${rows.length
-      ? html`<div class="scroll" tabindex="0" role="group" aria-labelledby="by-route">
-          <table>
-            <tr>
-              <th>protocol</th>
-              <th>route or method</th>
-              <th class="number">answered</th>
-              <th>by status</th>
-            </tr>
-            ${rows.map((row) => html`<tr>
-              <td>${row.protocol}</td>
-              <td><code>${row.method}</code></td>
-              <td class="number">${row.total}</td>
-              <td>${Object.entries(row.statuses).map(([status, count]) => `${status}: ${count}`).join(", ")}</td>
-            </tr>`)}
+      ? html`<div class="scroll" tabindex="0" role="group" aria-labelledby=${id}>
+          <table class="wide-table">
+            <tr>${heads.map((head, index) => html`<th scope="col" class=${index ? "number" : ""}>${head}</th>`)}</tr>
+            ${rows.map(([name, ...cells]) => html`<tr><th scope="row">${name}</th>${cells.map((cell) => html`<td class="number">${cell}</td>`)}</tr>`)}
           </table>
         </div>`
-      : html`<p class="note">${last ? "No requests yet: send one with the button above, or from the view Try." : "Waiting for the first measurement."}</p>`}
+      : html`<p class="note">${empty}</p>`}
   </section>`;
 }
 
-function SendOne() {
+const NONE = "No requests in this time: send one with the button above, or from the view Try.";
+
+function ByModel({ samples, model }) {
+  const seconds = samples.reduce((sum, sample) => sum + sample.seconds, 0) || 1;
+  const rows = summed(samples.map((sample) => asked(sample, model))).map((row) => [
+    row.name,
+    short(row.requests),
+    short((row.tokens ?? 0) / seconds),
+    short(row.batches ? row.inputs / row.batches : 0),
+    ...STAGES.map((stage) => milliseconds((row[stage] ?? 0) / row.requests)),
+  ]);
+  return html`<${Table} id="by-model" title="By model" heads=${["model", "requests", "tokens/s", "inputs a run", "tokenising", "queue", "model", "writing"]} rows=${rows} empty=${NONE} />`;
+}
+
+function ByRoute({ samples }) {
+  const rows = summed(samples.map((sample) => sample.routes)).map((row) => [
+    html`<code>${row.name}</code>`,
+    short(row.requests),
+    short(row.requests - row.timed),
+    row.timed ? milliseconds(row.timed_seconds / row.timed) : "–",
+  ]);
+  return html`<${Table} id="by-route" title="By route" heads=${["route or method", "requests", "not successful", "mean"]} rows=${rows} empty=${NONE} />`;
+}
+
+function Queries() {
+  return html`<details class="snippets">
+    <summary>The same in Prometheus and Grafana</summary>
+    <div class="scroll" tabindex="0" role="region" aria-label="Queries">
+      <table>
+        <tr><th>chart</th><th>query</th></tr>
+        ${CHARTS.map((chart) => html`<tr><td>${chart.title}</td><td><code>${chart.query}</code></td></tr>`)}
+      </table>
+    </div>
+    <p class="note">deploy/helm/inlay/files/ of the repository has alerts and a Grafana dashboard with these and more.</p>
+  </details>`;
+}
+
+function SendOne({ onDone }) {
   const [said, setSaid] = useState("");
   const send = async () => {
     setSaid("");
@@ -278,6 +247,7 @@ function SendOne() {
       const inputs = model.reads_text ? "hello world" : exampleIds(model);
       const { milliseconds: took } = await ask({ path: "/embed", json: { model: model.name, inputs, outputs: [model.default_output] } });
       setSaid(`Answered in ${Math.round(took)} ms`);
+      onDone();
     } catch (error) {
       setSaid(error.message);
     }
@@ -287,14 +257,4 @@ function SendOne() {
 
 function short(value) {
   return Math.abs(value) >= 100 || Number.isInteger(value) ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(2)));
-}
-
-function milliseconds(seconds) {
-  return seconds === null ? "–" : `${Number((1000 * seconds).toPrecision(2))} ms`;
-}
-
-function duration(seconds) {
-  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
-  const [unit, size] = units.find(([, each]) => seconds >= each) ?? units.at(-1);
-  return `${Math.floor(seconds / size)} ${unit}`;
 }

@@ -1,22 +1,24 @@
-// Search: texts of one's own or a sample, embedded into this page; what is nearest to a query while it is typed, and a map of all.
+// Search: texts or pictures of one's own or a sample, embedded into this page; what is nearest to a query while it is typed, and a map of all.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
-import { ModelChoice, isRandom, useModels, usualModel } from "../components/model_choice.js";
+import { isRandom, useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine, useAnswer } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
-import { embedAll, nearest, restore, useCollection } from "./search/collection.js";
-import { TextMap, usePlane } from "./search/map.js";
-import { Results, orderOf } from "./search/results.js";
+import { embedAll, isRunOf, restore, specOf, useCollection } from "./search/collection.js";
+import { Compare, K } from "./search/compare.js";
+import { Duplicates } from "./search/duplicates.js";
+import { hitsOf, orderOf, wantedBy } from "./search/hits.js";
+import { Maps } from "./search/maps.js";
+import { EMPTY, NONE, Query, useQuery } from "./search/query.js";
+import { Results } from "./search/results.js";
+import { MEANING, WORDS, outputsOf, readsPictures, sidesOf } from "./search/roles.js";
 import { SAMPLE } from "./search/sample.js";
-import { Source } from "./search/source.js";
+import { Setup } from "./search/setup.js";
+import { ZeroShot } from "./search/zero_shot.js";
 import { abilitiesOf } from "./try/options.js";
-import { useDraft } from "./try/panel.js";
 
 const HITS = 20;
 const LINES = 5; // from the star on the map to hits
-const GROUPS = 8;
 const USUAL = "I can't log in any more";
-const EMPTY_QUERY = " "; // in the link: a query that somebody emptied
-const NONE = "none"; // in the link: no reranker
 
 // Its styles come with the view, which waits for them: other views start without them.
 const style = document.createElement("link");
@@ -27,46 +29,51 @@ await new Promise((resolve) => {
   document.head.append(style);
 });
 
+// Which of these a link or an earlier visit names, else the server's usual one, of random weights only where there is no other.
+function chosenOf(able, ...names) {
+  const named = names.map((name) => able.find((each) => each.name === name)).find(Boolean);
+  const trained = able.filter((each) => !isRandom(each));
+  return named ?? usualModel(trained.length ? trained : able);
+}
+
 export default function Search({ state, setState }) {
   const { models, error } = useModels();
   const collection = useCollection();
-  const able = models?.filter((model) => model.reads_text && abilitiesOf(model).sentence) ?? [];
-  const trained = able.filter((model) => !isRandom(model));
-  const chosen = able.find((model) => model.name === (state.model ?? collection?.model));
-  const model = chosen ?? usualModel(trained.length ? trained : able);
+  const [begun, setBegun] = useState(collection !== null);
   const latest = useRef(state);
   latest.current = state;
   const change = (part) => {
     latest.current = { ...latest.current, ...part };
     setState(latest.current);
   };
-  const [begun, setBegun] = useState(collection !== null);
+  const usable = (pictures) => (models ?? []).filter((each) => (pictures ? readsPictures(each) : outputsOf(each).length));
+  const able = usable(collection?.pictures);
+  const model = chosenOf(able, state.model, collection?.runs[0].model);
+  const output = model && !collection?.pictures && (state.by === "words" || !outputsOf(model).includes(MEANING)) && outputsOf(model).includes(WORDS) ? WORDS : MEANING;
+  const other = output === MEANING ? able.find((each) => each.name === state.other && each !== model && (collection?.pictures || outputsOf(each).includes(MEANING))) : null;
+  const specs = model ? [specOf(model, output), ...(other ? [specOf(other, MEANING)] : [])] : [];
+  const begin = (given) => {
+    const own = given.pictures ? chosenOf(usable(true), state.model) : model;
+    change({ where: undefined, has: undefined, color: undefined, like: undefined, query: given.name === SAMPLE.name ? undefined : state.query });
+    embedAll(given, given.pictures ? [specOf(own, MEANING)] : specs);
+  };
   useEffect(() => {
     if (begun || !model) return;
     setBegun(true);
-    restore().then((kept) => kept ?? embedAll(SAMPLE, model));
+    restore().then((kept) => kept ?? embedAll(SAMPLE, specs));
   }, [begun, model?.name]);
   useEffect(() => {
-    const current = models?.find((each) => each.name === collection?.model);
-    const stale = collection && model && (collection.model !== model.name || (current && current.version !== collection.version));
-    if (stale) embedAll(collection, model); // vectors of another model say nothing about this one's queries
-  }, [model?.name, model?.version, collection?.name]);
-  return html`<div class="columns search">
-    <div>
-      ${model &&
-      html`<section class="panel" aria-label="Model">
-        <${ModelChoice} models=${able} chosen=${model.name} onChoose=${(name) => change({ model: name })} />
-        ${isRandom(model) && html`<p class="note warn">The weights of ${model.name} are random: what it finds means nothing.</p>`}
-      </section>`}
-      ${model && html`<${Source} collection=${collection} model=${model} />`}
-    </div>
-    <div>
-      ${error && html`<${ErrorLine} error=${error} />`}
-      ${models === null && !error && html`<p class="note">Asking the server for its models…</p>`}
-      ${models && !model && html`<p class="panel">No model of this server makes sentence vectors of texts. See <a href="#/models">Models</a> for what it holds.</p>`}
-      ${model && collection === null && begun && html`<p class="panel">Drop a file of texts, paste some, or use the sample.</p>`}
-      ${model && collection && html`<${Found} ...${{ model, models, collection, state, change }} />`}
-    </div>
+    if (!collection || !specs.length) return;
+    const same = specs.length === collection.runs.length && specs.every((spec, place) => isRunOf(collection.runs[place], spec));
+    if (!same) embedAll(collection, specs); // vectors of another model say nothing about this one's queries
+  }, [specs.map((spec) => Object.values(spec).join()).join("\n"), collection?.texts]);
+  return html`<div class="search">
+    ${error && html`<${ErrorLine} error=${error} />`}
+    ${models === null && !error && html`<p class="note" role="status">Asking the server for its models…</p>`}
+    ${models && !model && html`<p class="panel">No model of this server makes sentence vectors of texts. See <a href="#/models">Models</a> for what it holds.</p>`}
+    ${model && html`<${Setup} ...${{ models, able, model, output, other, collection, begun, change, begin }} />`}
+    ${model && collection === null && begun && html`<p class="panel">Drop a file of texts, paste some, or use the sample.</p>`}
+    ${model && collection && html`<${Found} key=${collection.texts} ...${{ model, models, collection, state, change }} />`}
   </div>`;
 }
 
@@ -75,49 +82,59 @@ function rerankersOf(models) {
   return models.filter((model) => model.reads_text && abilitiesOf(model).ranks).sort((a, b) => isRandom(a) - isRandom(b));
 }
 
+// The query that a link names: {text, like}; like: the number of a row whose like is sought, or null.
+function queryOf({ query, like }, { name, texts }) {
+  const row = Number.isInteger(like) && like >= 0 && like < texts.length ? like : null;
+  const usual = name === SAMPLE.name ? USUAL : "";
+  return { text: row !== null || query === EMPTY ? "" : String(query ?? usual), like: row };
+}
+
+// [rows, error, waiting]: hits in the order of a reranker, null without one.
+function useReranked(reranker, hits, texts, asked) {
+  const given = hits.map(({ index }) => texts[index]);
+  const { answer, error, waiting } = useAnswer(reranker && asked && given.length ? { path: "/rerank", json: { model: reranker.name, query: asked, texts: given, truncate: true } } : null);
+  const fits = answer && String(answer.request.json.texts) === String(given) && answer.request.json.query === asked;
+  return [orderOf(hits, reranker && fits ? answer.body : null), error, waiting];
+}
+
 function Found({ model, models, collection, state, change }) {
-  const written = state.query === undefined ? (collection.name === SAMPLE.name ? USUAL : "") : state.query === EMPTY_QUERY ? "" : String(state.query);
-  const [draft, setDraft] = useDraft(written, (query) => change({ query: query || EMPTY_QUERY }), 120);
-  const query = written.trim();
-  const topic = collection.topics?.includes(state.topic) ? state.topic : "";
+  const [picture, setPicture] = useState(null);
+  const [over, setOver] = useState(null);
+  const [chosen, setChosen] = useState(null);
+  const [only, setOnly] = useState(false);
+  const [focus, setFocus] = useState(null);
+  const { texts, pictures, runs } = collection;
+  const [run, second] = runs;
+  const query = { ...queryOf(state, collection), picture };
+  const sides = [run, second].map((each) => each && sidesOf(models, models.find(({ name }) => name === each.model) ?? model));
+  const asked = { ...query, text: query.text.trim() };
+  const [first, other] = [useQuery(run, sides[0], asked), useQuery(second, sides[1], asked)];
+  const where = state.where && typeof state.where === "object" ? state.where : {};
+  const has = state.has === undefined ? "" : String(state.has);
+  const wanted = useMemo(() => wantedBy(collection, where, has, only && chosen ? chosen.indices : null), [texts, JSON.stringify(where), has, only, chosen]);
+  const found = (own, vector) => (vector ? hitsOf(own, vector, HITS, wanted ?? (() => true)) : []);
+  const hits = useMemo(() => found(run, first.vector), [first.vector, wanted, run.vectors, run.done]);
+  const others = useMemo(() => (second ? found(second, other.vector) : []), [other.vector, wanted, second?.vectors, second?.done]);
   const rerankers = rerankersOf(models);
-  const reranker = rerankers.find((each) => each.name === state.reranker) ?? (state.reranker === NONE ? null : rerankers.find((each) => !isRandom(each))) ?? null;
-  const request = query ? { path: "/embed", json: { model: model.name, inputs: [query], input_type: "query", truncate: true, normalize: true } } : null;
-  const result = useAnswer(request);
-  const vector = request && result.answer?.request.json.model === collection.model && result.answer.body[0].length === collection.width ? result.answer.body[0] : null;
-  const hits = useMemo(() => (vector ? nearest(collection, vector, HITS, (index) => !topic || collection.topics[index] === topic) : []), [vector, topic, collection.done, collection.vectors]);
-  const asked = query && result.answer?.request.json.inputs[0];
-  const texts = hits.map(({ index }) => collection.texts[index]);
-  const reranking = useAnswer(reranker && texts.length ? { path: "/rerank", json: { model: reranker.name, query: asked, texts, truncate: true } } : null);
-  const ranked = reranking.answer && String(reranking.answer.request.json.texts) === String(texts) && reranking.answer.request.json.query === asked;
-  const rows = orderOf(hits, reranker && ranked ? reranking.answer.body : null);
-  const groups = Number.isInteger(state.groups) ? Math.min(12, Math.max(2, state.groups)) : GROUPS;
-  const plane = usePlane(collection, groups);
-  const drawn = useMemo(() => rows.slice(0, LINES).map(({ index }) => index), [rows.map(({ index }) => index).join()]);
-  const choose = (text) => change({ query: text });
+  const reranker = pictures ? null : (rerankers.find((each) => each.name === state.reranker) ?? (state.reranker === NONE ? null : rerankers.find((each) => !isRandom(each))) ?? null);
+  const reference = query.like !== null ? texts[query.like] : first.asked;
+  const [rows, refused, reranking] = useReranked(reranker, hits, texts, picture ? "" : reference);
+  const near = useMemo(() => focus !== null && runs.map((own) => hitsOf(own, own.vectors.subarray(focus * own.width, (focus + 1) * own.width), K, (index) => index !== focus)), [focus, run.vectors, second?.vectors]);
+  const shown = useMemo(() => [{ run, hits: hits.slice(0, LINES) }, ...(second ? [{ run: second, hits: others.slice(0, LINES) }] : [])], [run, second, hits, others]);
+  const links = useMemo(() => runs.map((_, place) => (second && near ? near[place].map(({ index }) => [focus, index]) : [])), [near, second !== undefined]);
+  const pick = (index) => (setPicture(null), second && setFocus(index), change(pictures ? { like: index } : { query: texts[index], like: undefined }));
+  const searched = asked.text || query.like !== null || picture;
+  const labelled = picture ? first.vector : pictures && query.like !== null ? first.vector : null;
+  const maps = html`<${Maps} key="maps" ...${{ collection, shown, wanted, state, change, links, over, setOver, chosen, setChosen, only, setOnly }} onPick=${pick} />`;
   return html`
-    <section class="panel" aria-label="Query">
-      <label class="field"><span>Search</span>
-        <input type="search" maxlength="2000" value=${draft} onInput=${(event) => setDraft(event.target.value)} placeholder="What do you look for?" />
-      </label>
-      <div class="row">
-        ${collection.topics &&
-        html`<label>Topic ${" "}<select value=${topic} onChange=${(event) => change({ topic: event.target.value || undefined })}>
-          <option value="">all</option>
-          ${[...new Set(collection.topics)].sort().map((each) => html`<option value=${each} selected=${each === topic}>${each}</option>`)}
-        </select></label>`}
-        ${rerankers.length > 0 &&
-        html`<label>Rerank by ${" "}<select value=${reranker?.name ?? NONE} onChange=${(event) => change({ reranker: event.target.value })}>
-          <option value=${NONE} selected=${!reranker}>no reranker</option>
-          ${rerankers.map((each) => html`<option value=${each.name} selected=${each === reranker}>${each.name}${isRandom(each) ? " (random weights)" : ""}</option>`)}
-        </select></label>`}
-      </div>
-      ${reranker && isRandom(reranker) && html`<p class="note warn">The weights of ${reranker.name} are random: its order means nothing.</p>`}
-    </section>
-    <div class="found-and-map">
-      <${Results} ...${{ collection, rows, query, reranker, error: result.error ?? reranking.error, waiting: result.waiting || reranking.waiting, onChoose: choose }} />
-      <${TextMap} ...${{ collection, plane, query: vector, hits: drawn, groups, setGroups: (value) => change({ groups: value }), onChoose: choose }} />
+    <${Query} ...${{ collection, query, sides: sides[0], rerankers, reranker, where, has, change, setPicture }} />
+    <div class=${second ? "found-and-map two" : "found-and-map"}>
+      ${second && [maps, html`<${Compare} key="compare" ...${{ collection, runs, state, change, focus, setFocus }} near=${near || [[], []]} />`]}
+      <${Results} key="found" title=${second ? run.model : "Results"} ...${{ collection, run, rows, vector: first.vector, asked: searched, reranker }} error=${first.error ?? refused} waiting=${first.waiting || reranking} onOver=${setOver} onPick=${pick} />
+      ${second ? html`<${Results} key="others" id="others" title=${second.model} ...${{ collection, run: second, vector: other.vector, error: other.error, waiting: other.waiting }} rows=${orderOf(others, null)} asked=${searched} onOver=${setOver} onPick=${pick} />` : maps}
     </div>
-    ${request && html`<${Snippets} label="The query's vector" request=${request} />`}
+    ${sides[0].texts && sides[0].pictures && html`<${ZeroShot} sides=${sides[0]} vector=${labelled} picture=${picture ?? pictures?.[query.like]} name=${picture?.name ?? texts[query.like]} ...${{ state, change }} />`}
+    <${Duplicates} ...${{ collection, run, state, change, setOver }} onPick=${pick} />
+    ${first.request && html`<${Snippets} label="The query's vector" request=${first.request} />`}
   `;
 }

@@ -29,3 +29,11 @@ export function flopsOfText(model, tokens) {
   const perToken = parts.reduce((sum, [, each]) => sum + (each ?? 0), 0);
   return tokens * perToken + tokens * tokens * (model.flops_per_token_and_key ?? 0) + (model.flops_per_text ?? 0);
 }
+
+// A large number in short: 22.6 M.
+export function short(value) {
+  if (value === null || value === undefined) return "–";
+  const units = ["", " k", " M", " G", " T"];
+  const power = Math.min(units.length - 1, Math.floor(Math.log10(Math.max(1, value)) / 3));
+  return `${Number((value / 1000 ** power).toPrecision(3))}${units[power]}`;
+}

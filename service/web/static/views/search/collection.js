@@ -1,13 +1,18 @@
-// The texts that are searched, and their vectors: embedded in pieces, kept in this page and, until they are forgotten, in this browser.
+// What is searched and its vectors: embedded in pieces, kept in this page and, until it is forgotten, in this browser.
 import { useEffect, useState } from "../../lib/dom.js";
 import { ask } from "../../lib/api.js";
+import { read, wipe, write } from "./kept.js";
+import { WORDS, dataUrl, picturesRequest, rowsOf, textsRequest } from "./roles.js";
+import { SKETCH, sketch } from "./sparse.js";
 
 const PIECE = 32; // texts of a request: small enough that a person's other requests get their turn
-const DATABASE = "inlay-search";
+const PICTURES = 4;
 
-// {name, texts, topics, model, version, width, vectors: Float32Array [texts, width], done, running, error, milliseconds}; null: none yet.
+// {name, texts, columns: [{name, values, few}], pictures: [Blob] | null, runs: [Run], running, error}; null: none yet. The texts of pictures
+// are their files' names. A Run is {model, version, output, mixed, width, vectors: Float32Array [texts, width], rows, done, milliseconds}: the
+// first is searched, a second compared with it; rows: sparse vectors {indices, values}, of which `vectors` are sketches.
 let collection = null;
-let generation = 0; // of the run that may write: another collection or model ends the one before
+let generation = 0; // of the loop that may write: another collection or model ends the one before
 const listeners = new Set();
 
 function change(part) {
@@ -25,9 +30,24 @@ export function useCollection() {
   return shown;
 }
 
-// Embeds a collection {name, texts, topics} by a model of GET /models, from its first text.
-export function embedAll({ name, texts, topics }, model) {
-  change({ name, texts, topics, model: model.name, version: model.version, width: 0, vectors: new Float32Array(0), done: 0, milliseconds: 0, error: null });
+// How a model of GET /models is to embed a collection: what tells one run from another.
+export function specOf(model, output) {
+  return { model: model.name, version: model.version, output, mixed: model.reads_text };
+}
+
+export function isRunOf(run, spec) {
+  return Boolean(run && spec) && run.model === spec.model && run.version === spec.version && run.output === spec.output;
+}
+
+export function isWhole(run, { texts }) {
+  return run.done === texts.length;
+}
+
+// Embeds {name, texts, columns, pictures} by one or two specs; runs that exist go on where they are.
+export function embedAll({ name, texts, columns = [], pictures = null }, specs) {
+  const known = collection?.texts === texts ? collection.runs : [];
+  const begun = (spec) => known.find((run) => isRunOf(run, spec)) ?? { ...spec, width: 0, vectors: new Float32Array(0), rows: [], done: 0, milliseconds: 0 };
+  change({ name, texts, columns, pictures, runs: specs.map(begun), error: null });
   return resume();
 }
 
@@ -36,77 +56,60 @@ export function pause() {
   change({ running: false });
 }
 
+const waiting = () => collection.runs.findIndex((run) => !isWhole(run, collection));
+
 // Goes on where embedding was paused or failed; waits where the server is busy.
 export async function resume() {
-  const run = ++generation;
+  const loop = ++generation;
   change({ running: true, error: null });
-  while (collection.done < collection.texts.length) {
-    const { texts, model, done } = collection;
-    const inputs = texts.slice(done, done + PIECE);
+  for (let index = waiting(); index >= 0; index = waiting()) {
     try {
-      const { body, milliseconds } = await ask({ path: "/embed", json: { model, inputs, input_type: "document", truncate: true, normalize: true } });
-      if (run !== generation) return;
-      add(body, milliseconds);
+      const part = await embedded(collection, collection.runs[index]);
+      if (loop !== generation) return;
+      add(index, part);
     } catch (error) {
-      if (run !== generation) return;
+      if (loop !== generation) return;
       change({ error });
       if (!error.passing) return change({ running: false });
       await new Promise((done) => setTimeout(done, 1000 * error.retryAfter));
-      if (run !== generation) return;
+      if (loop !== generation) return;
     }
   }
   change({ running: false });
-  keep();
-}
-
-function add(rows, milliseconds) {
-  const width = rows[0].length;
-  const vectors = collection.done ? collection.vectors : new Float32Array(collection.texts.length * width);
-  for (const [index, row] of rows.entries()) vectors.set(row, (collection.done + index) * width);
-  change({ vectors, width, done: collection.done + rows.length, milliseconds: collection.milliseconds + milliseconds, error: null });
-}
-
-// IndexedDB, with one collection at most; where the browser has none, the collection lasts as long as the page.
-function store(mode, use) {
-  return new Promise((resolve) => {
-    const opening = indexedDB.open(DATABASE, 1);
-    opening.onupgradeneeded = () => opening.result.createObjectStore("collections");
-    opening.onerror = () => resolve(null);
-    opening.onsuccess = () => {
-      const request = use(opening.result.transaction("collections", mode).objectStore("collections"));
-      request.onsuccess = () => resolve(request.result ?? null);
-      request.onerror = () => resolve(null);
-      request.transaction.oncomplete = () => opening.result.close();
-    };
-  });
-}
-
-function keep() {
   const { running, error, ...kept } = collection;
-  return store("readwrite", (rows) => rows.put(kept, "last"));
+  write(kept);
+}
+
+// {width, values, rows, milliseconds} of a run's next piece.
+async function embedded({ texts, pictures }, { model, output, mixed, done }) {
+  if (pictures) {
+    const urls = await Promise.all(pictures.slice(done, done + PICTURES).map(dataUrl));
+    const answer = await ask(picturesRequest(model, mixed, urls));
+    return { ...rowsOf(answer), rows: [], milliseconds: answer.milliseconds };
+  }
+  const answer = await ask(textsRequest(model, output, texts.slice(done, done + PIECE)));
+  if (output !== WORDS) return { ...rowsOf(answer), rows: [], milliseconds: answer.milliseconds };
+  const rows = answer.body.outputs[WORDS].map(({ indices, values }) => ({ indices: Uint32Array.from(indices), values: Float32Array.from(values) }));
+  return { width: SKETCH, values: sketch(rows), rows, milliseconds: answer.milliseconds };
+}
+
+function add(index, { width, values, rows, milliseconds }) {
+  const before = collection.runs[index];
+  const vectors = before.done ? before.vectors : new Float32Array(collection.texts.length * width);
+  vectors.set(values, before.done * width);
+  const after = { ...before, width, vectors, rows: before.rows.concat(rows), done: before.done + values.length / width, milliseconds: before.milliseconds + milliseconds };
+  change({ runs: collection.runs.with(index, after), error: null });
 }
 
 export async function forget() {
   generation += 1;
   change(null);
-  await store("readwrite", (rows) => rows.clear());
+  await wipe();
 }
 
 // The collection of an earlier visit, unless there is one by now; null: none is kept.
 export async function restore() {
-  const kept = collection ?? (await store("readonly", (rows) => rows.get("last")));
-  if (!collection && kept) change({ ...kept, running: false, error: null });
+  const kept = collection ?? (await read());
+  if (!collection && kept?.runs) change({ ...kept, running: false, error: null });
   return collection;
-}
-
-// [{index, score}] of the texts nearest to a query's vector, best first; `wanted`: which texts may come.
-export function nearest({ vectors, width, done }, query, most, wanted) {
-  const scores = [];
-  for (let index = 0; index < done; index++) {
-    if (!wanted(index)) continue;
-    let score = 0;
-    for (let column = 0; column < width; column++) score += vectors[index * width + column] * query[column];
-    scores.push({ index, score });
-  }
-  return scores.sort((a, b) => b.score - a.score).slice(0, most);
 }

@@ -4,7 +4,11 @@ import { whole } from "../../lib/link.js";
 export const MOST_TEXTS = 20_000;
 const MOST_CHARACTERS = 4000; // of a text: more than models read
 const TEXT = /^(text|sentence|content|body|question|title|description|name)$/i;
-const MOST_TOPICS = 50;
+const MOST_VALUES = 50; // of a column by which texts are sorted and coloured
+const MOST_COLUMNS = 8;
+const MOST_CELL = 200;
+export const MOST_PICTURES = 2000;
+export const PICTURE = /^image\/(png|jpeg|webp)$/; // what the server reads
 
 // {columns: [name], rows: [[cell]]}: a file of another kind is read as lines.
 export function tableOf(text, name) {
@@ -62,10 +66,13 @@ export function likelyColumn({ columns, rows }) {
   return lengths.indexOf(Math.max(...lengths));
 }
 
-// What is embedded of a table: {texts, topics}; topics: the cells of the first other column with few values, null if there is none.
+// What is embedded of a table: {texts, columns: [{name, values, few}]}, the others as columns; few: whether a column's values sort the texts.
 export function textsOf({ columns, rows }, column) {
   const kept = rows.filter((row) => row[column]?.trim()).slice(0, MOST_TEXTS);
-  const values = (index) => new Set(kept.map((row) => row[index] ?? ""));
-  const other = columns.findIndex((_, index) => index !== column && values(index).size > 1 && values(index).size <= Math.min(MOST_TOPICS, kept.length / 2));
-  return { texts: kept.map((row) => row[column].trim().slice(0, MOST_CHARACTERS)), topics: other < 0 ? null : kept.map((row) => row[other] ?? "") };
+  const others = columns.map((name, index) => ({ name, values: index === column ? [] : kept.map((row) => (row[index] ?? "").slice(0, MOST_CELL)) }));
+  const few = (values) => new Set(values).size > 1 && new Set(values).size <= Math.min(MOST_VALUES, kept.length / 2);
+  return {
+    texts: kept.map((row) => row[column].trim().slice(0, MOST_CHARACTERS)),
+    columns: others.filter((_, index) => index !== column).slice(0, MOST_COLUMNS).map(({ name, values }) => ({ name, values, few: few(values) })),
+  };
 }

@@ -1,193 +1,190 @@
-// The map of a collection: its vectors on the plane in which they differ most, coloured by groups, the query among them.
-import { html, useEffect, useMemo, useRef, useState, useTheme, useWidth } from "../../lib/dom.js";
+// One map: a model's vectors in the plane, the query among them; moved, enlarged, and asked with a lasso.
+import { html, useEffect, useMemo, useRef, useState, useTheme } from "../../lib/dom.js";
+import { shortened } from "../../components/heatmap.js";
+import { addressOf } from "./roles.js";
+import { Scene } from "./scene.js";
 
-const COLORS = 6; // series of the style sheet; groups beyond them are squares
-const HEIGHT = 440;
-const MARGIN = 24;
+export const UMAP_POINTS = [12, 4000]; // fewer have no neighbourhood; of more, a worker would seek the neighbours for longer than seconds
+const THUMBNAIL = 96;
+const MOST_PICTURES = 500;
+const STEPS = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
+const NEARER = 1.4;
 
-// What the worker makes of the vectors: {points, mean, axes, member, labels}, null until it has.
-export function usePlane(collection, groups) {
-  const [plane, setPlane] = useState(null);
-  const whole = collection.done === collection.texts.length && collection.done > 1;
+// What a worker makes of a message, null until it has; a new message ends the work on the one before. null: nothing to do.
+export function useWorker(file, message, inputs) {
+  const [result, setResult] = useState(null);
   useEffect(() => {
-    setPlane(null);
-    if (!whole) return undefined;
-    const worker = new Worker(new URL("map_worker.js", import.meta.url), { type: "module" });
-    worker.onmessage = ({ data }) => setPlane(data);
-    const { vectors, width, texts } = collection;
-    worker.postMessage({ vectors, width, texts, groups });
+    setResult(null);
+    if (!message) return undefined;
+    const module = file !== "layout_worker.js";
+    const worker = new Worker(new URL(file, import.meta.url), module ? { type: "module" } : {});
+    worker.onmessage = ({ data }) => setResult({ data });
+    worker.onerror = (event) => setResult({ error: new Error(event.message || "it stopped") });
+    worker.postMessage(message);
     return () => worker.terminate();
-  }, [whole, collection.vectors, groups]);
-  return plane;
+  }, inputs);
+  return result;
 }
 
-// How the plane lies on the canvas: {scale, left, top} so that x * scale + left is a CSS pixel.
-function fitted(points, width) {
-  const bounds = [0, 1].map((axis) => {
-    let [least, most] = [Infinity, -Infinity];
-    for (let at = axis; at < points.length; at += 2) [least, most] = [Math.min(least, points[at]), Math.max(most, points[at])];
-    return [least, most];
-  });
-  const rooms = [width - 2 * MARGIN, HEIGHT - 2 * MARGIN];
-  const scale = Math.min(...bounds.map(([least, most], axis) => rooms[axis] / (most - least || 1)));
-  const [left, top] = bounds.map(([least, most], axis) => MARGIN + rooms[axis] / 2 - (scale * (least + most)) / 2);
-  return { scale, left, top };
+// {data: points of a run once it is whole} | {error} | null.
+export function useLayout(run, whole, layout) {
+  const wanted = whole && run.done > 1;
+  const spread = layout === "neighbours";
+  const message = wanted ? { job: "components", vectors: run.vectors, width: run.width } : null;
+  return useWorker(spread ? "layout_worker.js" : "map_worker.js", message, [wanted, run?.vectors, spread]);
 }
 
-function projected({ mean, axes }, vector) {
-  return axes.map((axis) => axis.reduce((sum, value, column) => sum + value * (vector[column] - mean[column]), 0));
+// Small pictures of a collection for the canvas, null while there are none or too many.
+function useThumbnails(pictures) {
+  const [thumbnails, setThumbnails] = useState(null);
+  useEffect(() => {
+    let current = true;
+    setThumbnails(null);
+    if (!pictures || pictures.length > MOST_PICTURES) return undefined;
+    const small = (blob) => createImageBitmap(blob, { resizeHeight: THUMBNAIL, resizeQuality: "medium" }).catch(() => null);
+    Promise.all(pictures.map(small)).then((made) => current && setThumbnails(made));
+    return () => {
+      current = false;
+    };
+  }, [pictures]);
+  return thumbnails;
 }
 
-function draw(canvas, width, { plane, place, star, hits, over }) {
-  const ratio = devicePixelRatio || 1;
-  canvas.width = width * ratio;
-  canvas.height = HEIGHT * ratio;
-  const context = canvas.getContext("2d");
-  const style = getComputedStyle(canvas);
-  const tone = (name) => style.getPropertyValue(name);
-  const at = (index) => [plane.points[2 * index] * place.scale + place.left, plane.points[2 * index + 1] * place.scale + place.top];
-  context.scale(ratio, ratio);
-  const colors = Array.from({ length: COLORS }, (_, index) => tone(`--series-${index + 1}`));
-  const size = plane.member.length > 3000 ? 2 : 3.5;
-  context.globalAlpha = hits.length ? 0.55 : 0.9;
-  for (let index = 0; index < plane.member.length; index++) {
-    const [x, y] = at(index);
-    context.fillStyle = colors[plane.member[index] % COLORS];
-    dot(context, x, y, size, plane.member[index] >= COLORS);
-  }
-  context.globalAlpha = 1;
-  context.strokeStyle = tone("--ink");
-  for (const index of [...hits, ...(over === null ? [] : [over])]) {
-    const [x, y] = at(index);
-    context.lineWidth = index === over ? 3 : 1.5;
-    context.beginPath();
-    context.arc(x, y, size + 3, 0, 7);
-    context.stroke();
-  }
-  if (!star) return;
-  const [x, y] = [star[0] * place.scale + place.left, star[1] * place.scale + place.top];
-  context.lineWidth = 1;
-  context.globalAlpha = 0.6;
-  for (const index of hits) {
-    context.beginPath();
-    context.moveTo(x, y);
-    context.lineTo(...at(index));
-    context.stroke();
-  }
-  context.globalAlpha = 1;
-  context.beginPath();
-  for (let corner = 0; corner < 10; corner++) {
-    const [reach, angle] = [corner % 2 ? 5 : 12, (Math.PI * corner) / 5 - Math.PI / 2];
-    context.lineTo(x + reach * Math.cos(angle), y + reach * Math.sin(angle));
-  }
-  context.closePath();
-  context.fillStyle = tone("--ink");
-  context.strokeStyle = tone("--panel");
-  context.lineWidth = 2;
-  context.stroke();
-  context.fill();
+// Between hits, nearer to the better ones: [x, y] in the plane.
+function starOf(points, hits) {
+  const weights = hits.map(({ score }) => Math.exp(20 * (score - hits[0].score)));
+  const sum = weights.reduce((all, weight) => all + weight, 0);
+  return [0, 1].map((axis) => hits.reduce((all, { index }, place) => all + (weights[place] / sum) * points[2 * index + axis], 0));
 }
 
-function dot(context, x, y, size, square) {
-  if (square) return context.fillRect(x - size, y - size, 2 * size, 2 * size);
-  context.beginPath();
-  context.arc(x, y, size, 0, 7);
-  context.fill();
-}
-
-// Zooming and moving: {scale, left, top} relative to the fitted place.
-const HOME = { zoom: 1, x: 0, y: 0 };
-const KEYS = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
-
-// Args: query: its vector, null if there is none; hits: numbers of texts; onChoose: called with the text that was pressed.
-export function TextMap({ collection, plane, query, hits, groups, setGroups, onChoose }) {
-  const room = useRef(null);
+// Args: name: of the map; points; look, captions: of looksOf; lit: Uint8Array or null; hits: [{index, score}] that lines lead to; links: [[from, to]];
+// over, setOver: the point that is pointed at; lasso: whether dragging draws one; onLasso(indices); onPick(index).
+export function TextMap({ name, collection, result, look, captions, lit, hits, links, over, setOver, lasso, onLasso, onPick }) {
   const canvas = useRef(null);
-  const dragged = useRef(null);
-  const width = useWidth(room);
+  const scene = useRef(null);
+  const fingers = useRef(new Map()); // pointers that are down: {x, y}
+  const pressed = useRef(null); // {far, polygon}
+  const [tip, setTip] = useState(null);
   const theme = useTheme();
-  const [eye, setEye] = useState(HOME);
-  const [over, setOver] = useState(null);
-  const star = useMemo(() => plane && query && projected(plane, query), [plane, query]);
-  const home = useMemo(() => plane && width && fitted(plane.points, width), [plane, width]);
-  const place = home && { scale: home.scale * eye.zoom, left: (home.left - width / 2) * eye.zoom + width / 2 + eye.x, top: (home.top - HEIGHT / 2) * eye.zoom + HEIGHT / 2 + eye.y };
+  const thumbnails = useThumbnails(collection.pictures);
+  const points = result?.data;
+  const ready = Boolean(points && look && look.length === points.length / 2);
   useEffect(() => {
-    setEye(HOME);
-    setOver(null);
-  }, [plane]);
+    scene.current = new Scene(canvas.current);
+    const observer = new ResizeObserver(() => {
+      const { clientWidth: width, clientHeight: height } = canvas.current;
+      Object.assign(scene.current, { width, height, ratio: devicePixelRatio || 1 }).request();
+    });
+    observer.observe(canvas.current);
+    return () => observer.disconnect();
+  }, []);
   useEffect(() => {
-    if (!place) return undefined;
-    const frame = requestAnimationFrame(() => draw(canvas.current, width, { plane, place, star, hits, over }));
-    return () => cancelAnimationFrame(frame);
-  }, [plane, width, theme, eye, star, hits, over]);
-  const zoom = (factor) => setEye(({ zoom: before, x, y }) => {
-    const next = Math.min(64, Math.max(1, before * factor));
-    return next === 1 ? HOME : { zoom: next, x: (x * next) / before, y: (y * next) / before };
-  });
-  const find = ({ offsetX, offsetY }) => {
-    let [best, least] = [null, 14 ** 2];
-    for (let index = 0; index < plane.member.length; index++) {
-      const distance = (plane.points[2 * index] * place.scale + place.left - offsetX) ** 2 + (plane.points[2 * index + 1] * place.scale + place.top - offsetY) ** 2;
-      if (distance < least) [best, least] = [index, distance];
-    }
-    return best;
+    if (!ready) return;
+    scene.current.setPoints(points);
+    scene.current.home();
+    setTip(null);
+  }, [points, ready]);
+  useEffect(() => {
+    if (!ready) return;
+    scene.current.setLook(look);
+    scene.current.setCaptions(captions);
+    scene.current.request();
+  }, [points, ready, look, captions]);
+  const star = useMemo(() => (ready && hits.length ? starOf(points, hits) : null), [ready, points, hits]);
+  useEffect(() => {
+    Object.assign(scene.current, { lit, links, over: over !== null && over < (look?.length ?? 0) ? over : null, star, hits: hits.map(({ index }) => index), pictures: thumbnails }).request();
+  }, [lit, links, over, star, hits, thumbnails, theme, ready]);
+
+  const turn = (act) => {
+    if (!ready) return;
+    act(scene.current);
+    canvas.current.style.touchAction = lasso || scene.current.view.zoom > 1 ? "none" : "pan-y";
+    setTip(null);
+    scene.current.request();
+  };
+  useEffect(() => turn(() => {}), [lasso]);
+  const down = (event) => {
+    canvas.current.setPointerCapture(event.pointerId);
+    fingers.current.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
+    pressed.current = { far: 0, polygon: lasso || event.shiftKey ? [[event.offsetX, event.offsetY]] : null };
   };
   const move = (event) => {
-    if (!place) return;
-    if (dragged.current === null) return setOver(find(event));
-    const [dx, dy] = [event.clientX - dragged.current.x, event.clientY - dragged.current.y];
-    dragged.current = { x: event.clientX, y: event.clientY, far: dragged.current.far + Math.abs(dx) + Math.abs(dy) };
-    setEye((before) => ({ ...before, x: before.x + dx, y: before.y + dy }));
+    if (!ready) return;
+    const { offsetX: x, offsetY: y } = event;
+    const before = fingers.current.get(event.pointerId);
+    if (!before) {
+      const found = scene.current.find(x, y);
+      setOver(found);
+      return setTip(found === null ? null : { index: found, x, y });
+    }
+    const other = [...fingers.current].find(([id]) => id !== event.pointerId)?.[1];
+    fingers.current.set(event.pointerId, { x, y });
+    pressed.current.far += Math.abs(x - before.x) + Math.abs(y - before.y);
+    const { polygon } = pressed.current;
+    if (other) {
+      const apart = (point) => Math.hypot(point.x - other.x, point.y - other.y) || 1;
+      turn((own) => own.zoom(apart({ x, y }) / apart(before), other.x, other.y));
+    } else if (polygon) {
+      polygon.push([x, y]);
+      turn((own) => Object.assign(own, { lasso: polygon }));
+    } else turn((own) => own.move(x - before.x, y - before.y));
   };
-  const release = (event) => {
-    const still = place && dragged.current && dragged.current.far < 5;
-    dragged.current = null;
-    const chosen = still ? find(event) : null;
-    if (chosen !== null) onChoose(collection.texts[chosen]);
+  const up = (event) => {
+    fingers.current.delete(event.pointerId);
+    const was = pressed.current;
+    if (!ready || !was || fingers.current.size) return;
+    pressed.current = null;
+    if (was.polygon && was.far >= 5) onLasso(scene.current.inside(was.polygon));
+    turn((own) => Object.assign(own, { lasso: null }));
+    const found = was.far < 5 && event.type === "pointerup" ? scene.current.find(event.offsetX, event.offsetY) : null;
+    if (found !== null) onPick(found);
   };
   const press = (event) => {
-    const step = KEYS[event.key];
-    if (step) setEye((before) => ({ ...before, x: before.x + step[0], y: before.y + step[1] }));
-    else if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 1.4 : 1 / 1.4);
+    const step = STEPS[event.key];
+    const nearer = { "+": NEARER, "=": NEARER, "-": 1 / NEARER }[event.key];
+    if (step) turn((own) => own.move(...step));
+    else if (nearer) turn((own) => own.zoom(nearer));
+    else if (event.key === "0") turn((own) => own.home());
     else return;
     event.preventDefault();
   };
-  return html`<section class="panel map" aria-labelledby="map-title">
-    <div class="row between">
-      <h2 id="map-title">Map</h2>
-      <div class="row">
-        <label>Groups ${" "}<input type="number" min="2" max="12" value=${groups} onChange=${(event) => setGroups(event.target.valueAsNumber)} /></label>
-        <button type="button" class="quiet" aria-label="Zoom in" onClick=${() => zoom(1.4)}>+</button>
-        <button type="button" class="quiet" aria-label="Zoom out" onClick=${() => zoom(1 / 1.4)}>−</button>
-        <button type="button" class="quiet" onClick=${() => setEye(HOME)}>Whole map</button>
-      </div>
+  const wheel = (event) => {
+    if (document.activeElement !== canvas.current && !event.ctrlKey) return; // until it is chosen, the wheel scrolls the page
+    event.preventDefault();
+    turn((own) => own.zoom(Math.exp(-event.deltaY / 400), event.offsetX, event.offsetY));
+  };
+  return html`<div class="figure map-figure">
+    <canvas
+      ref=${canvas}
+      tabindex="0"
+      role="img"
+      aria-label=${`Map of ${collection.texts.length} texts by ${name}${hits.length ? `, lines to ${hits.length} hits` : ""}: arrows move it, plus and minus zoom, 0 shows all`}
+      class=${lasso ? "lassoing" : ""}
+      data-drawn=${ready ? look.length : 0}
+      onPointerDown=${down}
+      onPointerMove=${move}
+      onPointerUp=${up}
+      onPointerCancel=${up}
+      onPointerLeave=${() => (setOver(null), setTip(null))}
+      onKeyDown=${press}
+      onWheel=${wheel}
+    ></canvas>
+    <div class="zooms">
+      <button type="button" class="quiet" aria-label=${`Zoom in, ${name}`} onClick=${() => turn((own) => own.zoom(NEARER))}>+</button>
+      <button type="button" class="quiet" aria-label=${`Zoom out, ${name}`} onClick=${() => turn((own) => own.zoom(1 / NEARER))}>−</button>
+      <button type="button" class="quiet" aria-label=${`Whole map, ${name}`} onClick=${() => turn((own) => own.home())}>⤢</button>
     </div>
-    <div class="figure" ref=${room}>
-      <canvas
-        ref=${canvas}
-        tabindex="0"
-        role="img"
-        aria-label=${`Map of ${collection.done} texts${hits.length ? `, ${hits.length} hits marked` : ""}: arrows move it, plus and minus zoom`}
-        data-drawn=${plane ? plane.member.length : 0}
-        style=${{ height: `${HEIGHT}px` }}
-        onPointerMove=${move}
-        onPointerLeave=${() => setOver(null)}
-        onPointerDown=${(event) => {
-          dragged.current = { x: event.clientX, y: event.clientY, far: 0 };
-          canvas.current.setPointerCapture(event.pointerId);
-        }}
-        onPointerUp=${release}
-        onKeyDown=${press}
-        onWheel=${(event) => {
-          if (document.activeElement !== canvas.current) return; // until it is chosen, the wheel scrolls the page
-          event.preventDefault();
-          zoom(event.deltaY < 0 ? 1.15 : 1 / 1.15);
-        }}
-      ></canvas>
-    </div>
-    <p class="note readout map-readout">${over !== null ? collection.texts[over] : plane ? "Point at a text to read it, press it to search for its like; drag to move. The star is the query." : "The map is drawn once all texts are embedded…"}</p>
-    <ul class="legend" aria-label="Groups, by the words that set them apart">
-      ${plane?.labels.map(({ words, size }, index) => size > 0 && html`<li><span class=${index >= COLORS ? "mark square" : "mark"} style=${{ background: `var(--series-${(index % COLORS) + 1})` }}></span>${words.join(", ")} <small>${size}</small></li>`)}
-    </ul>
-  </section>`;
+    ${!ready && html`<p class="note map-wait" role="status">${result?.error ? `The map could not be made: ${result.error.message}.` : collection.running || !collection.error ? "The map is drawn once all is embedded…" : "The map needs all vectors."}</p>`}
+    ${tip && html`<${Tip} ...${tip} collection=${collection} room=${canvas.current} />`}
+  </div>`;
+}
+
+function Tip({ index, x, y, collection: { texts, columns, pictures }, room }) {
+  const left = x > room.clientWidth / 2;
+  const place = { [left ? "right" : "left"]: `${(left ? room.clientWidth - x : x) + 14}px`, [y > room.clientHeight / 2 ? "bottom" : "top"]: `${(y > room.clientHeight / 2 ? room.clientHeight - y : y) + 10}px` };
+  return html`<div class="tip" style=${place}>
+    ${pictures && html`<img src=${addressOf(pictures[index])} alt="" />`}
+    ${shortened(texts[index], 240)}
+    ${columns.filter(({ few }) => few).map(({ name, values }) => html`<small>${name}: ${values[index]}</small>`)}
+  </div>`;
 }

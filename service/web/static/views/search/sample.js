@@ -149,5 +149,5 @@ The road to the castle winds through vineyards`,
 export const SAMPLE = {
   name: "Sample: twelve topics",
   texts: Object.values(TOPICS).flatMap((lines) => lines.split("\n")),
-  topics: Object.entries(TOPICS).flatMap(([topic, lines]) => lines.split("\n").map(() => topic)),
+  columns: [{ name: "topic", few: true, values: Object.entries(TOPICS).flatMap(([topic, lines]) => lines.split("\n").map(() => topic)) }],
 };

@@ -36,8 +36,8 @@ export const EXAMPLES = {
   },
 };
 
-export const MOST_TEXTS = 32;
-export const MOST_CHARACTERS = 20_000;
+export const MOST_TEXTS = 200;
+export const MOST_CHARACTERS = 60_000;
 
 // The texts of the box: one a line, without empty lines.
 export function linesOf(text) {

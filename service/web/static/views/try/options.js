@@ -143,6 +143,17 @@ export function openaiOf(model, texts, fields) {
   return `answer = client.embeddings.create(\n    ${given.join(",\n    ")},\n)\nprint(len(answer.data), "vectors of", len(answer.data[0].embedding), "numbers; the first 4 of each:")\nfor each in answer.data:\n    print(each.index, each.embedding[:4])\nprint("tokens read:", answer.usage.total_tokens)`;
 }
 
+// The same for the client of text-embeddings-inference, which asks the default model and takes few options.
+export function teiOf(model, texts, fields) {
+  if (!model.default || !model.reads_text) return undefined;
+  const untold = ["pooling", "dtype", "task", "input_type", "dimensions"].filter((name) => name in fields);
+  if (untold.length) return { missing: `This client has no ${untold.join(", ")}: leave that as it is, or ask /embed.` };
+  const given = Object.entries({ normalize: fields.normalize, prompt_name: fields.prompt_name, truncate: fields.truncate, truncation_direction: fields.truncation_direction });
+  const options = given.filter(([, value]) => value !== undefined).map(([name, value]) => `    ${name}=${python(value)},\n`);
+  const inputs = texts.map((text) => `        ${JSON.stringify(text)},\n`).join("");
+  return `rows = client.feature_extraction(\n    [\n${inputs}    ],\n${options.join("")})\nprint(rows.shape)\nprint(rows[:, :4])`;
+}
+
 const DTYPES = { float16: "FLOAT16", bfloat16: "BFLOAT16", int8: "INT8", uint8: "UINT8", binary: "BINARY", ubinary: "UBINARY" };
 const POOLING_NUMBERS = { cls: "CLS", mean: "MEAN", max: "MAX", lasttoken: "LAST_TOKEN", mean_sqrt_len_tokens: "MEAN_SQRT_LEN", weightedmean: "WEIGHTED_MEAN" };
 

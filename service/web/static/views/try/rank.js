@@ -8,6 +8,7 @@ import { Snippets } from "../../components/snippets.js";
 import { useAnswer } from "../../components/result.js";
 import { Cost, Panel, useDraft } from "./panel.js";
 import { abilitiesOf, truncationOf } from "./options.js";
+import { WIDE } from "./similarity.js";
 
 export function rankersOf(models) {
   return models.filter((model) => model.reads_text && (abilitiesOf(model).ranks || abilitiesOf(model).sentence));
@@ -45,6 +46,13 @@ function grpcOf(ranker, query, texts) {
   return { service: "inference.GRPCInferenceService", method: "ModelInfer", message };
 }
 
+// Cohere's route takes every model that ranks, and cosines.
+function cohereOf(ranker, query, texts, state) {
+  if ("truncate" in truncationOf(state)) return { missing: "Cohere's route cuts long texts its own way: choose “as the server is set”, or ask /rerank." };
+  const documents = texts.map((text) => `        ${JSON.stringify(text)},\n`).join("");
+  return `answer = client.rerank(\n    model=${JSON.stringify(ranker.name)},\n    query=${JSON.stringify(query)},\n    documents=[\n${documents}    ],\n)\nfor each in answer.results:\n    print(each.index, each.relevance_score)`;
+}
+
 // [{index, score}] of both routes, best first.
 const ranksOf = (body) => (Array.isArray(body) ? body : body.results.map((each) => ({ index: each.index, score: each.relevance_score })));
 
@@ -67,13 +75,13 @@ export function Rank({ model, models, texts, state, change, usual }) {
         ...pictureFiles(() => barsSvg({ groups: [{ name: `Query: ${answer.request.json.query}`, bars }], title: `Ranked by ${answer.request.json.model}. ${scale.says}`, most: scale.most })),
         csv: () => csvBlob([["rank", "text", "score", "number"], ...ranks.map(({ index, score }, place) => [place + 1, shown[index], score, index + 1])]),
       }} />`}
-    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} />`}
+    ${request && html`<${Snippets} label="Ranking" request=${request} grpc=${grpcOf(ranker, given, texts)} cohere=${cohereOf(ranker, given, texts, state)} />`}
     ${cosine &&
     html`<p class="note">
       ${ranker.name} is no reranker: the texts are ranked by the cosine of their vectors with the query's. The request is <code>POST /v2/rerank</code>, Cohere's route, because
       ${" "}<code>POST /rerank</code> with texts takes rerankers alone.
     </p>`}`;
-  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${25 + Math.min(24, 3.4 * texts.length)} foot=${foot}>
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${23 + Math.min(24, 3.4 * texts.length)} wide=${texts.length > WIDE} foot=${foot}>
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>

@@ -1,16 +1,18 @@
 // The cosine of every text with every other, and each one's nearest.
 import { html, useMemo, useTheme } from "../../lib/dom.js";
-import { Heatmap, colors, shortened } from "../../components/heatmap.js";
+import { colors, shortened } from "../../components/heatmap.js";
+import { Strips } from "../../components/strips.js";
 import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { inkOn, matrixSvg, pictureFiles, rgb } from "../../components/picture.js";
 import { Snippets } from "../../components/snippets.js";
+import { clustered } from "./clusters.js";
 import { Panel } from "./panel.js";
 import { lineOf } from "./inputs.js";
 import { SENTENCE, fieldsOf, openaiOf, truncationOf } from "./options.js";
 import { rowsOf } from "./vectors.js";
 
-const MOST_NUMBERS = 12; // texts of a table; more are drawn
-const SCALE = [-1, 1];
+const MOST_NUMBERS = 40; // texts of a table; more are drawn as strips
+export const WIDE = 8; // more texts take the whole width of the view
 
 // Cosines of the rows with each other; 0 where a row is zero.
 export function cosines({ values, rows, columns }) {
@@ -52,6 +54,14 @@ function openaiCosines(model, texts, state) {
   return `import numpy as np\n\n${call.split("\nprint(")[0]}\nrows = np.array([each.embedding for each in answer.data])\nrows /= np.linalg.norm(rows, axis=1, keepdims=True)\nprint(np.round(rows @ rows.T, 4))`;
 }
 
+// The client of text-embeddings-inference compares a text with others, on the server.
+function teiCosines(model, texts, state) {
+  if (!model.default) return undefined;
+  if (Object.keys(requestOf(model, texts, state).json).includes("parameters")) return { missing: "This client takes no options here: leave them as they are, or ask /similarity." };
+  const [source, ...others] = texts;
+  return `print(client.sentence_similarity(\n    ${JSON.stringify(source)},\n    other_sentences=[\n${others.map((text) => `        ${JSON.stringify(text)},\n`).join("")}    ],\n))`;
+}
+
 // Args: sentence: the result of the request for sentence vectors.
 export function Similarity({ model, texts, state, sentence }) {
   const answer = sentence.answer?.body.outputs?.[SENTENCE] ? sentence.answer : null;
@@ -62,13 +72,13 @@ export function Similarity({ model, texts, state, sentence }) {
     // uint8 is int8 moved by 128, so that 128 stands for nothing
     return cosines(rows.dtype === "uint8" ? { ...rows, values: rows.values.map((value) => value - 128) } : rows);
   }, [answer]);
-  const height = texts.length < 2 ? 8 : texts.length > MOST_NUMBERS ? 58 : 17 + 4 * texts.length;
+  const height = texts.length < 2 ? 8 : 19 + Math.min(36, 2 * texts.length) + Math.min(24, 2 * texts.length);
   const foot = texts.length > 1 &&
     html`<p class="note">Computed in this page from the vectors.${model.reads_text ? html` The server compares one text with others: <code>POST /similarity</code>.` : ""}</p>
       ${model.reads_text &&
-      html`<${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)}
+      html`<${Snippets} label="Similarity with text 1" request=${requestOf(model, texts, state)} openai=${openaiCosines(model, texts, state)} tei=${teiCosines(model, texts, state)}
         grpc=${{ missing: "Over gRPC ask inlay.v1.Embedder/Embed for the vectors, and compare them." }} />`}`;
-  return html`<${Panel} id="similarity" title="Similarity" result=${sentence} height=${height} foot=${foot}>
+  return html`<${Panel} id="similarity" title="Similarity" result=${sentence} height=${height} wide=${texts.length > WIDE} foot=${foot}>
     ${texts.length < 2 && html`<p class="note">Two ${model.reads_text ? "texts" : "sequences"} or more can be compared.</p>`}
     ${matrix && shown.length > 1 && html`<${Matrix} matrix=${matrix} texts=${shown} />`}
   <//>`;
@@ -77,25 +87,21 @@ export function Similarity({ model, texts, state, sentence }) {
 function Matrix({ matrix, texts }) {
   useTheme();
   const count = texts.length;
-  const names = texts.map((text, index) => `${index + 1}. ${shortened(text, 28)}`);
-  const numbers = texts.map((_, index) => String(index + 1));
+  const { order, starts } = useMemo(() => clustered(matrix, count), [matrix]);
+  const at = (row, column) => matrix[order[row] * count + order[column]];
+  const others = useMemo(() => order.flatMap((_, row) => order.map((_, column) => (row === column ? NaN : at(row, column)))), [matrix]);
+  const most = Math.max(0.01, ...others.filter((value) => !Number.isNaN(value)).map(Math.abs));
+  const scale = [-most, most]; // a text's cosine with itself, always 1, would leave no colours for the others
+  const names = order.map((text) => `${text + 1}. ${texts[text]}`);
+  const numbers = order.map((text) => String(text + 1));
   const best = nearest(matrix, count);
-  const paint = colors(SCALE);
-  const common = { values: Array.from(matrix), rows: count, columns: count, title: "Cosine of the texts", rowLabel: "text", columnLabel: "text", rowNames: names, columnNames: numbers, scale: SCALE };
-  const cell = (row, column) => {
-    const background = paint(matrix[row * count + column]);
-    return html`<td class="number" style=${{ background: rgb(background), color: inkOn(background) }}>${matrix[row * count + column].toFixed(2)}</td>`;
-  };
+  const values = order.flatMap((_, row) => order.map((_, column) => at(row, column)));
+  const picture = { values, rows: count, columns: count, title: "Cosine of the texts", rowLabel: "text", columnLabel: "text", rowNames: names.map((name) => shortened(name, 28)), columnNames: numbers, scale };
   return html`
     ${count <= MOST_NUMBERS
-      ? html`<div class="scroll" tabindex="0" role="group" aria-label="Cosine of the texts">
-          <table class="cosines">
-            <caption class="hidden">Cosine of every text with every other</caption>
-            <thead><tr><th scope="col">Text</th>${numbers.map((number) => html`<th scope="col" class="number">${number}</th>`)}</tr></thead>
-            <tbody>${texts.map((text, row) => html`<tr><th scope="row" title=${text}>${names[row]}</th>${numbers.map((_, column) => cell(row, column))}</tr>`)}</tbody>
-          </table>
-        </div>`
-      : html`<${Heatmap} ...${common} height=${420} />`}
+      ? html`<${Numbers} ...${{ at, order, starts, names, numbers, texts, paint: colors(scale) }} />`
+      : html`<${Strips} rows=${order.map((_, row) => others.slice(row * count, (row + 1) * count))} names=${names} title="Cosine of the texts" nameOf=${(column) => names[column]} scale=${scale} strong=${starts} beside textOf=${(value) => value.toFixed(4)} />`}
+    ${starts.length > 1 && html`<p class="note">Like texts lie beside each other: ${starts.length} groups, by the mean cosine of their texts.</p>`}
     <h3>The nearest other text of each</h3>
     <div class="scroll nearest-texts" tabindex="0" role="group" aria-label="The nearest other text of each">
       <table class="cosines">
@@ -104,8 +110,28 @@ function Matrix({ matrix, texts }) {
       </table>
     </div>
     <${Downloads} name="similarity" files=${{
-      ...pictureFiles(() => matrixSvg({ ...common, digits: count <= 20 ? 2 : undefined, width: Math.max(300, 44 * count), height: Math.max(150, 28 * count) })),
+      ...pictureFiles(() => matrixSvg({ ...picture, digits: count <= 20 ? 2 : undefined, width: Math.max(300, 44 * Math.min(count, 60)), height: Math.max(150, 28 * Math.min(count, 60)) })),
       npy: () => npyBlob(matrix, [count, count]),
       csv: () => csvBlob([["", ...texts], ...texts.map((text, row) => [text, ...matrix.slice(row * count, (row + 1) * count)])]),
     }} />`;
+}
+
+// The cosines as a table, which scrolls both ways below its heads.
+function Numbers({ at, order, starts, names, numbers, texts, paint }) {
+  const dense = order.length > 12;
+  const written = (value) => (dense ? value.toFixed(2).replace(/^(-?)0\./, "$1.") : value.toFixed(2));
+  const cell = (row, column) => {
+    const value = at(row, column);
+    const place = starts.includes(column) ? "number group" : "number";
+    if (row === column) return html`<td class=${`${place} itself`}>${written(value)}</td>`;
+    const background = paint(value);
+    return html`<td class=${place} style=${{ background: rgb(background), color: inkOn(background) }} title=${`${names[row]} — ${names[column]}`}>${written(value)}</td>`;
+  };
+  return html`<div class="scroll cosine-table" tabindex="0" role="group" aria-label="Cosine of the texts">
+    <table class=${dense ? "cosines dense" : "cosines"}>
+      <caption class="hidden">Cosine of every text with every other, like texts beside each other</caption>
+      <thead><tr><th scope="col">Text</th>${numbers.map((number, column) => html`<th scope="col" class=${starts.includes(column) ? "number group" : "number"} title=${texts[order[column]]}>${number}</th>`)}</tr></thead>
+      <tbody>${order.map((text, row) => html`<tr class=${starts.includes(row) ? "group" : ""}><th scope="row" title=${texts[text]}>${names[row]}</th>${numbers.map((_, column) => cell(row, column))}</tr>`)}</tbody>
+    </table>
+  </div>`;
 }

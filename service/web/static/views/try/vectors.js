@@ -1,13 +1,14 @@
-// The vectors of the texts, or the rows of one text's tokens, as a heat map.
+// The vectors of the texts as a strip under each, or the rows of one text's tokens as a heat map.
 import { html, useMemo } from "../../lib/dom.js";
 import { Heatmap, rangeOf, shortened } from "../../components/heatmap.js";
+import { Strips } from "../../components/strips.js";
 import { Downloads, csvBlob, npyBlob } from "../../components/downloads.js";
 import { pictureFiles, matrixSvg } from "../../components/picture.js";
 import { Snippets } from "../../components/snippets.js";
 import { useAnswer } from "../../components/result.js";
 import { lineOf } from "./inputs.js";
 import { Cost, Panel, cutInputs } from "./panel.js";
-import { SENTENCE, fieldsOf, grpcOf, openaiOf } from "./options.js";
+import { SENTENCE, fieldsOf, grpcOf, openaiOf, teiOf } from "./options.js";
 
 const STORED = { int8: "|i1", uint8: "|u1", binary: "|i1", ubinary: "|u1" };
 
@@ -47,8 +48,8 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
   const fields = fieldsOf(model, state, output);
   const asked = request.json.inputs;
   const foot = html`<${Snippets} label="Vectors" request=${request} grpc=${grpcOf(model, asked, fields, output)}
-      openai=${pooled ? openaiOf(model, asked, fields) : undefined} />`;
-  return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${32} wide foot=${foot}>
+      openai=${pooled ? openaiOf(model, asked, fields) : undefined} tei=${pooled ? teiOf(model, asked, fields) : undefined} />`;
+  return html`<${Panel} id="vectors" title="Vectors" result=${result} height=${pooled ? 11 + Math.min(30, 3.2 * texts.length) : 32} wide foot=${foot}>
     ${!pooled &&
     html`<label class="field"><span>${model.reads_text ? "Text" : "Sequence of ids"}</span>
       <select value=${String(chosen)} onChange=${(event) => change({ text: Number(event.target.value) || undefined })}>
@@ -60,11 +61,17 @@ export function Vectors({ model, texts, state, change, output, sentence, sentenc
         ${table.rows} ${pooled ? "text" : "token"}${table.rows === 1 ? "" : "s"} × ${table.columns} dimensions, ${table.dtype}${table.bits ? `: signs, ${table.columns / 8} bytes a text` : ""}.
         ${cut.length ? html`<strong> Cut, because too long: ${cut.length === 1 ? "text" : "texts"} ${cut.map((index) => index + 1).join(", ")}.</strong>` : ""}
       </p>
-      <${Heatmap} values=${table.values} rows=${table.rows} columns=${table.columns} title=${title} rowLabel=${pooled ? "text" : "token"} columnLabel="dimension" rowNames=${names}
-        height=${pooled ? 300 : 360} />
+      ${pooled
+        ? html`<${Strips} rows=${rowsIn(table)} names=${current.request.json.inputs.map((text, index) => `${index + 1}. ${lineOf(text)}`)} title=${title} nameOf=${(column) => `dimension ${column}`} />`
+        : html`<${Heatmap} values=${table.values} rows=${table.rows} columns=${table.columns} title=${title} rowLabel="token" columnLabel="dimension" rowNames=${names}
+          height=${360} />`}
       <${Cost} answer=${current} />
       <${Downloads} name=${pooled ? "vectors" : output} files=${filesOf(table, { title, names, rowLabel: pooled ? "text" : "token" })} />`}
   <//>`;
+}
+
+function rowsIn({ values, rows, columns }) {
+  return Array.from({ length: rows }, (_, row) => values.slice(row * columns, (row + 1) * columns));
 }
 
 function filesOf(table, { title, names, rowLabel }) {

@@ -1,0 +1,147 @@
+// What is searched and by which model: texts or pictures of one's own, a sample; how far they are embedded.
+import { html, useState } from "../../lib/dom.js";
+import { ModelChoice, isRandom } from "../../components/model_choice.js";
+import { ErrorLine } from "../../components/result.js";
+import { count } from "../models/units.js";
+import { forget, isWhole, pause, resume } from "./collection.js";
+import { MOST_PICTURES, MOST_TEXTS, PICTURE, likelyColumn, tableOf, textsOf } from "./files.js";
+import { MEANING, WORDS, outputsOf, readsPictures } from "./roles.js";
+import { SAMPLE } from "./sample.js";
+
+const NONE = "";
+
+// Args: able: models for what is searched; begun: whether an earlier collection was looked for; other: the model it is compared with, null without one; begin({name, texts, columns, pictures}).
+export function Setup({ models, able, model, output, other, collection, begun, change, begin }) {
+  const [over, setOver] = useState(false);
+  const [unfolded, setOpened] = useState(null); // null until somebody folds it
+  const opened = unfolded ?? (begun && !collection);
+  const own = useOwn(models, (given) => (setOpened(false), begin(given)));
+  const drop = (event) => {
+    event.preventDefault();
+    setOver(false);
+    own.takeFiles([...event.dataTransfer.files]);
+  };
+  const rivals = able.filter((each) => each !== model && (collection?.pictures || outputsOf(each).includes(MEANING)));
+  return html`<section class=${over ? "panel setup over" : "panel setup"} aria-labelledby="source-title" onDragOver=${(event) => (event.preventDefault(), setOver(true))} onDragLeave=${() => setOver(false)} onDrop=${drop}>
+    <div class="setup-row">
+      <div class="field">
+        <h2 id="source-title">${collection?.pictures ? "Pictures" : "Texts"}</h2>
+        <${Name} collection=${collection} />
+      </div>
+      <${ModelChoice} models=${able} chosen=${model.name} onChoose=${(name) => change({ model: name })} />
+      ${outputsOf(model).length > 1 &&
+      !collection?.pictures &&
+      html`<label class="field"><span>Find by</span>
+        <select value=${output} onChange=${(event) => change({ by: event.target.value === WORDS ? "words" : undefined })}>
+          <option value=${MEANING} selected=${output === MEANING}>meaning (dense vector)</option>
+          <option value=${WORDS} selected=${output === WORDS}>words (sparse vector)</option>
+        </select>
+      </label>`}
+      ${rivals.length > 0 &&
+      output === MEANING &&
+      html`<label class="field"><span>Compare with</span>
+        <select value=${other?.name ?? NONE} onChange=${(event) => change({ other: event.target.value || undefined })}>
+          <option value=${NONE} selected=${!other}>no other model</option>
+          ${rivals.map((each) => html`<option value=${each.name} selected=${each === other}>${each.name}${isRandom(each) ? " (random weights)" : ""}</option>`)}
+        </select>
+      </label>`}
+    </div>
+    ${[model, other].filter((each) => each && isRandom(each)).map((each) => html`<p class="note warn">The weights of ${each.name} are random: what it finds means nothing.</p>`)}
+    ${collection && html`<${Progress} collection=${collection} />`}
+    <details open=${opened}>
+      <summary onClick=${(event) => (event.preventDefault(), setOpened(!opened))}>Search your own texts or pictures</summary>
+      <${Own} own=${own} pictures=${models.some(readsPictures)} collection=${collection} begin=${begin} />
+    </details>
+  </section>`;
+}
+
+// Files and lines that somebody gives: {takeFiles, take, problem, table, setTable, embed}.
+function useOwn(models, begin) {
+  const [table, setTable] = useState(null); // {name, columns, rows, column}: read, not yet embedded
+  const [problem, setProblem] = useState("");
+  const embed = (read) => (setTable(null), begin({ name: read.name, ...textsOf(read, read.column) }));
+  const take = (text, name) => {
+    setProblem("");
+    setTable(null);
+    try {
+      const read = tableOf(text, name);
+      const column = likelyColumn(read);
+      if (!textsOf(read, column).texts.length) throw new Error("it holds no texts");
+      if (read.columns.length === 1) embed({ ...read, name, column });
+      else setTable({ ...read, name, column });
+    } catch (error) {
+      setProblem(`${name} is not taken: ${error.message}.`);
+    }
+  };
+  const takeFiles = async (files) => {
+    if (!files.length) return undefined;
+    const pictures = files.filter(({ type }) => PICTURE.test(type)).slice(0, MOST_PICTURES);
+    if (!pictures.length) return take(await files[0].text(), files[0].name);
+    if (!models.some(readsPictures)) return setProblem("No model of this server makes vectors of pictures: export a CLIP, SigLIP or DINO.");
+    setProblem("");
+    setTable(null);
+    return begin({ name: pictures.length === 1 ? pictures[0].name : `${count(pictures.length)} pictures`, texts: pictures.map(({ name }) => name), columns: [], pictures });
+  };
+  return { takeFiles, take, problem, table, setTable, embed };
+}
+
+function Own({ own: { takeFiles, take, problem, table, setTable, embed }, pictures, collection, begin }) {
+  const [pasted, setPasted] = useState("");
+  return html`
+    <div class="own">
+      <label class="field">
+        <span>Your own: a file of texts${pictures ? ", or pictures" : ""}</span>
+        <input type="file" multiple accept=${`.txt,.md,.csv,.tsv,.jsonl,.ndjson,text/plain${pictures ? ",image/png,image/jpeg,image/webp" : ""}`} onChange=${(event) => takeFiles([...event.target.files])} />
+        <span class="note">.txt, .csv, .tsv or .jsonl, up to ${count(MOST_TEXTS)} texts${pictures ? `; PNG, JPEG or WebP, up to ${count(MOST_PICTURES)}` : ""}. Or drop files on this card.</span>
+      </label>
+      <div>
+        <label class="field"><span>Or paste lines</span>
+          <textarea rows="3" spellcheck="false" value=${pasted} onInput=${(event) => setPasted(event.target.value)}></textarea>
+        </label>
+        <button type="button" class="quiet" disabled=${!pasted.trim()} onClick=${() => take(pasted, "Pasted lines")}>Embed these lines</button>
+      </div>
+    </div>
+    ${problem && html`<p class="error" role="alert">${problem}</p>`}
+    ${table &&
+    html`<div class="row">
+      <label>Column of the texts ${" "}<select value=${table.column} onChange=${(event) => setTable({ ...table, column: Number(event.target.value) })}>
+        ${table.columns.map((name, index) => html`<option value=${index} selected=${index === table.column}>${name}</option>`)}
+      </select></label>
+      <button type="button" onClick=${() => embed(table)}>Embed ${count(table.rows.length)} rows</button>
+    </div>`}
+    <div class="row">
+      <button type="button" class="quiet" onClick=${() => begin(SAMPLE)}>Use the sample</button>
+      ${collection && html`<button type="button" class="quiet" onClick=${forget}>Forget these ${collection.pictures ? "pictures" : "texts"}</button>`}
+      <span class="note">All stays in this browser, and the server keeps none.</span>
+    </div>`;
+}
+
+function Name({ collection }) {
+  if (!collection) return html`<p class="note">none yet</p>`;
+  const { name, texts, runs } = collection;
+  return html`<p class="own-name">${name} <span class="note">${runs[0].done < texts.length ? `${count(runs[0].done)} of ` : ""}${count(texts.length)} by ${runs[0].model}</span></p>`;
+}
+
+function Progress({ collection }) {
+  const { texts, runs, running, error } = collection;
+  const open = runs.filter((run) => !isWhole(run, collection));
+  if (!open.length && !error) return null;
+  const [done, all] = [runs.reduce((sum, run) => sum + run.done, 0), runs.length * texts.length];
+  return html`
+    ${open.length > 0 &&
+    html`<div class="row progress">
+      <progress max=${all} value=${done} aria-label="Texts embedded"></progress>
+      <button type="button" class="quiet" onClick=${running ? pause : resume}>${running ? "Pause" : "Go on"}</button>
+      <span class="note">${running ? leftOf(open, texts.length) : "paused"}</span>
+    </div>`}
+    ${error && html`<${ErrorLine} error=${error} />`}
+  `;
+}
+
+// How long what is left takes at the speed so far.
+function leftOf(open, all) {
+  const parts = open.map(({ done, milliseconds }) => (done ? ((all - done) * milliseconds) / done / 1000 : NaN));
+  const seconds = parts.reduce((sum, part) => sum + (Number.isNaN(part) ? parts[0] : part), 0);
+  if (Number.isNaN(seconds)) return "";
+  return seconds < 90 ? `about ${Math.max(1, Math.round(seconds))} s left` : `about ${Math.round(seconds / 60)} min left`;
+}
