@@ -50,9 +50,16 @@ def whole(minimum: int, maximum: int, meaning: str, default: Any = ..., *, multi
     return Field(default, ge=minimum, le=maximum, multiple_of=multiple_of, description=description)
 
 
-def number(meaning: str, default: Any = ..., *, above: float | None = None, maximum: float | None = None) -> Any:
+def number(
+    meaning: str,
+    default: Any = ...,
+    *,
+    above: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Any:
     """Return the field of a finite float."""
-    return Field(default, allow_inf_nan=False, gt=above, le=maximum, description=f"a number ({meaning})")
+    return Field(default, allow_inf_nan=False, gt=above, ge=minimum, le=maximum, description=f"a number ({meaning})")
 
 
 def switch(meaning: str, default: Any = ...) -> Any:

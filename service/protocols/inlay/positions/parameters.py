@@ -287,6 +287,9 @@ class DebertaParameters(TableOptions, Lengths):
     max_relative_positions: int = whole(-1, MAX_POSITION, "below 1: max_position_embeddings", -1)
     max_position_embeddings: int | None = whole(1, MAX_POSITION, "where max_relative_positions is below 1", None)
     weights: Tensor | None = described("rel_embeddings.weight [2 span, dim]", None)
+    norm_weight: Tensor | None = described("encoder.LayerNorm.weight [dim], where norm_rel_ebd says layer_norm", None)
+    norm_bias: Tensor | None = described("encoder.LayerNorm.bias [dim]", None)
+    norm_eps: float = number("layer_norm_eps, 0 or more", 1e-7, minimum=0)
 
 
 class MaskParameters(TableOptions, MaskForm):

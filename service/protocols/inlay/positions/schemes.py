@@ -182,6 +182,13 @@ def _learned(parameters: schemas.LearnedParameters) -> Arguments:
     return {"table": parameters.weights, "length": parameters.stretch_to}
 
 
+def _deberta(parameters: schemas.DebertaParameters) -> Arguments:
+    norm = (parameters.norm_weight, parameters.norm_bias)
+    if (norm[0] is None) != (norm[1] is None):
+        raise BadParameters("norm_weight and norm_bias go together", remedy="send both")
+    return {"norm": None if norm[0] is None else norm}
+
+
 _SQUARE = {"query_length": 8}
 _MROPE = {"positions": "0,1,2;0,0,1;0,1,0", "head_dim": 128, "sections": [16, 24, 24]}
 _AXIAL = {"kind": "pixtral", "head_dim": 64, "grid": "4x4"}
@@ -218,6 +225,7 @@ _ROWS = (
     ),
     Scheme(
         "deberta", "DeBERTa-v2's relative buckets", schemas.DebertaParameters, buckets.tabulate_deberta, _DEBERTA,
+        _deberta,
     ),
     Scheme(
         "mask", "Attention masks: causal, sliding, chunked, padded, packed", schemas.MaskParameters, masks.tabulate,

@@ -42,6 +42,7 @@ const SLIDERS = {
   cls_rows: linear(0, 16),
   merge: linear(1, 8),
   layer: linear(0, 64),
+  norm_eps: log(1e-12, 1e-3),
 };
 
 export function sliderOf(name, field) {
