@@ -267,6 +267,7 @@ class ArrayOptions(Parameters):
 
     format: Format | None = one_of(get_args(Format), "of the response; left out: as Accept says, else json", None)
     output: str | None = text("one output by its name; left out: all", None)
+    encoding_format: str = one_of(("float", "base64"), "of the arrays in JSON", "float")
 
 
 class TypedArrayOptions(ArrayOptions):

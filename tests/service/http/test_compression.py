@@ -194,7 +194,7 @@ def test_pictures_are_not_compressed(served: Served) -> None:
 
 @pytest.mark.parametrize("coding", DECODERS)
 def test_large_table_is_compressed_while_it_is_made(served: Served, coding: str) -> None:
-    path = "/positions/sinusoidal?dim=256&length=1000"
+    path = "/positions/sinusoidal?dim=256&length=8000&encoding_format=base64"
     plain = served.http.get(path, headers={"accept-encoding": "identity"})
     answer, body = raw(served, "GET", path, coding)
     assert "content-length" not in answer.headers

@@ -1,7 +1,7 @@
 """Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import orjson
+import pybase64
 from numpy.typing import NDArray
 
 from models.positions.table import DTYPES, Table
@@ -20,6 +21,7 @@ from service.embedding.position_tables import (
     Tables,
     TypedOutput,
     block_bytes,
+    little_endian,
 )
 from service.errors import NotAcceptable, UnknownValue
 from service.http.formats import JSON, NPY, OCTETS, npy_header, safetensors_header
@@ -37,6 +39,7 @@ NUMPY_DTYPES: dict[str, Any] = DTYPES | {"int64": np.int64, "bool": np.bool_}
 FACTS_HEADER_BYTES = 1024
 FOREVER = "public, max-age=31536000, immutable"
 REVALIDATE = "no-cache"  # a model may be exported again under the same name
+BASE64_UNIT = 3  # bytes that become four letters
 
 
 def media_type_of(request: Request, options: TypedArrayOptions) -> str:
@@ -61,7 +64,8 @@ async def table_response(
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
-    etag = await tables.run(call.etag, media_type, options.dtype, options.output or "")
+    is_base64 = options.encoding_format == "base64"
+    etag = await tables.run(call.etag, media_type, options.dtype, options.output or "", str(is_base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:
         headers = (*headers, (b"cache-control", cache_control.encode()))
@@ -74,7 +78,7 @@ async def table_response(
         tables.streaming.reserve(call.held_bytes, request.context)
     if media_type == JSON:
         document = json_facts(table, outputs, options.dtype)
-        return await _json_response(request, tables, document, outputs, headers)
+        return await _json_response(request, tables, document, outputs, _base64 if is_base64 else _lists, headers)
     headers = (*headers, *_facts_headers(table))
     if media_type == SAFETENSORS:
         shapes = {typed.name: (np.dtype(NUMPY_DTYPES[typed.dtype]), typed.output.shape) for typed in outputs}
@@ -150,12 +154,17 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], dtype: str) -> di
 
 
 async def _json_response(
-    request: Request, tables: Tables, facts: dict[str, Any], outputs: tuple[TypedOutput, ...], headers: Headers
+    request: Request,
+    tables: Tables,
+    facts: dict[str, Any],
+    outputs: tuple[TypedOutput, ...],
+    write: Callable[[TypedOutput], Iterator[bytes]],
+    headers: Headers,
 ) -> Response:
     """Return a table as a JSON document, its facts first; a large one is made while it is sent."""
     if request.head.verb == "HEAD":
         return Response((), headers)
-    document = facts | {each.name: Encoded(partial(_lists, each)) for each in outputs}
+    document = facts | {each.name: Encoded(partial(write, each)) for each in outputs}
     values = sum(prod(each.output.shape) for each in outputs)
     if values > BLOCK_VALUES:
         tables.streaming.reserve(block_bytes(outputs), request.context)
@@ -168,6 +177,17 @@ def _lists(output: TypedOutput) -> Iterator[bytes]:
     for first, rows in output.blocks():
         yield b"".join(_nested_lists(shape, first, rows))
     yield b"]" * (len(shape) - 1)
+
+
+def _base64(output: TypedOutput) -> Iterator[bytes]:
+    yield orjson.dumps({"dtype": output.dtype, "shape": output.output.shape})[:-1] + b',"data":"'
+    rest = b""
+    for _, rows in output.blocks():
+        data = rest + little_endian(rows)
+        end = len(data) - len(data) % BASE64_UNIT
+        rest = data[end:]
+        yield pybase64.b64encode(data[:end])
+    yield pybase64.b64encode(rest) + b'"}'
 
 
 def _nested_lists(shape: tuple[int, ...], first: int, rows: NDArray[Any]) -> Iterator[bytes]:

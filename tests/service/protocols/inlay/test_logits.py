@@ -65,12 +65,14 @@ def test_sends_logits_in_every_format(heads: Served, small_blocks: None) -> None
     assert (document["model"], document["vocab_size"], document["tied"]) == ("bert", V, True)
     whole = np.array(document["logits"])
     np.testing.assert_allclose(whole, LOGITS, atol=1e-5)
+    as_base64 = logits_of(heads, hidden=HIDDEN, encoding_format="base64")["logits"]
     raw = ask(heads, hidden=HIDDEN, format="raw")
     npy = ask(heads, hidden=HIDDEN, accept="application/x-npy")
     tensors = load(ask(heads, hidden=HIDDEN, format="safetensors").content)
     assert raw.headers["inlay-shape"] == ",".join(map(str, LOGITS.shape))
     assert raw.headers["inlay-dtype"] == "float32"
     for other in (
+        np.frombuffer(base64.b64decode(as_base64["data"]), np.float32).reshape(as_base64["shape"]),
         np.frombuffer(raw.content, np.float32).reshape(LOGITS.shape),
         np.load(io.BytesIO(npy.content)),
         tensors["logits"],

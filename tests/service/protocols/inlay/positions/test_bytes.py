@@ -1,6 +1,7 @@
 """Bytes of tables: formats, dtypes, ETags, and the cache behind them."""
 
 import asyncio
+import base64
 import io
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ def test_every_format_carries_the_same_table(served: Served, query: dict[str, An
     np.testing.assert_array_equal(np.stack([tensors["cos"], tensors["sin"]]), raw)
     document = ask(served, **query).json()
     np.testing.assert_array_equal(np.array([document["cos"], document["sin"]], np.float32), raw)
+    coded = ask(served, encoding_format="base64", **query).json()
+    assert b"".join(base64.b64decode(coded[name]["data"]) for name in ("cos", "sin")) == raw.tobytes()
+    assert coded["cos"]["shape"] == list(raw.shape[1:])
 
 
 def test_posts_long_lists_of_positions(served: Served) -> None:
@@ -178,6 +182,7 @@ def test_different_tables_have_different_etags(served: Served) -> None:
         {"dtype": "float16"},
         {"format": "npy"},
         {"format": "json"},
+        {"format": "json", "encoding_format": "base64"},
         {"output": "sin"},
         {"arithmetic": "parity"},
         {"theta": 20000},
