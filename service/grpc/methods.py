@@ -29,8 +29,8 @@ class Method:
         admitted: whether a request counts against `max_concurrent_requests` until it is answered.
         probe: whether the method only reports the server's state; full limits of other methods do not refuse it.
         management: whether the method is left out if there is a management port, as REST's probes are.
-        error_answer: for "bidirectional", what stands in the stream for a request that failed, from the request (None:
-            it could not be read) and its error; None: the error ends the call.
+        error_answer: for "bidirectional", the wire bytes of what stands in the stream for a request that failed, from
+            the request (None: it could not be read) and its error; None: the error ends the call.
         initial_metadata: for "unary", metadata sent before the answer.
     """
 
@@ -42,7 +42,7 @@ class Method:
     admitted: bool = False
     probe: bool = False
     management: bool = False
-    error_answer: Callable[[Any, InlayError], Any] | None = None
+    error_answer: Callable[[Any, InlayError], bytes] | None = None
     initial_metadata: Callable[[Any], Metadata] | None = None
 
 
