@@ -9,6 +9,7 @@ from service.embedding.tokenize.prompts import SPELLINGS
 
 INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
 POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
+SIDES = Literal["Right", "right", "Left", "left"]
 POOLING_SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
 INSTRUCTION_ABOUT = "a text: what the inputs are queries for, of models with prompts that hold an instruction"
 INPUT_TYPE_ABOUT = (
@@ -23,7 +24,7 @@ class CutFields(BaseModel, strict=True):
     """The fields that say how inputs that are too long are cut."""
 
     truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
-    truncation_direction: Literal["Right", "right", "Left", "left"] | None = Field(
+    truncation_direction: SIDES | None = Field(
         None, description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"
     )
 
