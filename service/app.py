@@ -181,6 +181,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
         strict_fields=settings.strict_fields,
+        bulk_paths=settings.bulk_paths,
     )
 
 

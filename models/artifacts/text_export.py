@@ -29,6 +29,7 @@ from models.checkpoints import late_interaction, sentence_modules, sentence_tran
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.page_texts import page_texts
 from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
@@ -193,8 +194,9 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
     if tower is None:
         return model
-    prompt = image_towers.image_prompt(source, model.sentence, frame)
-    images = image_towers.described(tower, fitted, folder, prompt)
+    pages = page_texts(source)
+    prompt = image_towers.image_prompt(pages, model.sentence, frame)
+    images = image_towers.described(tower, fitted, folder, prompt, bool(pages and pages.mean))
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
 
 
@@ -255,6 +257,8 @@ def _check_attention(fitted: FittedModel, attention: Attention | None, source: C
     if attention or not fitted.encoder or fitted.family.causal is not True:
         return
     code = source.config.get("auto_map")
+    if page_texts(source):  # whose code is known
+        return
     if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(fitted.config):
         raise BadCheckpoint(
             f"config.json says auto_map {code['AutoModel']}, code of its own, which may attend to later tokens where "

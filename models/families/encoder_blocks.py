@@ -377,7 +377,17 @@ JINA_V2 = _post_norm(
     _jina_gated("wo"),
     f"{_LAYER}.mlp.layernorm",
 )
-JINA_V2_STORED = fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_LAYER}.mlp.gated_layers")
+_FLASH = "encoder.layers.{block}"  # as jina-bert-flash-implementation names a block
+JINA_V2_STORED = {
+    **fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_FLASH}.mlp.gated_layers"),
+    **fused(f"{_LAYER}.attention.self", ("query", "key", "value"), f"{_FLASH}.mixer.Wqkv"),
+    f"{_LAYER}.attention.output.dense": (f"{_FLASH}.mixer.out_proj",),
+    f"{_LAYER}.attention.output.LayerNorm": (f"{_FLASH}.norm1",),
+    f"{_LAYER}.mlp.wo": (f"{_FLASH}.mlp.wo",),
+    f"{_LAYER}.mlp.layernorm": (f"{_FLASH}.norm2",),
+}
+for _name, _places in fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_LAYER}.mlp.gated_layers").items():
+    JINA_V2_STORED[_name] = (*JINA_V2_STORED[_name], *_places)
 
 JINA_CODE = _post_norm(
     replace(

@@ -90,6 +90,7 @@ _JINA_V2 = like_bert(
     block=encoder_blocks.JINA_V2,
     stored=encoder_blocks.JINA_V2_STORED,
     feed_forward=encoder_blocks.published_gate("feed_forward_type"),
+    preferred_names={f"embeddings.LayerNorm.{part}": (f"emb_ln.{part}",) for part in ("weight", "bias")},
     alibi=AlibiSpec("symmetric"),
     causal=False,
 )

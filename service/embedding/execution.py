@@ -32,7 +32,7 @@ from service.embedding.tokenize.packing import (
 from service.errors import BadInput
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.callers import ItemTimes
 
 EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (models/graphs/attention.py)
 

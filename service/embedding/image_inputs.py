@@ -20,7 +20,7 @@ from service.embedding.requests import Ids, Picture
 from service.embedding.tokenize.packing import Pixels, Rows, Work
 from service.errors import BadInput, TooLong, WrongModelKind
 from service.request_context import RequestContext
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.callers import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 

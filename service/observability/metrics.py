@@ -246,9 +246,9 @@ class Metrics:
         """Record the time in which a model was loaded on demand."""
         self._histogram("inlay_model_load_seconds", model).observe(seconds)
 
-    def evicted(self, model: str, reason: str) -> None:
+    def evicted(self, reason: str) -> None:
         """Count a model that was unloaded for a reason: memory or keep_alive."""
-        self.store.counter(("inlay_model_evictions", model, reason))[0] += 1
+        self.store.counter(("inlay_model_evictions", reason))[0] += 1
 
     def watch(self, read: Callable[[], Mapping[Key, float]]) -> None:
         """Show at each scrape the gauges that `read` returns, and counters whose totals each worker shows for itself.

@@ -190,6 +190,7 @@ def _batcher(
             settings.max_queue_seconds,
             budget,
             max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
+            settings.bulk_share,
         ),
         runs=runs,
         run_alone=run_of(engine.alone, card, name, budget, engine) if graph.attends and engine.alone else None,

@@ -19,7 +19,8 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
+from service.scheduling.callers import Item, ItemTimes, QueuedItem, Result
+from service.scheduling.fair_queue import FairQueue
 
 GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs

@@ -291,6 +291,7 @@ _QWEN_MIXTURE = _mixture("num_experts") | {
 }
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
 PUBLISHED = {"neobert", "llama_bidirec", "nvembed", "dpr", "minicpm"}  # judged in two other modules here
+PUBLISHED |= {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}  # in test_image_tokens_live.py
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
     "mpnet": encoder(type_vocab_size=None),

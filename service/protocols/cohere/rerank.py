@@ -107,6 +107,8 @@ def answer_of(
         ranking = await inline_or_in_thread(size, read, data, max_inputs)
         body, pairs = ranking.body, [(ranking.body.query, text) for text in ranking.texts]
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
+        if body.priority > 0:
+            request.context.make_bulk()
         model = context.registry.get(body.named, needs.ranks)
         ranks = await context.scorer.score(model, pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents in (True, "true")

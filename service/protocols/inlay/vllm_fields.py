@@ -12,6 +12,9 @@ from service.errors import EmptyRequest, TooManyInputs
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
+Priority = Annotated[
+    int, Field(ge=-(2**31), lt=2**31, description="an integer; above 0: bulk, which gives way to other requests")
+]
 RequestId = Annotated[str | None, Field(description="a text: becomes part of the response's id")]
 
 
@@ -25,6 +28,8 @@ class PromptBody(BaseModel, strict=True):
     truncation_side: Literal["left", "right"] | None = Field(
         None, description="right keeps the beginning, left the end"
     )
+
+    priority: Priority = 0
 
     @property
     def named(self) -> str | None:

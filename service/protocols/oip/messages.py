@@ -89,6 +89,7 @@ class InferParameters(OptionFields):
     max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
     instruction: str | None = Field(None, description="what the inputs are queries for")
     dtype: DtypeName = Field("float32", description=", ".join(DTYPE_NAMES))
+    priority: int = Field(0, ge=0, description="a whole number from 0; 2 and more: bulk, which gives way to others")
     timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
     binary_data_output: bool = Field(False, description="true or false")
     triton_enable_empty_final_response: bool = Field(

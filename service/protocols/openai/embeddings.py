@@ -116,6 +116,8 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
     async def handler(request: Request) -> Response:
         began = perf_counter()
         decoded = await read_json(request, read, body, *reading)
+        if decoded.fields.priority > 0 or decoded.fields.service_tier == "flex":
+            request.context.make_bulk()
         model = registry.get(decoded.request.model, *([needs.takes_images] if decoded.pictures else []))
         if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast

@@ -50,7 +50,10 @@ class EmbeddingsBody(vllm_fields.PromptBody):
     normalize: bool | None = Field(None, description="true scales vectors to unit length, false does not")
     use_activation: bool | None = Field(None, description="as normalize: vLLM's newer name for it")
     add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
-    priority: Literal[0] = Field(0, description="0: requests are answered as they come")
+    priority: vllm_fields.Priority = 0
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
+        None, description="flex: bulk, which gives way to other requests"
+    )
     padding: Literal["do_not_pad"] | None = Field(None, description="do_not_pad: nothing is padded here")
     cache_salt: str | None = Field(None, description="a text; not used: no prompt is cached")
     request_id: vllm_fields.RequestId = None

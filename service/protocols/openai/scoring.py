@@ -59,6 +59,8 @@ def score_handler(context: ServiceContext) -> Handler:
 
     async def handler(request: Request) -> Response:
         body, pairs = await read_json(request, read_pairs, max_inputs)
+        if body.priority > 0:
+            request.context.make_bulk()
         model = context.registry.get(body.named, needs.ranks)
         ranks = await context.scorer.score(model, pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
@@ -72,6 +74,8 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
 
     async def handler(request: Request) -> Response:
         body, inputs = await read_json(request, read_classify, decode)
+        if body.priority > 0:
+            request.context.make_bulk()
         infinity, model = body.raw_scores is not None, context.registry.get(body.named, *needs.LABELLING)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)

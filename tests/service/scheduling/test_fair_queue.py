@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DeadlineExceeded, Overloaded
+from service.scheduling.callers import ItemTimes
 from service.scheduling.fair_queue import (
     CALM_FRACTION,
     HEADROOM,
@@ -21,7 +22,6 @@ from service.scheduling.fair_queue import (
     SLOWDOWN,
     SMALL_SHARE,
     FairQueue,
-    ItemTimes,
 )
 
 Queue = FairQueue[str, str]

@@ -12,7 +12,8 @@ import pytest
 
 from service.scheduling import fair_queue
 from service.scheduling.batcher import Batcher
-from service.scheduling.fair_queue import FairQueue, ItemTimes
+from service.scheduling.callers import ItemTimes
+from service.scheduling.fair_queue import FairQueue
 from tests.service.scheduling.simulation import Answer, Violation, Work, simulate
 from tests.sweeps import sampled
 
