@@ -4,8 +4,9 @@
 
 loadtest/user_mix.py has the shares and lengths. Users think for --think seconds between requests (exponential). With
 --rate 50 requests arrive at that constant rate instead, all users together, whether or not those before are answered.
---rerank 0.1 and --images 0.05 make these shares of the REST requests rerank ten documents, and embed a picture, by the
-server's default models. --key sends an API key, --ca names the authorities of the certificate (--host https://...).
+--rerank 0.1 makes this share of the REST requests rerank ten documents with the server's default model for that;
+--image-model NAME makes the share --images (0.05) embed a picture. --key sends an API key, --ca names the authorities
+of the certificate (--host https://...).
 
 --shape ramp, spike or soak changes the number of users over --run-time, up to --users. RestUser or GrpcUser as a last
 argument runs users of one kind alone. Without --headless locust's web UI opens on port 8089; --class-picker chooses
@@ -20,7 +21,6 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,8 @@ def add_options(parser: Any) -> None:
         "--rate", env_var="LOCUST_RATE", type=float, default=0.0, help="requests a second; 0: users wait for answers"
     )
     parser.add_argument("--rerank", env_var="LOCUST_RERANK", type=float, default=0.0, help="share of reranking")
-    parser.add_argument("--images", env_var="LOCUST_IMAGES", type=float, default=0.0, help="share of pictures")
+    parser.add_argument("--image-model", env_var="LOCUST_IMAGE_MODEL", default="", help="takes pictures; empty: none")
+    parser.add_argument("--images", env_var="LOCUST_IMAGES", type=float, default=0.05, help="share of pictures, if any")
     parser.add_argument("--key", env_var="LOCUST_KEY", default="", is_secret=True, help="an API key")
     parser.add_argument("--ca", env_var="LOCUST_CA", default="", help="PEM file of the certificate's authorities")
     parser.add_argument(
@@ -199,7 +200,9 @@ class RestUser(Arrivals, FastHttpUser):
     def __init__(self, environment: Any) -> None:
         options = environment.parsed_options
         if options.ca:
-            self.ssl_context_factory, self.insecure = partial(ssl.create_default_context, cafile=options.ca), False
+            # the client names the authorities that it brings along
+            self.ssl_context_factory = lambda cafile: ssl.create_default_context(cafile=options.ca)
+            self.insecure = False
         if options.key:
             self.default_headers = {"authorization": f"Bearer {options.key}"}
         super().__init__(environment)
@@ -227,7 +230,7 @@ class RestUser(Arrivals, FastHttpUser):
         drawn, options = RNG.random(), self.environment.parsed_options
         if drawn < options.rerank:
             self.arrive(self.rerank)
-        elif drawn < options.rerank + options.images:
+        elif options.image_model and drawn < options.rerank + options.images:
             self.arrive(self.embed_picture)
         else:
             self.arrive(self.embed)
@@ -249,14 +252,16 @@ class RestUser(Arrivals, FastHttpUser):
     def embed_picture(self) -> None:
         """Embed one of eight pictures, each of which must always give the same vector."""
         number = RNG.randrange(8)
-        document = {"images": [user_requests.picture(number)], "input_type": "image", "embedding_types": ["float"]}
+        model: str = self.environment.parsed_options.image_model
+        form = {"model": model, "input_type": "image", "embedding_types": ["float"]}
+        body = orjson.dumps({"images": [user_requests.picture(number)], **form})
 
         def check_vector(content: bytes, headers: Any) -> None:
             vectors = expect_rows(np.array(orjson.loads(content)["embeddings"]["float"], np.float32), 1)
             FIRST_ANSWERS.expect_same(f"picture {number}", vectors, tolerance=ENCODER_TOLERANCE)
 
         headers = {"content-type": user_requests.JSON}
-        self.request("POST", "/v2/embed", "/v2/embed picture", headers, orjson.dumps(document), check_vector)
+        self.request("POST", "/v2/embed", "/v2/embed picture", headers, body, check_vector)
 
     def embed(self) -> None:
         """Embed what is drawn from the mix, or fetch a table."""

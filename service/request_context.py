@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
-from time import perf_counter
 from typing import NamedTuple
 
 BULK = "bulk "
@@ -117,12 +116,12 @@ class RequestContext:
         self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
         return self
 
-    def written(self) -> None:
-        """Record the seconds since the last pass: the response has been written."""
+    def written(self, now: float) -> None:
+        """Record the seconds from the last pass to `now`, when the response has been written."""
         if self.encoding is not None:
             observe, last = self.encoding
             self.encoding = None
-            observe(perf_counter() - last.ended)
+            observe(now - last.ended)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

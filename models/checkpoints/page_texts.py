@@ -11,6 +11,7 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint, read_optional
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.checkpoints.tokenizers.files import read_files
+from models.errors import BadCheckpoint
 
 NESTED = "vlm_config"  # of classes that add a projection to a model of several towers (ColQwen2ForRetrieval)
 ENGINE, NATIVE, JINA = "custom_text_proj", "embedding_proj_layer", "multi_vector_projector"
@@ -60,7 +61,11 @@ def page_projection(source: Checkpoint) -> str | None:
 
 
 def page_texts(source: Checkpoint) -> PageTexts | None:
-    """Return the texts of a model that retrieves pages as pictures, as its files have them; None if it is none."""
+    """Return the texts of a model that retrieves pages as pictures, as its files have them; None if it is none.
+
+    Raises:
+        BadCheckpoint: the tokenizer lacks a token that stands around them.
+    """
     if (name := page_projection(source)) is None:
         return None
     outer = source.config.get(NESTED, source.config)
@@ -73,6 +78,12 @@ def page_texts(source: Checkpoint) -> PageTexts | None:
     row = replace(row, **stated)
     special = {"bos": "<bos>", "pad": "<pad>"} | read_files(source.folder).special
     tokenizer = read_tokenizer(source.folder)
+    for role, token in special.items():
+        used = f"{{{role}}}" in row.begin + row.ending + row.around
+        if used and tokenizer and tokenizer.library.token_to_id(token) is None:
+            raise BadCheckpoint(
+                f"{source.folder}: {token!r}, its {role} token, stands around pages, and is no token of the vocabulary"
+            )
     begin = row.begin.format(**special)
     if tokenizer and begin in tokenizer.library.encode("").tokens:  # the tokenizer puts it there
         begin = ""

@@ -169,9 +169,10 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
                 output=_linear(family, config, step.output),
                 convolution=replace(convolution, size=size, left=left, bias=bias),
             )
-        case ConvolvedInput(convolution):
+        case ConvolvedInput(convolution, activation):
             size = config.count("conv_kernel_size")
-            activation = config.choice("conv_act", ACTIVATIONS)
+            if config.get("conv_act") is not None:
+                activation = config.choice("conv_act", ACTIVATIONS)
             return ConvolvedInput(replace(convolution, size=size, left=(size - 1) // 2), activation)
         case PerLayerInput():
             return replace(

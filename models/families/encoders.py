@@ -88,7 +88,6 @@ _DEBERTA = Family(
     block=encoder_blocks.DEBERTA_V2,
     block_of=encoder_blocks.deberta_block,
     block_if={"conv_groups": 1},
-    defaults={"conv_act": "tanh"},
 )
 
 _MODERNBERT = Family(

@@ -278,7 +278,7 @@ class UnaryCall(Call):
             await grpc_context.send_initial_metadata(method.initial_metadata(answer))
         data = method.serialize(answer)
         del answer  # its rows: grpc makes a copy of the message
-        context.written()
+        context.written(perf_counter())
         self.succeed(truncation.metadata(context.truncated) if context.truncated else ())
         return data
 

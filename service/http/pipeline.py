@@ -309,15 +309,15 @@ class Pipeline:
     def finish(self, request: Request, status: int) -> None:
         """Count and release a request whose response has been sent, or whose client has left (GONE)."""
         now = perf_counter()
+        route, context, seconds = request.head.route, request.context, now - request.arrived
         if request.key is not None:
-            request.key.release(now - request.arrived)
-        route = request.head.route
-        context = request.context
+            request.key.release(seconds)
         if request.refused_at_gate:
-            self._metrics.request("http", GATE, str(status), now - request.arrived, context)
+            self._metrics.request("http", GATE, status, seconds, context)
         elif route is not None and not route.probe:
-            self._metrics.request("http", route.path, str(status), now - request.arrived, context)
-        context.written()
+            self._metrics.request("http", route.path, status, seconds, context)
+        if context.encoding is not None:
+            context.written(now)
         if context.reservations is not None:
             context.release()
         if self._access_log is not None:

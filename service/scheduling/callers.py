@@ -5,7 +5,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from service.request_context import BULK, StageTimes
+from service.request_context import StageTimes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -74,6 +74,9 @@ class Request(Generic[Item, Result]):
 class Caller(Generic[Item, Result]):
     """What one caller has queued and reserved.
 
+    Args:
+        is_bulk: whether it gives way to others.
+
     Attributes:
         turn: the virtual time of the graph at which its next item is due.
         requests: its requests that have queued items, the oldest first.
@@ -84,15 +87,11 @@ class Caller(Generic[Item, Result]):
 
     name: str
     turn: float
+    is_bulk: bool
     requests: dict[ItemTimes, Request[Item, Result]] = field(default_factory=dict)
     cost: int = 0
     reservations: int = 0
     owed: float = 0.0
-
-    @property
-    def is_bulk(self) -> bool:
-        """Whether it gives way to others."""
-        return self.name.startswith(BULK)
 
     def smallest_first(self, most: int | None = None) -> deque[Request[Item, Result]]:
         """Return its requests by the work that is left, to a factor of two, then by arrival.

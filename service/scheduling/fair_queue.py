@@ -117,7 +117,7 @@ class FairQueue(Generic[Item, Result]):
     def _active(self, name: str) -> Caller[Item, Result]:
         """Return the state of a caller that joins."""
         if name not in self._callers:
-            self._callers[name] = Caller(name, self._turns.pop(name, 0.0))
+            self._callers[name] = Caller(name, self._turns.pop(name, 0.0), name.startswith(BULK))
         return self._callers[name]
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
@@ -264,7 +264,9 @@ class FairQueue(Generic[Item, Result]):
         self.items += 1
         self.cost += cost
 
-    def take(self, max_cost: int, now: float, light: bool = False) -> list[QueuedItem[Item, Result]]:
+    def take(
+        self, max_cost: int, now: float, light: bool = False, small_cost: int = 0
+    ) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items.
 
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
@@ -272,23 +274,26 @@ class FairQueue(Generic[Item, Result]):
 
         Args:
             light: take only requests of up to `max_cost`, of callers whose turn is at most a full batch away.
+            small_cost: what a batch may cost whose last request costs up to `max_cost`, where that is more.
         """
+        full_cost = max(max_cost, small_cost)
+        costs = max_cost, full_cost
         batch: list[QueuedItem[Item, Result]] = []
-        fits = light or self.cost <= max_cost or self.items == 1
-        full = None if fits else max_cost
+        fits = light or self.cost <= full_cost or self.items == 1
+        full = None if fits else full_cost
         callers = [caller for caller in self._callers.values() if caller.requests]
         if not self._costs[1]:
-            self._take_of(callers, batch, max_cost, now, full, light)
+            self._take_of(callers, batch, costs, now, full, light)
         else:
             bulk = [caller for caller in callers if caller.is_bulk]
             others = [caller for caller in callers if not caller.is_bulk]
             if bulk and others and not light:
-                self._owed -= self._take_of(bulk, batch, max_cost, now, full, light, self._owed)
-            taken = self._take_of(others, batch, max_cost, now, full, light)
+                self._owed -= self._take_of(bulk, batch, costs, now, full, light, self._owed)
+            taken = self._take_of(others, batch, costs, now, full, light)
             if bulk:
                 self._owed += taken * self._bulk_share / (1 - self._bulk_share)
             if not batch:
-                self._take_of(bulk, batch, max_cost, now, full, light)
+                self._take_of(bulk, batch, costs, now, full, light)
         self._retire(callers)
         return batch
 
@@ -296,7 +301,7 @@ class FairQueue(Generic[Item, Result]):
         self,
         callers: Sequence[Caller[Item, Result]],
         batch: list[QueuedItem[Item, Result]],
-        max_cost: int,
+        costs: tuple[int, int],
         now: float,
         full: int | None,
         light: bool,
@@ -305,6 +310,7 @@ class FairQueue(Generic[Item, Result]):
         """Add items of callers, all bulk or none, to a batch as `take` says; return their cost.
 
         Args:
+            costs: what the batch may cost, and if its last request costs no more than that.
             full: as for `_due`.
             most: their cost at most; None: that of the batch decides.
         """
@@ -313,14 +319,15 @@ class FairQueue(Generic[Item, Result]):
         taken, held = 0, sum([item.cost for item in batch])
         first_turn, bulk = min([caller.turn for caller in callers]), callers[0].is_bulk
         heads = [
-            (each.turn, place, each, each.smallest_first(max_cost if light else None))
+            (each.turn, place, each, each.smallest_first(costs[0] if light else None))
             for place, each in enumerate(callers)
             if not light or each.turn <= first_turn + self._full_cost
         ]
         heapify(heads)
         while request := self._due(heads, now, full):
             item, (_, place, caller, smallest) = request.items[0], heads[0]
-            if (batch and held + taken + item.cost > max_cost) or (most is not None and taken + item.cost > most):
+            bound = costs[request.added <= costs[0]]
+            if (batch and held + taken + item.cost > bound) or (most is not None and taken + item.cost > most):
                 break
             taken += item.cost
             batch.append(item)

@@ -15,8 +15,8 @@ OBJECT = quote('{"toString": 1, "valueOf": 1}')  # which cannot become a text
 
 
 @pytest.mark.parametrize("view", ["toString", "__proto__", "nothing", "try/"])
-def test_unknown_view_shows_try(view: str, opened: Open) -> None:
-    expect(opened(view).get_by_role("heading", level=1)).to_contain_text("Try")
+def test_unknown_view_shows_search(view: str, opened: Open) -> None:
+    expect(opened(view).get_by_role("heading", level=1)).to_contain_text("Search")
 
 
 @pytest.mark.parametrize(

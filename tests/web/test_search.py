@@ -165,6 +165,16 @@ def test_embedding_is_paused_and_goes_on(opened: Open) -> None:
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
 
 
+def test_embedding_goes_on_once_the_server_answers_again(opened: Open) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    page.route("**/embed", lambda route: route.abort())
+    give(page, "lines.txt", "\n".join(LINES))
+    expect(page.get_by_role("region", name="Texts", exact=True).get_by_role("alert")).to_contain_text("does not answer")
+    page.unroute("**/embed")
+    wait_for_map(page, len(LINES))
+
+
 def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:
     page = opened("search")
     wait_for_map(page, 144)

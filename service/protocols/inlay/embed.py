@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
+from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Spans
 from service.errors import InlayError, UnsupportedMedia
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
@@ -197,7 +197,7 @@ class EmbedHandler:
         answers: list[Response | InlayError | Handler] = []
         read_ones: list[tuple[int, Request, AnswerForm, Encode]] = []
         to_look_up: list[tuple[EmbedRequest, RequestContext]] = []
-        for number, request in enumerate(requests):
+        for request in requests:
             try:
                 encode = request.head.memo or _format_of(request.head)
                 embed_request, form = read(request.body, self._max_inputs)
@@ -206,11 +206,10 @@ class EmbedHandler:
                 answers.append(self._of_form if of_form else error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            inputs = embed_request.inputs
-            if form.encoding in ROWS_FORMATS and inputs and type(inputs[0]) is Ids:
-                read_ones.append((number, request, form, encode))
+            if form.encoding in ROWS_FORMATS:
+                read_ones.append((len(answers) - 1, request, form, encode))
                 to_look_up.append((embed_request, request.context))
-        results = self._lookup.answer(to_look_up) if to_look_up else ()
+        results = self._lookup.answer(to_look_up)
         for (number, request, form, encode), result in zip(read_ones, results, strict=True):
             if result is not None:
                 answers[number] = self._response(request, result, form, encode)

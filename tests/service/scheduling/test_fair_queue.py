@@ -89,6 +89,15 @@ async def test_light_batch_takes_only_small_requests() -> None:
     assert queue.take(20, 0.0, light=True) == []
 
 
+async def test_small_requests_fill_a_batch_further() -> None:
+    queue = queue_of()
+    for name in "abcde":
+        add(queue, name, [10])
+    add(queue, "large", [10] * 3)
+    assert [each.item for each in queue.take(20, 0.0, small_cost=40)] == ["a0", "b0", "c0", "d0"]
+    assert [each.item for each in queue.take(20, 0.0, small_cost=40)] == ["e0", "large0"]
+
+
 async def test_light_batches_give_no_caller_more_than_its_share() -> None:
     queue, served = queue_of(full_cost=100), 0
     add(queue, "bulk", [10] * 30, of="bulk")

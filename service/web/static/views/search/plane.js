@@ -148,10 +148,14 @@ export function labelsOf(texts, member, groups) {
       within[member[row]].set(word, (within[member[row]].get(word) ?? 0) + 1);
     }
   }
+  const names = new Set();
   return within.map((words, group) => {
     const expected = sizes[group] / texts.length;
     const told = ([word, times]) => times * Math.log(times / (everywhere.get(word) * expected)) * (1 + Math.log(word.length));
     const best = [...words].sort((a, b) => told(b) - told(a) || a[0].localeCompare(b[0])).slice(0, 3);
-    return best.map(([word]) => word).join(", ") || `group ${group + 1}`;
+    const name = best.map(([word]) => word).join(", ") || `group ${group + 1}`;
+    const own = names.has(name) ? `${name} (${group + 1})` : name;
+    names.add(own);
+    return own;
   });
 }
