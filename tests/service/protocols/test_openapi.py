@@ -170,7 +170,8 @@ def test_every_example_can_be_read(document: dict[str, Any]) -> None:
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, truncation.INPUTS, truncation.COUNT}
+    of_contents = (truncation.INPUTS, truncation.COUNT, *dict(truncation.RANDOM_WEIGHTS))
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, *of_contents}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert set(rope["responses"]["200"]["content"]) == set(TABLE_FORMATS)
     names = {each["name"] for each in rope["parameters"]}
