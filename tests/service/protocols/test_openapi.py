@@ -209,7 +209,13 @@ def test_common_request_headers_are_described_once(
     document: dict[str, Any], raw: dict[str, Any], served: Served
 ) -> None:
     listed = {name for name, part in raw["components"]["parameters"].items() if part["in"] == "header"}
-    assert listed == {"x-request-id", "traceparent", "inlay-timeout-ms", "x-envoy-expected-rq-timeout-ms"}
+    assert listed == {
+        "x-request-id",
+        "traceparent",
+        "inlay-timeout-ms",
+        "x-envoy-expected-rq-timeout-ms",
+        "inlay-priority",
+    }
     assert all(f"`{name}`: " in document["info"]["description"] for name in listed)
     for verb, path, operation in operations(document):
         assert all(each["in"] != "header" for each in operation["parameters"]), (verb, path)
