@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from models.families.config import Config
 from models.families.family import Stored, TensorPart, equal, expert_count, fused, head_count, linear, norm, rms_norm
-from models.families.filling import renamed
 from models.recipes.steps import (
     Activation,
     Attention,
@@ -24,6 +23,7 @@ from models.recipes.steps import (
     MaskRows,
     Recipe,
     ScoreBias,
+    renamed,
 )
 
 _LAYER = "encoder.layer.{block}"
@@ -85,7 +85,7 @@ def albert_block(config: Config, layer: int) -> Recipe:
     """Return the steps of a layer of ALBERT: all those of its group, of which there is mostly one."""
 
     def inside(number: int) -> Recipe:
-        return tuple(renamed(step, lambda name: name.replace("{inner}", str(number))) for step in ALBERT)
+        return renamed(ALBERT, lambda name: name.replace("{inner}", str(number)))
 
     return tuple(step for number in range(config.count("inner_group_num")) for step in inside(number))
 

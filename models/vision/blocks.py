@@ -8,8 +8,7 @@ from dataclasses import replace
 from models.families.config import ACTIVATIONS, Config
 from models.families.encoder_blocks import attention_of, feed_forward_of
 from models.families.family import fused, linear, norm
-from models.families.filling import renamed
-from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe
+from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe, renamed
 
 _LAYER = "encoder.layer.{block}"
 _VIT_ATTENTION = attention_of(
@@ -42,11 +41,8 @@ def dinov2_feed_forward(step: FeedForward, config: Config) -> FeedForward:
     """Return DINOv2's feed-forward step, that of its giant with a gate."""
     if config.get("use_swiglu_ffn"):
         return replace(step, activation="silu")
-    up, down = (
-        renamed(part, lambda name: name.replace("mlp.up", "mlp.fc1").replace("mlp.weights_out", "mlp.fc2"))
-        for part in (step.up, step.down)
-    )
-    return replace(step, up=up, down=down, gate=None, activation=config.choice("hidden_act", ACTIVATIONS))
+    step = replace(step, gate=None, activation=config.choice("hidden_act", ACTIVATIONS))
+    return renamed(step, lambda name: name.replace("mlp.up", "mlp.fc1").replace("mlp.weights_out", "mlp.fc2"))
 
 
 _DINOV3_LAYER = "layer.{block}"
