@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ROOT = Path(__file__).parents[1]
 MIB = 2**20
@@ -429,13 +429,6 @@ class Settings(BaseSettings):
         """The models' own names by the aliases that these settings give them."""
         pairs = [alias.rpartition("=")[::2] for alias in self.aliases]
         return {alias.strip(): name.strip() for alias, name in pairs}
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of values by precedence: options, then variables."""
-        return init_settings, EnvSettingsSource(settings_cls)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -88,8 +88,8 @@ def write_jina(folder: Path, tasks: tuple[str, ...]) -> Path:
     return folder
 
 
-def write_paligemma(folder: Path) -> Path:
-    """Write a ColPali of colpali-engine: an image is 16 tokens."""
+def write_paligemma(folder: Path, **changes: Any) -> Path:
+    """Write a ColPali of colpali-engine: an image is 16 tokens; `changes` are of text_config."""
     folder.mkdir(parents=True)
     tokenizer = write_tokenizer(folder, ("<pad>", "<bos>", "<image>"))
     size = tokenizer.get_vocab_size()
@@ -98,7 +98,7 @@ def write_paligemma(folder: Path) -> Path:
     vision = {"model_type": "siglip_vision_model", "hidden_size": TOWER, "intermediate_size": TOWER_INNER}
     vision |= {"num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "image_size": 16, "patch_size": PATCH}
     config = {"model_type": "paligemma", "image_token_index": tokenizer.token_to_id("<image>")}
-    write_json(folder / "config.json", config | {"text_config": text, "vision_config": vision})
+    write_json(folder / "config.json", config | {"text_config": text | changes, "vision_config": vision})
     pictures = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 16, "width": 16}}
     write_json(folder / "preprocessor_config.json", pictures)
     shapes: dict[str, tuple[int, ...]] = {

@@ -16,7 +16,7 @@ CONFIG = "config.json"
 # what messages say of config.json: the text by which its line is found, and how the place is put in
 _SAID = re.compile(r"(?<![\w/])config\.json((?: says| names| has \d+|:) (\w+))")
 _TYPE = re.compile(r"(?:^|(?<=\())(model_type) (?='[^']*'(?:\)| is not known))")
-_CLASS = re.compile(r"(?<=is published as )(\w+)")
+_CLASS = re.compile(r"(?<=is published as )(\w*For\w+)")
 
 
 @dataclass(frozen=True, slots=True)

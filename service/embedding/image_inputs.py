@@ -56,7 +56,7 @@ class ImageReader:
             for index, picture in pictures.items():
                 assert spec.image.preprocessor is not None
                 prepared = await self._decoder.decoded(spec.image.preprocessor, picture.data, index)
-                feeds = await self._decoder.in_turn(tower_feeds, spec, prepared)
+                feeds = await self._decoder.turns.run(tower_feeds, spec, prepared)
                 height, width = grids[index]
                 patches = height * width
                 rows = spec.tokens(grids[index]) * spec.width * len(spec.parts)

@@ -356,7 +356,7 @@ class BidirectionalCall(Call):
             async for answer, context in answers:
                 if isinstance(answer, InlayError):
                     await self.abort(answer)
-                await grpc_context.write(self._served.method.serialize(answer))
+                await grpc_context.write(answer if type(answer) is bytes else self._served.method.serialize(answer))
                 self._unsent.discard(context)
                 context.release()
         self.succeed(truncation.metadata(tuple(sorted(self._truncated)), self._cut))

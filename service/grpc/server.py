@@ -213,17 +213,9 @@ class RpcServer:
         finally:
             self._set_health(passes)
 
-    def drain(self) -> None:
-        """Report NOT_SERVING to health checks, and serve on."""
-        self.health.drain()
-
-    def refuse(self) -> None:
-        """Report NOT_SERVING to health checks, and end the streams of watchers."""
-        self.health.stop()
-
     async def stop(self) -> None:
         """Stop taking calls and finish those in flight, for at most `shutdown_seconds`."""
-        self.refuse()
+        self.health.stop()
         deadline, taken = monotonic() + MAX_ARRIVED_SECONDS, -1
         while taken != self.pipeline.calls_taken and monotonic() < deadline:
             taken = self.pipeline.calls_taken

@@ -43,7 +43,7 @@ def test_a_request_is_counted_and_drawn(opened: Callable[[str], Page]) -> None:
     page = opened("now")
     send_one(page)
     routes = page.get_by_role("region", name="By route")
-    expect(routes.get_by_role("row").filter(has_text="/embed")).to_be_visible(timeout=30_000)
+    expect(routes.get_by_role("rowheader", name="/embed", exact=True)).to_be_visible(timeout=30_000)
     expect(page.get_by_role("region", name="Requests", exact=True).locator(".u-legend")).to_contain_text("/embed")
     expect(page.get_by_role("region", name="By model").get_by_role("row").filter(has_text=DEMO)).to_be_visible()
 

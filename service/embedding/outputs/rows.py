@@ -129,18 +129,10 @@ class RowLookup:
         self._metrics.passes(contexts, name, sizes, times, len(members))
         for number, context, _, lengths, size in members:
             stop, held = start + size, size * token_bytes
-            if held <= UNCOUNTED_BYTES or self._reserved(context.copies * held, context):
+            if held <= UNCOUNTED_BYTES or self._budget.reserved(context.copies * held, context):
                 outputs = tuple([Output(output, rows[start:stop], lengths, False) for output, rows in named])
                 results[number] = EmbedResult(name, outputs, size, picked, lengths, 0, times)
             start = stop
-
-    def _reserved(self, size: int, context: RequestContext) -> bool:
-        """Reserve memory for the rows of one request; return False where there is no room."""
-        try:
-            self._budget.reserve(size, context)
-        except InlayError:
-            return False
-        return True
 
 
 def _plain_ids(inputs: Sequence[Input]) -> list[Int64s]:

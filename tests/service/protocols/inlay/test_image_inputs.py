@@ -80,6 +80,12 @@ def test_a_pad_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
         export(folder, tmp_path / "out")
 
 
+def test_paligemma_2_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_paligemma(tmp_path / "colpali", model_type="gemma2")
+    with pytest.raises(BadCheckpoint, match="use_bidirectional_attention True; of 'gemma2' only False is computed"):
+        export(folder, tmp_path / "out")
+
+
 def test_jinas_vector_of_an_image_is_a_mean_between_vision_tokens(served: Served) -> None:
     inputs, outputs = [image((32, 24))], ["last_hidden_state", "multi_vector_embedding", "sentence_embedding"]
     answer = served.post({"inputs": inputs, "model": "jina", "outputs": outputs}).raise_for_status().json()["outputs"]
