@@ -212,7 +212,7 @@ def test_rows_before_the_first_block_are_those_of_transformers(
         ledger.check(name, "input_embeddings", float(difference), 2e-6)
 
 
-ROTATING = [name for name, family in FAMILIES.items() if family.axial]
+ROTATING = [name for name in TOWERS if FAMILIES[name].axial]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -228,7 +228,7 @@ def test_patches_turn_as_in_transformers(name: str, seed: int, tmp_path: Path, l
         turned = called_with(model, TOWERS[name].block, **called)["position_embeddings"]
         values = fed["pixel_values"]
         grid = tuple(fed["grid"].tolist()) if "grid" in fed else card.image.patches(*values.shape[2:])
-        how = dataclasses.asdict(card.image.axial)
+        how = {key: value for key, value in dataclasses.asdict(card.image.axial).items() if key != "layout"}
         table = tabulate_axial(**how, grid=grid, arithmetic="parity", table="duplicated")
         for output, expected in zip(("cos", "sin"), turned, strict=True):
             array = table.outputs[output].whole()
@@ -237,17 +237,18 @@ def test_patches_turn_as_in_transformers(name: str, seed: int, tmp_path: Path, l
 
 
 def test_every_family_has_a_tiny_tower() -> None:
-    assert set(TOWERS) == set(FAMILIES)
+    assert set(TOWERS) == set(FAMILIES) & set(CONFIG_MAPPING)  # of others see test_published_towers_live.py
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TOWERS)
 def test_value_left_out_of_config_json_has_its_default(name: str) -> None:
     usual = CONFIG_MAPPING[name]()
     own = getattr(usual, "vision_config", usual)
     skipped = {"num_channels"} if name == "blip_vision_model" else set()  # three, whatever the config says
     for key, value in FAMILIES[name].defaults.items():
         if key not in skipped:
-            assert getattr(own, key) == value, key
+            usually = getattr(own, key)
+            assert (list(usually) if isinstance(usually, tuple) else usually) == value, key
 
 
 @pytest.mark.parametrize("kind", ["clip", "siglip", "blip"])
