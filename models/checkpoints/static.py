@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers, word_embeddings
-from models.checkpoints.checkpoint import READABLE, headers, read_json, read_object
+from models.checkpoints.checkpoint import READABLE, headers, optional_count, read_json, read_object
 from models.checkpoints.provenance import Setting
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
@@ -187,9 +187,7 @@ def _library(tokenizer: Mapping[str, Any], path: Path) -> Any:
 def _model2vec(place: Path) -> _Rules:
     data, path = read_object(place / TOKENIZER), place / "config.json"
     tokenizer, config = _library(data, place / TOKENIZER), read_object(path)
-    limit = config.get("max_length", MAX_TOKENS)
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise BadCheckpoint(f"{path}: max_length is {limit!r}; it is a number from 1 on, or null")
+    limit = optional_count(path, {"max_length": MAX_TOKENS} | config, "max_length")
     sizes = [len(token) for token in tokenizer.get_vocab()]
     median = int(np.median(sizes)) if sizes else 0
     return _Rules(

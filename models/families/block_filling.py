@@ -12,7 +12,7 @@ from models.families.attention_direction import causality_and_window
 from models.families.classifier_fitting import is_classifier
 from models.families.config import ACTIVATIONS, Config
 from models.families.family import ExpertSpec, Family, read_config
-from models.families.filling import fill_step, filled_norm, input_layer, renamed
+from models.families.filling import fill_step, filled_norm, input_layer
 from models.families.uncovered import uncovered
 from models.positions.alibi import slopes
 from models.positions.rope.frequencies import BY_LENGTH
@@ -35,6 +35,7 @@ from models.recipes.steps import (
     ScoreBias,
     ShortConvolution,
     Step,
+    renamed,
 )
 
 _LAYOUTS = ("half", "interleaved", "half_negative")

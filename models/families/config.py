@@ -1,6 +1,6 @@
 """`Config`: a config.json read through a family's key names and defaults, with checked values."""
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -93,11 +93,12 @@ class Config:
             raise self._error(key, value, f"a whole number from {least}")
         return value
 
-    def number(self, key: str) -> float:
-        """Return a finite number of at least 0; the key may be dotted, as for `inside`."""
+    def number(self, key: str, above_zero: bool = False) -> float:
+        """Return a finite number of at least 0, or above it; the key may be dotted, as for `inside`."""
         value = self.inside(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not (math.isfinite(value) and value >= 0):
-            raise self._error(key, value, "a number from 0")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (is_number and 0 <= value <= sys.float_info.max) or (above_zero and value == 0):
+            raise self._error(key, value, f"a number {'above' if above_zero else 'from'} 0")
         return float(value)
 
     def choice(self, key: str, allowed: Mapping[str, Value]) -> Value:

@@ -15,6 +15,7 @@ from models.families.family import (
     by_heads,
     equal,
     expert_count,
+    feed_forward_of,
     fused,
     head_count,
     linear,
@@ -63,8 +64,8 @@ def gated(
     before: Norm | None = None, biased: bool = False, closing: Norm | None = None, stem: str = "mlp"
 ) -> FeedForward:
     """Return a gated feed-forward step with Llama's names; fitting fills in the activation."""
-    up, down, gate = (linear(f"{_LAYER}.{stem}.{name}_proj", biased) for name in ("up", "down", "gate"))
-    return FeedForward(up, down, "silu", before, gate, closing)
+    modules = ("up_proj", "down_proj", "gate_proj")
+    return feed_forward_of(f"{_LAYER}.{stem}", *modules, "silu", biased=biased, norm=before, closing=closing)
 
 
 def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any) -> Experts:
@@ -82,7 +83,7 @@ def routed(before: Norm, *, stem: str = "mlp", router: str = "gate", **rest: Any
 
 def plain(up: str, down: str, before: Norm | None = None, biased: bool = True) -> FeedForward:
     """Return a feed-forward step without a gate, with the names of its modules in a layer."""
-    return FeedForward(linear(f"{_LAYER}.{up}", biased), linear(f"{_LAYER}.{down}", biased), "gelu", before)
+    return feed_forward_of(_LAYER, up, down, biased=biased, norm=before)
 
 
 def _rms(name: str, offset: float = 0.0) -> RMSNorm:
@@ -211,13 +212,7 @@ LFM2: Recipe = (
         query_norm=_rms("self_attn.q_layernorm"),
         key_norm=_rms("self_attn.k_layernorm"),
     ),
-    FeedForward(
-        linear(f"{_LAYER}.feed_forward.w3", False),
-        linear(f"{_LAYER}.feed_forward.w2", False),
-        "silu",
-        _rms("ffn_norm"),
-        linear(f"{_LAYER}.feed_forward.w1", False),
-    ),
+    feed_forward_of(f"{_LAYER}.feed_forward", "w3", "w2", "w1", "silu", biased=False, norm=_rms("ffn_norm")),
 )
 _SHORT_CONVOLUTION = ShortConvolution(
     _rms("operator_norm"),

@@ -60,7 +60,9 @@ def _decoder(
     return Family(**common | rest)
 
 
-def _like_gpt2(word_table: str, positions: str | None, block: Recipe, **rest: Any) -> Family:
+def _like_gpt2(
+    block: Recipe, word_table: str = "wte.weight", positions: str | None = "wpe.weight", **rest: Any
+) -> Family:
     """Return a family whose segments are rows of the word table, added only if they are sent."""
     position_steps = (AddPosition(positions),) if positions else ()
     common: dict[str, Any] = {
@@ -156,24 +158,20 @@ _FALCON = replace(
 
 DECODERS: dict[str, Family] = {
     "gpt2": _like_gpt2(
-        "wte.weight",
-        "wpe.weight",
         gpt_blocks.GPT2,
         block_if={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
         stored=gpt_blocks.GPT2_STORED,
     ),
     "gpt_bigcode": _like_gpt2(
-        "wte.weight",
-        "wpe.weight",
         gpt_blocks.GPT2,
         block_if={"scale_attn_weights": True, "add_cross_attention": False},
         stored=gpt_blocks.GPT_BIGCODE_STORED,
         layer_keys=gpt_blocks.with_key_heads(gpt_blocks.one_if_shared),
     ),
     "openai-gpt": _like_gpt2(
+        gpt_blocks.OPENAI_GPT,
         "tokens_embed.weight",
         "positions_embed.weight",
-        gpt_blocks.OPENAI_GPT,
         names=_GPT2_NAMES | {"hidden_act": "afn"},
         after_blocks=(),
         stored=gpt_blocks.GPT2_STORED,
@@ -181,8 +179,6 @@ DECODERS: dict[str, Family] = {
         builds_own_mask=True,
     ),
     "gpt_neo": _like_gpt2(
-        "wte.weight",
-        "wpe.weight",
         gpt_blocks.GPT_NEO,
         names={
             "num_hidden_layers": "num_layers",
@@ -194,8 +190,8 @@ DECODERS: dict[str, Family] = {
         layer_types=gpt_blocks.local_layers,
         **_NO_MASKS,
     ),
-    "gptj": _like_gpt2("wte.weight", None, gpt_blocks.GPTJ, rotates=True),
-    "codegen": _like_gpt2("wte.weight", None, gpt_blocks.GPTJ, rotates=True, stored=gpt_blocks.CODEGEN_STORED),
+    "gptj": _like_gpt2(gpt_blocks.GPTJ, positions=None, rotates=True),
+    "codegen": _like_gpt2(gpt_blocks.GPTJ, positions=None, rotates=True, stored=gpt_blocks.CODEGEN_STORED),
     "ctrl": Family(
         prefix="transformer.",
         names=_GPT2_NAMES | {"intermediate_size": "dff"},

@@ -8,8 +8,19 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from models.families.config import Config
-from models.families.family import Stored, TensorPart, equal, expert_count, fused, head_count, linear, norm, rms_norm
-from models.families.filling import renamed
+from models.families.family import (
+    Stored,
+    TensorPart,
+    attention_of,
+    equal,
+    expert_count,
+    feed_forward_of,
+    fused,
+    head_count,
+    linear,
+    norm,
+    rms_norm,
+)
 from models.recipes.steps import (
     Activation,
     Attention,
@@ -24,25 +35,10 @@ from models.recipes.steps import (
     MaskRows,
     Recipe,
     ScoreBias,
+    renamed,
 )
 
 _LAYER = "encoder.layer.{block}"
-
-
-def attention_of(stem: str, query: str, key: str, value: str, output: str) -> Attention:
-    """Return attention by the names of its modules; fitting fills in the heads."""
-    return Attention(
-        heads=0,
-        query=linear(f"{stem}.{query}"),
-        key=linear(f"{stem}.{key}"),
-        value=linear(f"{stem}.{value}"),
-        output=linear(f"{stem}.{output}"),
-    )
-
-
-def feed_forward_of(stem: str, up: str, down: str) -> FeedForward:
-    """Return a feed-forward step by the names of its modules; fitting fills in the activation."""
-    return FeedForward(linear(f"{stem}.{up}"), linear(f"{stem}.{down}"), "gelu")
 
 
 def _post_norm(attention: Attention, behind_it: str, feed_forward: FeedForward, behind_that: str) -> Recipe:
@@ -85,7 +81,7 @@ def albert_block(config: Config, layer: int) -> Recipe:
     """Return the steps of a layer of ALBERT: all those of its group, of which there is mostly one."""
 
     def inside(number: int) -> Recipe:
-        return tuple(renamed(step, lambda name: name.replace("{inner}", str(number))) for step in ALBERT)
+        return renamed(ALBERT, lambda name: name.replace("{inner}", str(number)))
 
     return tuple(step for number in range(config.count("inner_group_num")) for step in inside(number))
 
@@ -104,7 +100,7 @@ def longest_of_big_bird(config: Config) -> int | None:
 
 MPNET_BIAS = ScoreBias("encoder.relative_attention_bias.weight", buckets=0, reach=128)  # as written into the class
 MPNET = _post_norm(
-    replace(attention_of(f"{_LAYER}.attention.attn", "q", "k", "v", "o"), bias=MPNET_BIAS),
+    attention_of(f"{_LAYER}.attention.attn", "q", "k", "v", "o", bias=MPNET_BIAS),
     f"{_LAYER}.attention.LayerNorm",
     _BERT_FEED_FORWARD,
     f"{_LAYER}.output.LayerNorm",
@@ -128,13 +124,11 @@ def xlm_activation(step: FeedForward, config: Config) -> FeedForward:
     return replace(step, activation="gelu" if config.get("gelu_activation") else "relu")
 
 
+_QKV = ("q_proj", "k_proj", "v_proj")
 _CLIP_LAYER = "encoder.layers.{block}"
 CLIP: Recipe = (  # of both towers, and of SigLIP's
-    replace(
-        attention_of(f"{_CLIP_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "out_proj"),
-        norm=norm(f"{_CLIP_LAYER}.layer_norm1"),
-    ),
-    replace(feed_forward_of(f"{_CLIP_LAYER}.mlp", "fc1", "fc2"), norm=norm(f"{_CLIP_LAYER}.layer_norm2")),
+    attention_of(f"{_CLIP_LAYER}.self_attn", *_QKV, "out_proj", norm=norm(f"{_CLIP_LAYER}.layer_norm1")),
+    feed_forward_of(f"{_CLIP_LAYER}.mlp", "fc1", "fc2", norm=norm(f"{_CLIP_LAYER}.layer_norm2")),
 )
 
 
@@ -147,20 +141,8 @@ def pre_norm(attention_norm: str, feed_forward_norm: str) -> Recipe:
 
 
 _LLAMA_LAYER = "layers.{block}"
-_SELF = attention_of(f"{_LLAMA_LAYER}.self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
-_QKV = ("q_proj", "k_proj", "v_proj")
-
-
-def _unbiased(step: Attention) -> Attention:
-    query, key, value, output = (
-        replace(linear, bias=None) for linear in (step.query, step.key, step.value, step.output)
-    )
-    return replace(step, query=query, key=key, value=value, output=output)
-
-
-def _gated(down_biased: bool) -> FeedForward:
-    up, gate = (Linear(f"{_LLAMA_LAYER}.mlp.{name}_proj.weight", None) for name in ("up", "gate"))
-    return FeedForward(up, linear(f"{_LLAMA_LAYER}.mlp.down_proj", down_biased), "silu", gate=gate)
+_SELF = attention_of(f"{_LLAMA_LAYER}.self_attn", *_QKV, "o_proj")
+_GATED = feed_forward_of(f"{_LLAMA_LAYER}.mlp", "up_proj", "down_proj", "gate_proj", "silu", biased=False)
 
 
 def _native(attention: Attention, feed_forward: FeedForward) -> Recipe:
@@ -186,7 +168,7 @@ def _published(layer: str, places: dict[str, str | TensorPart]) -> Stored:
 _PUBLISHED_LAYER = "encoder.layers.{block}"
 _NORMS: dict[str, str | TensorPart] = {"post_attention_layernorm": "norm1", "post_mlp_layernorm": "norm2"}
 
-NOMIC = _native(_unbiased(_SELF), _gated(down_biased=False))
+NOMIC = _native(attention_of(f"{_LLAMA_LAYER}.self_attn", *_QKV, "o_proj", biased=False), _GATED)
 NOMIC_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.attn.Wqkv") | _published(
     _PUBLISHED_LAYER,
     {
@@ -203,13 +185,7 @@ NOMIC_MOE: Recipe = (
     norm(f"{_LLAMA_LAYER}.post_attention_layernorm"),
     Experts(
         linear(f"{_LLAMA_LAYER}.mlp.router", biased=False),
-        (
-            FeedForward(
-                linear(f"{_LLAMA_LAYER}.mlp.experts.{{expert}}.up", biased=False),
-                linear(f"{_LLAMA_LAYER}.mlp.experts.{{expert}}.down", biased=False),
-                "gelu",
-            ),
-        ),
+        (feed_forward_of(f"{_LLAMA_LAYER}.mlp.experts.{{expert}}", "up", "down", biased=False),),
         chosen=0,
         inner=0,
         weights="all",
@@ -240,15 +216,9 @@ def has_no_experts(config: Config, layer: int) -> bool:
 
 _NEOBERT_LAYER = "transformer_encoder.{block}"
 NEOBERT: Recipe = (
-    replace(
-        _unbiased(attention_of(_NEOBERT_LAYER, "q", "k", "v", "wo")), norm=rms_norm(f"{_NEOBERT_LAYER}.attention_norm")
-    ),
-    FeedForward(
-        linear(f"{_NEOBERT_LAYER}.ffn.up", biased=False),
-        linear(f"{_NEOBERT_LAYER}.ffn.w3", biased=False),
-        "silu",
-        rms_norm(f"{_NEOBERT_LAYER}.ffn_norm"),
-        linear(f"{_NEOBERT_LAYER}.ffn.gate", biased=False),
+    attention_of(_NEOBERT_LAYER, *"qkv", "wo", biased=False, norm=rms_norm(f"{_NEOBERT_LAYER}.attention_norm")),
+    feed_forward_of(
+        f"{_NEOBERT_LAYER}.ffn", "up", "w3", "gate", "silu", biased=False, norm=rms_norm(f"{_NEOBERT_LAYER}.ffn_norm")
     ),
 )
 NEOBERT_STORED = fused(_NEOBERT_LAYER, ("q", "k", "v"), f"{_NEOBERT_LAYER}.qkv", groups=head_count) | fused(
@@ -267,10 +237,9 @@ def _latents(stem: str) -> Recipe:
     linears: dict[str, Any] = {name: linear(f"{stem}.0.{module}", biased=False) for name, module in names.items()}
     norms = [replace(norm(f"{stem}.{module}"), eps=1e-5) for module in ("0.norm", "0.norm_context", "1.norm")]
     latents = f"{stem.rpartition('.')[0]}.latents"
-    up, gate, down = (linear(f"{stem}.1.fn.net.{module}") for module in ("up", "gate", "2"))
     return (
         LatentAttention(**linears, norm=norms[0], latents=latents, latents_norm=norms[1]),
-        FeedForward(up, down, "gelu", norms[2], gate),
+        feed_forward_of(f"{stem}.1.fn.net", "up", "2", "gate", norm=norms[2]),
     )
 
 
@@ -285,7 +254,7 @@ def nv_embed_sizes(config: Config) -> dict[str, Any]:
     return {**config.section("text_config"), **config.section("latent_attention_config"), "is_causal": False}
 
 
-GTE = _native(_SELF, _gated(down_biased=True))
+GTE = _native(_SELF, replace(_GATED, down=linear(f"{_LLAMA_LAYER}.mlp.down_proj")))
 GTE_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_LAYER}.attention.qkv_proj") | _published(
     _LAYER,
     {
@@ -305,18 +274,14 @@ JINA_V3_STORED = fused(f"{_LLAMA_LAYER}.self_attn", _QKV, f"{_PUBLISHED_LAYER}.m
 _MODERN = f"{_LLAMA_LAYER}.attn"
 _MODERN_MLP = f"{_LLAMA_LAYER}.mlp"
 MODERNBERT: Recipe = (
-    replace(attention_of(_MODERN, "q", "k", "v", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
-    replace(
-        feed_forward_of(_MODERN_MLP, "up", "Wo"),
-        gate=linear(f"{_MODERN_MLP}.gate"),
-        norm=norm(f"{_LLAMA_LAYER}.mlp_norm"),
-    ),
+    attention_of(_MODERN, *"qkv", "Wo", norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    feed_forward_of(_MODERN_MLP, "up", "Wo", "gate", norm=norm(f"{_LLAMA_LAYER}.mlp_norm")),
 )
 MODERNBERT_STORED = fused(_MODERN, ("q", "k", "v"), f"{_MODERN}.Wqkv") | fused(
     _MODERN_MLP, ("gate", "up"), f"{_MODERN_MLP}.Wi"
 )
 MODERNBERT_DECODER: Recipe = (
-    replace(attention_of(_MODERN, "q_proj", "k_proj", "v_proj", "Wo"), norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
+    attention_of(_MODERN, *_QKV, "Wo", norm=norm(f"{_LLAMA_LAYER}.attn_norm")),
     MODERNBERT[1],
 )
 
@@ -324,8 +289,12 @@ _DEBERTA_SELF = f"{_LAYER}.attention.self"
 _DEBERTA_OUT = (f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_LAYER}.output.LayerNorm")
 _REL = "encoder.rel_embeddings.weight"
 DEBERTA_V2 = _post_norm(
-    replace(
-        attention_of(f"{_LAYER}.attention", "self.query_proj", "self.key_proj", "self.value_proj", "output.dense"),
+    attention_of(
+        f"{_LAYER}.attention",
+        "self.query_proj",
+        "self.key_proj",
+        "self.value_proj",
+        "output.dense",
         bias=Disentangled(
             _REL,
             norm("encoder.LayerNorm"),
@@ -411,11 +380,10 @@ def t5(bias_of: str) -> Recipe:
     """Return the block of T5's encoder, whose bias is that of the layer `bias_of`, a number or {block}."""
     stem = f"{_T5_LAYER}.0.SelfAttention"
     table = f"encoder.block.{bias_of}.layer.0.SelfAttention.relative_attention_bias.weight"
-    attention = _unbiased(attention_of(stem, "q", "k", "v", "o"))
-    up, gate, down = (Linear(f"{_T5_LAYER}.1.DenseReluDense.{name}.weight", None) for name in ("wi_1", "wi_0", "wo"))
+    norms = [rms_norm(f"{_T5_LAYER}.{number}.layer_norm") for number in (0, 1)]
     return (
-        replace(attention, norm=rms_norm(f"{_T5_LAYER}.0.layer_norm"), bias=ScoreBias(table, 0, 0)),
-        FeedForward(up, down, "relu", rms_norm(f"{_T5_LAYER}.1.layer_norm"), gate),
+        attention_of(stem, *"qkvo", biased=False, norm=norms[0], bias=ScoreBias(table, 0, 0)),
+        feed_forward_of(f"{_T5_LAYER}.1.DenseReluDense", "wi_1", "wo", "wi_0", "relu", biased=False, norm=norms[1]),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.families import encoder_blocks, gpt_blocks
 from models.families.family import BucketSpec, Family, ScaleSpec, Side, norm, rms_norm
-from models.recipes.steps import AddPosition, AddSinusoid, Embed, Recipe, Scale
+from models.recipes.steps import AddPosition, AddSinusoid, Embed, Recipe, Scale, renamed
 
 _IF_CONFIGURED = ScaleSpec(switch="scale_embedding")
 _WORD_TABLE = "shared.weight"
@@ -48,21 +48,12 @@ def _side(side: Side, layer: Recipe, names: Mapping[str, str], fields: Mapping[s
         "preferred_names": {_WORD_TABLE: (side_table,)},
         "fallback_names": {_WORD_TABLE: (f"{_OTHER[side]}.embed_tokens.weight", "lm_head.weight")},
     }
-    filled = common | {key: _named(value, side) if isinstance(value, str) else value for key, value in fields.items()}
-    return Family(input_layer=tuple(_sided(step, side) for step in layer), **filled)
+    filled = {key: value.replace("{side}", side) if isinstance(value, str) else value for key, value in fields.items()}
+    return Family(input_layer=_of_side(side, layer), **common | filled)
 
 
-def _named(text: str, side: Side) -> str:
-    return text.replace("{side}", side)
-
-
-def _sided(step: Any, side: Side) -> Any:
-    changes = {
-        field: _named(value, side)
-        for field in ("table", "weight", "bias")
-        if isinstance(value := getattr(step, field, None), str)
-    }
-    return replace(step, **changes)
+def _of_side(side: Side, layer: Recipe) -> Recipe:
+    return renamed(layer, lambda name: name.replace("{side}", side))
 
 
 _POSITION_TABLE = AddPosition("{side}.embed_positions.weight")
@@ -78,18 +69,14 @@ _M2M = _pair(
 _MARIAN_LAYER = (Embed(_WORD_TABLE), Scale(0.0), AddSinusoid("marian", 0))
 
 
-def _with_decoder_layer(family: Family, layer: Recipe) -> Family:
-    """Return the family with a decoder whose steps have another order."""
+def _with_decoder(family: Family, **changes: Any) -> Family:
+    """Return the family with changes of its decoder's fields."""
     assert family.decoder is not None
-    return replace(
-        family, decoder=replace(family.decoder, input_layer=tuple(_sided(step, "decoder") for step in layer))
-    )
+    return replace(family, decoder=replace(family.decoder, **changes))
 
 
-def _with_unscaled_decoder_inputs(family: Family) -> Family:
-    """Return the family with a decoder whose forward scales inputs_embeds; the encoder does not."""
-    assert family.decoder is not None
-    return replace(family, decoder=replace(family.decoder, prompt_embeds_output="unscaled_embeddings"))
+# pegasus, marian: the decoder's forward scales inputs_embeds, the encoder's does not
+_TAKES_UNSCALED: dict[str, Any] = {"prompt_embeds_output": "unscaled_embeddings"}
 
 
 def _whole(family: Family, *, pre_norm: bool, **rest: Any) -> Family:
@@ -153,7 +140,7 @@ def _classified(family: Family) -> Family:
     assert family.decoder is not None
     names = {**family.decoder.names, "intermediate_size": "decoder_ffn_dim", "hidden_act": "activation_function"}
     block = gpt_blocks.fairseq("decoder.layers.{block}", pre_norm=False, across=True)
-    return replace(family, decoder=replace(family.decoder, names=names, block=block))
+    return _with_decoder(family, names=names, block=block)
 
 
 ENCODER_DECODERS: dict[str, Family] = {
@@ -172,15 +159,18 @@ ENCODER_DECODERS: dict[str, Family] = {
     "blenderbot": _whole(_pair((Embed(_WORD_TABLE), Scale(0.0), _POSITION_TABLE)), pre_norm=True),
     # its decoder does not scale
     "blenderbot-small": _whole(
-        _with_decoder_layer(_pair(_POSITIONS_AND_NORM, eps=1e-5), (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)),
+        _with_decoder(
+            _pair(_POSITIONS_AND_NORM, eps=1e-5),
+            input_layer=_of_side("decoder", (Embed(_WORD_TABLE), _NORM, _POSITION_TABLE)),
+        ),
         pre_norm=False,
     ),
     "pegasus": _whole(
-        _with_unscaled_decoder_inputs(_pair(_MARIAN_LAYER, sinusoid_table=_SINUSOID_TABLE)), pre_norm=True
+        _with_decoder(_pair(_MARIAN_LAYER, sinusoid_table=_SINUSOID_TABLE), **_TAKES_UNSCALED), pre_norm=True
     ),
     "marian": _whole(
-        _with_unscaled_decoder_inputs(
-            _pair(_MARIAN_LAYER, {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}})
+        _with_decoder(
+            _pair(_MARIAN_LAYER, {"encoder": {}, "decoder": {"vocab_size": "decoder_vocab_size"}}), **_TAKES_UNSCALED
         ),
         pre_norm=False,
     ),

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from models.errors import BadCheckpoint, ModelError
+from models.errors import ModelError
 from models.families.attention_direction import causality_and_window
 from models.families.config import Config
 from models.families.family import BucketSpec, Family
@@ -87,11 +87,9 @@ def _alibi(family: Family, config: Config) -> Alibi | None:
     spec = family.alibi
     if spec is None or (spec.switch is not None and not config.inside(spec.switch)):
         return None
-    configured = config.inside(spec.max_bias) if spec.max_bias else None
-    max_bias = MAX_BIAS if configured is None else configured
-    if not isinstance(max_bias, int | float) or isinstance(max_bias, bool) or not max_bias > 0:
-        raise BadCheckpoint(f"config.json says {spec.max_bias} {max_bias!r}; it must be a number above 0")
-    return Alibi(spec.form, config.heads(), float(max_bias))
+    stated = spec.max_bias is not None and config.inside(spec.max_bias) is not None
+    max_bias = config.number(str(spec.max_bias), above_zero=True) if stated else MAX_BIAS
+    return Alibi(spec.form, config.heads(), max_bias)
 
 
 def _buckets(family: Family, config: Config) -> Buckets | None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from models.families.config import Config
 from models.positions.learned import Kind
-from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, RMSNorm
+from models.recipes.steps import Activation, Attention, FeedForward, LayerNorm, Linear, Recipe, RMSNorm
 
 Types = Literal["zeros", "optional", "none"]
 Side = Literal["encoder", "decoder"]
@@ -341,3 +341,28 @@ def rms_norm(stem: str, offset: float = 0.0) -> RMSNorm:
 def linear(stem: str, biased: bool = True) -> Linear:
     """Return a Linear by its module's name."""
     return Linear(f"{stem}.weight", f"{stem}.bias" if biased else None)
+
+
+def attention_of(stem: str, *modules: str, biased: bool = True, **rest: Any) -> Attention:
+    """Return attention by the names of its modules, and more of Attention; fitting fills in the heads.
+
+    Args:
+        stem: stem of the modules.
+        modules: the projections to queries, keys and values, and the one behind them.
+        biased: whether these have biases.
+        rest: more of Attention.
+    """
+    query, key, value, output = (linear(f"{stem}.{name}", biased) for name in modules)
+    return Attention(0, query, key, value, output, **rest)
+
+
+def feed_forward_of(
+    stem: str, up: str, down: str, gate: str = "", activation: Activation = "gelu", *, biased: bool = True, **rest: Any
+) -> FeedForward:
+    """Return a feed-forward step by the names of its modules, and more of FeedForward.
+
+    Fitting replaces the activation, which is the gate's where there is one, by the config's.
+    """
+    gated = linear(f"{stem}.{gate}", biased) if gate else None
+    up_linear, down_linear = (linear(f"{stem}.{name}", biased) for name in (up, down))
+    return FeedForward(up_linear, down_linear, activation, gate=gated, **rest)

@@ -4,8 +4,8 @@ Tensor names stay those of the base class; fitting.py replaces them by the file'
 """
 
 import math
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,11 +13,9 @@ import numpy as np
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.family import Family
-from models.families.tensor_names import TensorNaming
 from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import ATTENDED, MASKED, TASKS, Extra
 from models.recipes.steps import (
-    TENSORS,
     AddIndexed,
     AddPosition,
     AddSinusoid,
@@ -34,7 +32,6 @@ from models.recipes.steps import (
     TokenDropout,
 )
 
-Node = TypeVar("Node")
 _ROUNDED: dict[str, Any] = {"BF16": ("bfloat16", ml_dtypes.bfloat16), "F16": ("float16", np.float16)}
 
 
@@ -153,17 +150,3 @@ def filled_norm(step: Norm, family: Family, config: Config) -> Norm:
 
 def _eps(family: Family, config: Config) -> float:
     return config.number(family.eps) if isinstance(family.eps, str) else family.eps
-
-
-def renamed(node: Node, name_of: TensorNaming) -> Node:
-    """Return the step, or the Linear of a step, with every tensor name replaced by `name_of(name)`."""
-    changes: dict[str, Any] = {}
-    for field in fields(node):  # type: ignore[arg-type]
-        value = getattr(node, field.name)
-        if is_dataclass(value):
-            changes[field.name] = renamed(value, name_of)
-        elif isinstance(value, tuple):
-            changes[field.name] = tuple(renamed(item, name_of) if is_dataclass(item) else item for item in value)
-        elif field.name in TENSORS and isinstance(value, str):
-            changes[field.name] = name_of(value)
-    return replace(node, **changes)  # type: ignore[type-var]

@@ -17,7 +17,7 @@ from models.families.block_filling import block_steps, uncomputed
 from models.families.config import Config
 from models.families.encoding_fitting import fit_encodings, unless_refused
 from models.families.family import ConfigKey, Family, Side, Types, read_config
-from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule, renamed
+from models.families.filling import extra_inputs, input_layer, per_layer_steps, position_rule
 from models.families.head_fitting import fit_head
 from models.families.tensor_names import TensorNaming, checkpoint_naming, find_prefix
 from models.families.tensor_parts import StoredPart, read_parts
@@ -26,7 +26,7 @@ from models.positions.learned import PositionRule
 from models.recipes.extra_inputs import Extra
 from models.recipes.heads import OutputHead
 from models.recipes.positional_encodings import Buckets, Encodings
-from models.recipes.steps import AddPosition, AddSinusoid, AddType, Decode, Embed, Recipe, tables, tensors
+from models.recipes.steps import AddPosition, AddSinusoid, AddType, Decode, Embed, Recipe, renamed, tables, tensors
 from models.tables.quantization import RowSource
 
 
@@ -258,7 +258,7 @@ class _Fitting:
             table = AddPosition(str(self.family.sinusoid_table))
             steps = tuple(table if isinstance(step, AddSinusoid) else step for step in steps)
         per_layer = per_layer_steps(self.family, self.config, dtype)
-        return self._renamed(steps, naming), tuple(renamed(step, naming) for step in per_layer)
+        return self._renamed(steps, naming), renamed(per_layer, naming)
 
     def encodings(self) -> Encodings:
         """Return the encodings, with the frequencies of the file if it holds some."""
@@ -351,7 +351,7 @@ class _Fitting:
 
     def _renamed(self, steps: Recipe, naming: TensorNaming) -> Recipe:
         """Return steps with the file's tensor names and with their adapters."""
-        return tuple(renamed(self.adapters.added(step) if self.adapters else step, naming) for step in steps)
+        return renamed(tuple(map(self.adapters.added, steps)) if self.adapters else steps, naming)
 
     def _check_shapes(self, shapes: Mapping[str, Shape]) -> None:
         for name, shape in shapes.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.family import Stored, TensorPart, equal, fused, head_count, linear, norm
+from models.families.family import Stored, TensorPart, attention_of, feed_forward_of, fused, head_count, linear, norm
 from models.recipes.steps import Activation, Attention, DistanceBias, FeedForward, Parallel, Recipe
 
 KeyHeads = Callable[[Config], int]
@@ -48,80 +48,61 @@ def _conv(stem: str) -> tuple[str | TensorPart, ...]:
 _H = "h.{block}"
 
 
-def _of(stems: tuple[str, ...], biased: bool = True) -> Attention:
-    """Return attention by the names of its four modules."""
-    query, key, value, output = (linear(stem, biased) for stem in stems)
-    return Attention(0, query, key, value, output)
-
-
-def _projections(stem: str, biased: bool = True) -> Attention:
-    return _of(tuple(f"{stem}.{name}_proj" for name in ("q", "k", "v", "out")), biased)
-
-
 def _gpt2(attention: Attention) -> Recipe:
     return (replace(attention, norm=norm(f"{_H}.ln_1")), replace(_GPT2_MLP, norm=norm(f"{_H}.ln_2")))
 
 
-_GPT2_ATTENTION = _of((f"{_H}.attn.q", f"{_H}.attn.k", f"{_H}.attn.v", f"{_H}.attn.c_proj"))
-_GPT2_MLP = FeedForward(linear(f"{_H}.mlp.c_fc"), linear(f"{_H}.mlp.c_proj"), "gelu_tanh")
+_QKV = ("query", "key", "value")
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
+_GPT2_ATTENTION = attention_of(f"{_H}.attn", *"qkv", "c_proj")
+_GPT2_MLP = feed_forward_of(f"{_H}.mlp", "c_fc", "c_proj", activation="gelu_tanh")
 GPT2 = _gpt2(_GPT2_ATTENTION)
 GPT2_STORED: Stored = {
-    **{
-        f"{_H}.attn.{name}": (TensorPart(f"{_H}.attn.c_attn", index, equal(3), transposed=True),)
-        for index, name in enumerate("qkv")
-    },
+    **fused(f"{_H}.attn", "qkv", f"{_H}.attn.c_attn", transposed=True),
     f"{_H}.attn.c_proj": _conv(f"{_H}.attn.c_proj"),
     f"{_H}.mlp.c_fc": _conv(f"{_H}.mlp.c_fc"),
     f"{_H}.mlp.c_proj": _conv(f"{_H}.mlp.c_proj"),
 }
 _SELF_ATTENTION = f"{_H}.self_attention"
-_MEGATRON = _of(tuple(f"{_SELF_ATTENTION}.{name}" for name in ("query", "key", "value", "dense")))
-_MEGATRON_MLP = FeedForward(linear(f"{_H}.mlp.dense_h_to_4h"), linear(f"{_H}.mlp.dense_4h_to_h"), "gelu_tanh")
+_MEGATRON = attention_of(_SELF_ATTENTION, *_QKV, "dense")
+_MEGATRON_MLP = feed_forward_of(f"{_H}.mlp", "dense_h_to_4h", "dense_4h_to_h", activation="gelu_tanh")
 BLOOM: Recipe = (
     replace(_MEGATRON, norm=norm(f"{_H}.input_layernorm"), bias=DistanceBias(())),
     replace(_MEGATRON_MLP, norm=norm(f"{_H}.post_attention_layernorm")),
 )
-_QKV = ("query", "key", "value")
 BLOOM_STORED = _in_groups(_SELF_ATTENTION, _QKV, "query_key_value")
 GPTJ: Recipe = (
     Parallel(
-        replace(_projections(f"{_H}.attn", biased=False), norm=norm(f"{_H}.ln_1")),
-        FeedForward(linear(f"{_H}.mlp.fc_in"), linear(f"{_H}.mlp.fc_out"), "gelu_tanh", norm(f"{_H}.ln_1")),
+        attention_of(f"{_H}.attn", *_PROJECTIONS, biased=False, norm=norm(f"{_H}.ln_1")),
+        feed_forward_of(f"{_H}.mlp", "fc_in", "fc_out", activation="gelu_tanh", norm=norm(f"{_H}.ln_1")),
     ),
 )
 GPT_BIGCODE_STORED = _in_groups(f"{_H}.attn", "qkv", "c_attn", one_if_shared)
 OPENAI_GPT: Recipe = (_GPT2_ATTENTION, norm(f"{_H}.ln_1"), _GPT2_MLP, norm(f"{_H}.ln_2"))
-_NEO = _projections(f"{_H}.attn.attention", biased=False)
+_NEO = attention_of(f"{_H}.attn.attention", *_PROJECTIONS, biased=False)
 GPT_NEO = _gpt2(replace(_NEO, output=linear(f"{_H}.attn.attention.out_proj")))
-CODEGEN_STORED: Stored = {  # of four devices, values before keys
-    f"{_H}.attn.{name}_proj": (TensorPart(f"{_H}.attn.qkv_proj", index, equal(3), lambda config: 4),)
-    for index, name in enumerate("qvk")
-}
+CODEGEN_STORED = fused(  # of four devices, values before keys
+    f"{_H}.attn", ("q_proj", "v_proj", "k_proj"), f"{_H}.attn.qkv_proj", groups=lambda config: 4
+)
 CTRL: Recipe = (
-    replace(
-        _of(tuple(f"{_H}.multi_head_attention.{name}" for name in ("Wq", "Wk", "Wv", "dense"))),
-        norm=norm(f"{_H}.layernorm1"),
-    ),
-    FeedForward(linear(f"{_H}.ffn.0"), linear(f"{_H}.ffn.2"), "relu", norm(f"{_H}.layernorm2")),
+    attention_of(f"{_H}.multi_head_attention", "Wq", "Wk", "Wv", "dense", norm=norm(f"{_H}.layernorm1")),
+    feed_forward_of(f"{_H}.ffn", "0", "2", activation="relu", norm=norm(f"{_H}.layernorm2")),
 )
 _MPT_LAYER = "blocks.{block}"
 MPT: Recipe = (
-    replace(
-        _of(tuple(f"{_MPT_LAYER}.attn.{name}" for name in ("query", "key", "value", "out_proj")), biased=False),
+    attention_of(
+        f"{_MPT_LAYER}.attn",
+        *_QKV,
+        "out_proj",
+        biased=False,
         norm=replace(norm(f"{_MPT_LAYER}.norm_1"), bias=None),
         bias=DistanceBias(()),
     ),
-    FeedForward(
-        linear(f"{_MPT_LAYER}.ffn.up_proj", biased=False),
-        linear(f"{_MPT_LAYER}.ffn.down_proj", biased=False),
-        "gelu",
-        replace(norm(f"{_MPT_LAYER}.norm_2"), bias=None),
+    feed_forward_of(
+        f"{_MPT_LAYER}.ffn", "up_proj", "down_proj", biased=False, norm=replace(norm(f"{_MPT_LAYER}.norm_2"), bias=None)
     ),
 )
-MPT_STORED: Stored = {
-    f"{_MPT_LAYER}.attn.{name}": (TensorPart(f"{_MPT_LAYER}.attn.Wqkv", index, equal(3)),)
-    for index, name in enumerate(_QKV)
-}
+MPT_STORED = fused(f"{_MPT_LAYER}.attn", _QKV, f"{_MPT_LAYER}.attn.Wqkv")
 
 
 def falcon(before: str, feed_forward_before: str, parallel: bool = True) -> Recipe:
@@ -149,9 +130,10 @@ def fairseq(layer: str, pre_norm: bool = True, across: bool = False) -> Recipe:
         pre_norm: norms are before their steps, or after the sums.
         across: it is a decoder's that attends to an encoder's rows too.
     """
-    feed_forward = FeedForward(linear(f"{layer}.fc1"), linear(f"{layer}.fc2"), "relu")
-    steps: list[tuple[Attention | FeedForward, str]] = [(_projections(f"{layer}.self_attn"), "self_attn")]
-    steps += [(replace(_projections(f"{layer}.encoder_attn"), across=True), "encoder_attn")] * across
+    feed_forward = feed_forward_of(layer, "fc1", "fc2", activation="relu")
+    steps: list[tuple[Attention | FeedForward, str]]
+    steps = [(attention_of(f"{layer}.self_attn", *_PROJECTIONS), "self_attn")]
+    steps += [(attention_of(f"{layer}.encoder_attn", *_PROJECTIONS, across=True), "encoder_attn")] * across
     steps.append((feed_forward, "final"))
     normed = [(step, norm(f"{layer}.{name}_layer_norm")) for step, name in steps]
     if pre_norm:

@@ -11,8 +11,8 @@ from typing import Any
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.safetensors import Tensor
 from models.errors import BadCheckpoint
-from models.families.config import ACTIVATIONS
-from models.families.heads import HEADS, PLAIN, HeadConfig, HeadSpec
+from models.families.config import ACTIVATIONS, Config
+from models.families.heads import HEADS, PLAIN, HeadSpec
 from models.recipes.heads import OutputHead, Transform
 from models.recipes.steps import Activation, LayerNorm, Linear
 
@@ -47,7 +47,7 @@ def fit_head(
     reason = ""
     while spec is not None:
         try:
-            return _fit(spec, HeadConfig(data, spec.defaults), checkpoint, table), None
+            return _fit(spec, Config(data, spec.defaults, {}), checkpoint, table), None
         except MissingHead as missing:
             reason, spec = reason or str(missing), spec.fallback
     return None, reason
@@ -64,7 +64,7 @@ def _merged(config: Mapping[str, Any], owns_tie: bool) -> dict[str, Any]:
     return {key: value for key, value in inner.items() if not owns_tie or key != TIE} | dict(config)
 
 
-def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> OutputHead:
+def _fit(spec: HeadSpec, values: Config, checkpoint: Checkpoint, table: str | None) -> OutputHead:
     for key, only in spec.required_values.items():
         if (value := values.get(key)) not in (None, only):
             raise MissingHead(f"its config says {key} {value!r}, and only {only!r} is computed")
@@ -85,11 +85,11 @@ def _fit(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str 
         transform=transform,
         before=spec.before(values, width),
         after=spec.after(values),
-        cap=values.number(cap) if cap else None,
+        cap=values.number(cap, above_zero=True) if cap else None,
     )
 
 
-def _matrix(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
+def _matrix(spec: HeadSpec, values: Config, checkpoint: Checkpoint, table: str | None) -> tuple[str, bool]:
     """Return the name of the output matrix, and whether it is an input table."""
     name, tied = _find(spec.matrix, checkpoint), False
     if name is None and (spec.tie == "forced" or (spec.tie == "config" and values.get(TIE))):
@@ -108,7 +108,7 @@ def _same_bytes(one: Tensor, other: Tensor) -> bool:
     return (one.path, one.offset, one.shape, one.strides) == (other.path, other.offset, other.shape, other.strides)
 
 
-def _bias(spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, vocab_size: int) -> str | None:
+def _bias(spec: HeadSpec, values: Config, checkpoint: Checkpoint, vocab_size: int) -> str | None:
     if not spec.bias or (spec.bias_if and not values.get(spec.bias_if)):
         return None
     bias = _find(spec.bias, checkpoint)
@@ -140,18 +140,16 @@ def _transform_names(spec: HeadSpec, checkpoint: Checkpoint) -> TransformNames:
     return names
 
 
-def _transform(
-    spec: HeadSpec, values: HeadConfig, checkpoint: Checkpoint, inner: int, names: TransformNames
-) -> Transform:
+def _transform(spec: HeadSpec, values: Config, checkpoint: Checkpoint, inner: int, names: TransformNames) -> Transform:
     _check(checkpoint, names, inner)
     weight, norm = str(names["dense", "weight"]), str(names["norm", "weight"])
-    eps = values.number(spec.eps) if isinstance(spec.eps, str) else spec.eps
+    eps = values.number(spec.eps, above_zero=True) if isinstance(spec.eps, str) else spec.eps
     return Transform(
         Linear(weight, names["dense", "bias"]), _activation(spec, values), LayerNorm(norm, names["norm", "bias"], eps)
     )
 
 
-def _activation(spec: HeadSpec, values: HeadConfig) -> Activation:
+def _activation(spec: HeadSpec, values: Config) -> Activation:
     name = spec.activation.removeprefix("=") if spec.activation.startswith("=") else values.get(spec.activation)
     if name not in ACTIVATIONS:
         raise BadCheckpoint(f"config.json says {spec.activation} {name!r}; it must be one of {', '.join(ACTIVATIONS)}")

@@ -13,28 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from models.errors import BadCheckpoint
+from models.families.config import Config
 
 Tie = Literal["config", "forced", "never"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadConfig:
-    """The values of a config, completed by the defaults of a HeadSpec."""
-
-    data: Mapping[str, Any]
-    defaults: Mapping[str, Any]
-
-    def get(self, key: str) -> Any:
-        """Return the value, or its default; None where there is neither."""
-        return self.data[key] if key in self.data else self.defaults.get(key)
-
-    def number(self, key: str) -> float:
-        """Return a number above 0; BadCheckpoint for anything else."""
-        value = self.get(key)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-            raise BadCheckpoint(f"config.json says {key} {value!r}; it must be a number above 0")
-        return float(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +51,39 @@ class HeadSpec:
     eps: str | float = "layer_norm_eps"
     needs_bias: bool = True
     optional_tensors: tuple[str, ...] = ()
-    before: Callable[[HeadConfig, int], float] = lambda values, width: 1.0
-    after: Callable[[HeadConfig], float] = lambda values: 1.0
+    before: Callable[[Config, int], float] = lambda values, width: 1.0
+    after: Callable[[Config], float] = lambda values: 1.0
     cap: str | None = None
     required_values: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     fallback: "HeadSpec | None" = None
 
 
-def _t5(values: HeadConfig, width: int) -> float:
+def _t5(values: Config, width: int) -> float:
     """Return d^-0.5, but 1 for T5 1.1, whose tie_word_embeddings means this; saved again, it has a key of its own."""
     switch = values.get("scale_decoder_outputs")
     scaled = values.get("tie_word_embeddings") is not False if switch is None else bool(switch)
     return _root(values, width) if scaled else 1.0
 
 
-def _root_if_tied(values: HeadConfig, width: int) -> float:
+def _root_if_tied(values: Config, width: int) -> float:
     return _root(values, width) if values.get("tie_word_embeddings") else 1.0
 
 
-def _root(values: HeadConfig, width: int) -> float:
+def _root(values: Config, width: int) -> float:
     return 1.0 / math.sqrt(width)
 
 
-def _minicpm(values: HeadConfig, width: int) -> float:
-    return 1.0 if values.get("dim_model_base") is None else values.number("dim_model_base") / width
+def _minicpm(values: Config, width: int) -> float:
+    return 1.0 if values.get("dim_model_base") is None else values.number("dim_model_base", above_zero=True) / width
 
 
-def _times(key: str) -> Callable[[HeadConfig], float]:
-    return lambda values: 1.0 if values.get(key) is None else values.number(key)
+def _times(key: str) -> Callable[[Config], float]:
+    return lambda values: 1.0 if values.get(key) is None else values.number(key, above_zero=True)
 
 
-def _divided_by(key: str) -> Callable[[HeadConfig], float]:
-    return lambda values: 1.0 if values.get(key) is None else 1.0 / values.number(key)
+def _divided_by(key: str) -> Callable[[Config], float]:
+    return lambda values: 1.0 if values.get(key) is None else 1.0 / values.number(key, above_zero=True)
 
 
 _TIED: dict[str, Any] = {"tie_word_embeddings": True}

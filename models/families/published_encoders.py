@@ -9,8 +9,7 @@ from typing import Literal
 from models.families import decoder_blocks, encoder_blocks
 from models.families.bert import EMBEDDING_NORM, POSITION_TABLE, TYPE_TABLE, WORD_TABLE, like_bert, like_roberta
 from models.families.family import AlibiSpec, ExpertSpec, Family, norm, rms_norm
-from models.families.filling import renamed
-from models.recipes.steps import Embed
+from models.recipes.steps import Embed, renamed
 
 _ROBERTA = like_roberta("roberta.", encoder_blocks.BERT)
 _EMB_LN = {f"emb_ln.{part}": (f"embeddings.LayerNorm.{part}",) for part in ("weight", "bias")}
@@ -149,7 +148,7 @@ PUBLISHED: dict[str, Family] = {
     "nvembed": Family(
         prefix="",
         input_layer=(Embed(f"{_EMBEDDER}embed_tokens.weight"),),
-        block=tuple(renamed(step, lambda name: f"{_EMBEDDER}{name}") for step in decoder_blocks.MISTRAL),
+        block=renamed(decoder_blocks.MISTRAL, lambda name: f"{_EMBEDDER}{name}"),
         after_blocks=(rms_norm(f"{_EMBEDDER}norm"), *encoder_blocks.NV_EMBED_LATENTS),
         stored=encoder_blocks.NV_EMBED_STORED,
         derived=encoder_blocks.nv_embed_sizes,

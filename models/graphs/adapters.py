@@ -38,7 +38,7 @@ def adapted_rows(builder: GraphBuilder, adapter: Adapter, rows: str, index: str,
     task = builder.op("Max", TASKS, builder.scalar(0, np.int64))
     place = builder.op("Add", builder.op("Mul", task, builder.scalar(count, np.int64)), index)
     low = builder.op("Gather", builder.weight(adapter.lora_a), place)  # (N, rank)
-    every = builder.op("Tile", low, builder.constant(np.array([1, adapter.tasks])))  # (N, tasks * rank)
+    every = builder.op("Tile", low, builder.ints(1, adapter.tasks))  # (N, tasks * rank)
     return _raised(builder, adapter, builder.op("Mul", every, _factors(builder, adapter)), rows)
 
 

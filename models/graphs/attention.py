@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from models.graphs.builder import CONTRIB, SEQUENCE, GraphBuilder
 from models.graphs.row_layout import RowLayout
 from models.graphs.score_terms import Terms
@@ -146,7 +144,7 @@ class _Attention:
     def of_each(self, builder: GraphBuilder) -> str:
         """Emit sequences of one length."""
         count = builder.op("Shape", self.rows.lengths)
-        shape = builder.op("Concat", count, builder.constant(np.array(self.by_head)), axis=0)
+        shape = builder.op("Concat", count, builder.ints(*self.by_head), axis=0)
         query, key, value = (builder.op("Reshape", rows, shape) for rows in self.projected)  # (B, S, heads, head_dim)
         query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
         key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
@@ -159,7 +157,7 @@ class _Attention:
 
     def flash_of_each(self, builder: GraphBuilder) -> str:
         """Emit long sequences of one length."""
-        width = builder.constant(np.array([-1, self.width]))
+        width = builder.ints(-1, self.width)
         shape = builder.op("Concat", builder.op("Shape", self.rows.lengths), width, axis=0)  # B, -1, width
         return self._multi_head(builder, [builder.op("Reshape", rows, shape) for rows in self.projected])
 
@@ -178,14 +176,14 @@ class _Attention:
 
     def padded_of_terms(self, builder: GraphBuilder) -> str:
         """Emit the same for scores with terms."""
-        split = builder.constant(np.array([0, 0, self.heads, self.head_width]))
+        split = builder.ints(0, 0, self.heads, self.head_width)
         query, key, value = (
             builder.op("Reshape", builder.op("Gather", rows, self.rows.take), split) for rows in self.projected
         )  # (B, S, heads, w)
         query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
         key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
         scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
-        added = builder.op("Unsqueeze", self.rows.hidden, builder.constant(np.array([1, 2])))  # (B, 1, 1, S)
+        added = builder.op("Unsqueeze", self.rows.hidden, builder.ints(1, 2))  # (B, 1, 1, S)
         if self.terms.added:
             added = builder.op("Add", added, self._whole_terms(builder))
         scores = builder.op("Add", self._capped(builder, scores), added)
@@ -195,15 +193,15 @@ class _Attention:
 
     def of_one(self, builder: GraphBuilder, index: str) -> str:
         """Emit one query of each sequence: a loop over sequences of any kind."""
-        body, axis = builder.inner(), builder.constant(np.array([0]))
+        body, axis = builder.inner(), builder.ints(0)
         number = body.op("Unsqueeze", "number", axis)
         start, end = bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
         row = body.op("Gather", index, number)
         key, value = (body.op("Slice", rows, start, end, axis) for rows in self.projected[1:])
         sequence = [body.op("Gather", self.projected[0], row), key, value]
         place = body.op("Sub", row, start)
-        query = place, body.op("Add", place, body.constant(np.array([1])))
-        keys = body.constant(np.array([0])), body.op("Sub", end, start)
+        query = place, body.op("Add", place, body.ints(1))
+        keys = body.ints(0), body.op("Sub", end, start)
         value = self._one(body, sequence, *self._terms(body, sequence, self._hidden(body, bounds), query, keys))
         return self._collected(builder, body, "number", builder.op("Size", self.rows.lengths), value)
 
@@ -213,9 +211,9 @@ class _Attention:
 
     def _loop(self, builder: GraphBuilder, emit: EmitOne) -> str:
         body = builder.inner()
-        number = body.op("Unsqueeze", "number", body.constant(np.array([0])))
+        number = body.op("Unsqueeze", "number", body.ints(0))
         bounds = [body.op("Gather", value, number) for value in (self.rows.starts, self.rows.ends)]
-        sequence = [body.op("Slice", value, *bounds, body.constant(np.array([0]))) for value in self.projected]
+        sequence = [body.op("Slice", value, *bounds, body.ints(0)) for value in self.projected]
         return self._collected(
             builder, body, "number", builder.op("Size", self.rows.lengths), emit(body, sequence, bounds)
         )
@@ -243,7 +241,7 @@ class _Attention:
             sequence: rows of query, key and value.
             terms: terms added to the scores, broadcast to [heads, queries, keys]; may be empty.
         """
-        shape = builder.constant(np.array(self.by_head))
+        shape = builder.ints(*self.by_head)
         query, key, value = (builder.op("Reshape", rows, shape) for rows in sequence)  # (S, heads, head_dim)
         scores = self._capped(builder, self._products(builder, query, key))
         for term in terms:
@@ -265,16 +263,16 @@ class _Attention:
 
     def _whole_terms(self, builder: GraphBuilder) -> str:
         """Emit the terms of a rectangle of sequences as long as the longest, [1 or heads, S, S]."""
-        zero = builder.constant(np.array([0]))
-        end = builder.op("Reshape", self.terms.longest, builder.constant(np.array([1])))
+        zero = builder.ints(0)
+        end = builder.op("Reshape", self.terms.longest, builder.ints(1))
         return self.terms.slice(builder, str(self.terms.added), (zero, end), (zero, end))
 
     def _one_of_terms(self, builder: GraphBuilder, sequence: list[str], bounds: list[str]) -> str:
         """Emit one sequence, whole or in blocks."""
         hidden = self._hidden(builder, bounds)
         length = builder.op("Sub", *reversed(bounds))
-        long = builder.op("Greater", length, builder.constant(np.array([LONG])))
-        zero = builder.constant(np.array([0]))
+        long = builder.op("Greater", length, builder.ints(LONG))
+        zero = builder.ints(0)
 
         def whole(inside: GraphBuilder) -> str:
             return self._one(inside, sequence, *self._terms(inside, sequence, hidden, (zero, length), (zero, length)))
@@ -283,7 +281,7 @@ class _Attention:
 
     def _hidden(self, builder: GraphBuilder, bounds: list[str]) -> str:
         """Emit the term added to the scores of one sequence's keys, float32 [S]: MASKED for a masked one."""
-        axis = builder.constant(np.array([0]))
+        axis = builder.ints(0)
         attended = builder.cast(builder.op("Slice", "mask", *bounds, axis), "FLOAT")
         none = builder.op("Sub", builder.scalar(1.0), builder.op("ReduceMax", attended, keepdims=0))
         missing = builder.op("Sub", builder.scalar(1.0), builder.op("Max", attended, none))
@@ -291,17 +289,17 @@ class _Attention:
 
     def _blocks(self, builder: GraphBuilder, sequence: list[str], hidden: str, length: str) -> str:
         """Emit one long sequence: a loop over blocks of its queries, each with the keys that it sees."""
-        size, zero = builder.constant(np.array([BLOCK])), builder.constant(np.array([0]))
-        rounded = builder.op("Add", length, builder.constant(np.array([BLOCK - 1])))
+        size, zero = builder.ints(BLOCK), builder.ints(0)
+        rounded = builder.op("Add", length, builder.ints(BLOCK - 1))
         count = builder.op("Squeeze", builder.op("Div", rounded, size))
         body = builder.inner()
         start = body.op("Mul", "block", size)
         end = body.op("Min", body.op("Add", start, size), length)
         first, last = zero, length
         if self.step.left is not None:
-            first = body.op("Max", body.op("Sub", start, body.constant(np.array([self.step.left]))), zero)
+            first = body.op("Max", body.op("Sub", start, body.ints(self.step.left)), zero)
         if self.step.right is not None:
-            last = body.op("Min", body.op("Add", end, body.constant(np.array([self.step.right]))), length)
+            last = body.op("Min", body.op("Add", end, body.ints(self.step.right)), length)
         parts = [
             body.op("Slice", sequence[0], start, end, zero),
             *(body.op("Slice", rows, first, last, zero) for rows in sequence[1:]),
@@ -321,25 +319,25 @@ class _Attention:
         if self.terms.relative is None:
             return found
         index = self.terms.slice(builder, self.terms.relative, rows, columns)  # (n, m)
-        shape = builder.constant(np.array(self.by_head))
+        shape = builder.ints(*self.by_head)
         for rows_of, matrix, turned in ((sequence[0], self.relative[0], False), (sequence[1], self.relative[1], True)):
             if matrix is None:
                 continue
             products = self._products(builder, builder.op("Reshape", rows_of, shape), matrix)  # (heads, n, 2 span)
             own_index = builder.op("Transpose", index, perm=[1, 0]) if turned else index
-            heads = builder.op("Expand", own_index, builder.constant(np.array([self.heads, 1, 1])))
+            heads = builder.op("Expand", own_index, builder.ints(self.heads, 1, 1))
             term = builder.op("GatherElements", products, heads, axis=2)
             found.append(builder.op("Transpose", term, perm=[0, 2, 1]) if turned else term)
         return found
 
     def _any_one(self, builder: GraphBuilder, sequence: list[str], bounds: list[str]) -> str:
         """Emit one sequence, in the form that it has alone."""
-        first = builder.constant(np.array([0]))
+        first = builder.ints(0)
         keys = builder.cast(builder.op("Slice", "mask", *bounds, first), "INT32")  # (S,)
         most, least = (builder.op(kind, keys, keepdims=0) for kind in ("ReduceMax", "ReduceMin"))
         masked = builder.op("Greater", most, least)  # all rows masked counts as none
         length = builder.op("Sub", *reversed(bounds))
-        long = builder.op("Greater", length, builder.constant(np.array([LONG])))
+        long = builder.op("Greater", length, builder.ints(LONG))
         single = [builder.op("Unsqueeze", rows, first) for rows in sequence]  # (1, S, width)
         keys = builder.op("Unsqueeze", keys, first)
 
@@ -366,4 +364,4 @@ class _Attention:
         return self._joined(builder, mixed)
 
     def _joined(self, builder: GraphBuilder, mixed: str) -> str:
-        return builder.op("Reshape", mixed, builder.constant(np.array([-1, self.width])))
+        return builder.op("Reshape", mixed, builder.ints(-1, self.width))

@@ -65,6 +65,14 @@ class GraphBuilder:
         self._initializers[name] = numpy_helper.from_array(np.ascontiguousarray(array), name)
         return name
 
+    def ints(self, *values: int) -> str:
+        """Add a constant int64 of one dimension, such as a shape, bounds or axes."""
+        return self.constant(np.array(values, np.int64))
+
+    def cut(self, value: str, start: int, stop: int, axis: int = 0) -> str:
+        """Add the part of a value from `start` to before `stop` along an axis."""
+        return self.op("Slice", value, *(self.ints(number) for number in (start, stop, axis)))
+
     def scalar(self, value: float, dtype: Any = np.float32) -> str:
         """Add a constant of no dimensions."""
         return self.constant(np.asarray(value, dtype))
@@ -183,11 +191,11 @@ def _rows(builder: GraphBuilder, table: str, index: str) -> str:
     if not quantization.is_quantized(builder.placed, table):
         return rows if builder.placed[table].dtype == "F32" else builder.cast(rows, "FLOAT")
     ranges = builder.op("Gather", builder.weight(quantization.ranges_name(table)), index)  # [N, 1, 2]
-    scale = builder.op("Split", ranges, builder.constant(np.array([1, 1])), outputs=2, axis=2)  # [N, 1, 1] twice
+    scale = builder.op("Split", ranges, builder.ints(1, 1), outputs=2, axis=2)  # [N, 1, 1] twice
     bias = f"{scale}.1"
-    flat = builder.op("Reshape", scale, builder.constant(np.array([-1])))  # [N]
+    flat = builder.op("Reshape", scale, builder.ints(-1))  # [N]
     steps = builder.op("DequantizeLinear", rows, flat, axis=0)  # [N, d]; a quarter faster than Cast and Mul (1.31)
-    return builder.op("Add", steps, builder.op("Squeeze", bias, builder.constant(np.array([2]))))
+    return builder.op("Add", steps, builder.op("Squeeze", bias, builder.ints(2)))
 
 
 def _product(builder: GraphBuilder, x: str, table: str, most_packed: int) -> str:
@@ -196,21 +204,21 @@ def _product(builder: GraphBuilder, x: str, table: str, most_packed: int) -> str
         matrix = builder.weight(table)
         if builder.placed[table].bytes > most_packed:
             # of a shape known at run time alone: of a constant, ONNX Runtime (1.31) packs a copy for itself
-            zero = builder.op("Mul", builder.op("Shape", x, start=0, end=1), builder.constant(np.array([0])))
-            matrix = builder.op("Reshape", matrix, builder.op("Add", zero, builder.constant(np.array([count, width]))))
+            zero = builder.op("Mul", builder.op("Shape", x, start=0, end=1), builder.ints(0))
+            matrix = builder.op("Reshape", matrix, builder.op("Add", zero, builder.ints(count, width)))
         return builder.op("Gemm", x, matrix, transB=1)
     block = min(count, max(1, PRODUCT_BYTES // (4 * width)))
     starts = builder.constant(np.arange(0, count, block))
     body = builder.inner()
     numbers = body.op("Add", "start", body.constant(np.arange(block)))
-    kept = body.op("Min", numbers, body.constant(np.array([count - 1])))  # the last block repeats the last row
+    kept = body.op("Min", numbers, body.ints(count - 1))  # the last block repeats the last row
     part = body.op("Gemm", x, _rows(body, table, kept), transB=1)  # [N, block]
     graph = body.graph("block", {"start": ("INT64", ())}, {"part": (part, "FLOAT", ("tokens", block))})
     blocks = builder.op("Scan", starts, body=graph, num_scan_inputs=1)  # [blocks, N, block]
     padded = -(-count // block) * block
     split = builder.op("Transpose", blocks, perm=[1, 0, 2])  # Scan's own axis ends the process where N is 0 (1.31)
-    flat = builder.op("Reshape", split, builder.constant(np.array([0, padded])))
-    return builder.op("Slice", flat, *(builder.constant(np.array([bound])) for bound in (0, count, 1)))  # [N, V]
+    flat = builder.op("Reshape", split, builder.ints(0, padded))
+    return builder.cut(flat, 0, count, axis=1)  # [N, V]
 
 
 def save(model: Any, path: Path) -> None:

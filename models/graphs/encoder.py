@@ -213,7 +213,7 @@ class Blocks:
         twice = self.builder.op("Concat", index, index, axis=0)
         x = self.builder.op("Add", added, self.builder.op("Gather", x, twice))
         x = self.emit(steps[place + 1 :], x)
-        bounds = self.builder.constant(np.array([0])), self.builder.op("Shape", self.rows.lengths)
+        bounds = self.builder.ints(0), self.builder.op("Shape", self.rows.lengths)
         return self.builder.op("Slice", x, *bounds)
 
     def attention(self, step: Attention, x: str, index: str | None = None) -> str:
@@ -296,19 +296,18 @@ class Blocks:
     def with_images(self, part: int, x: str) -> str:
         """Emit x [N, d] with the rows of images at their tokens, or with these added."""
         builder = self.builder
-        bounds = [builder.constant(np.array([bound])) for bound in (part * self.width, (part + 1) * self.width, 1)]
-        rows = builder.op("Slice", IMAGE_ROWS, *bounds)  # (M, d)
+        rows = builder.cut(IMAGE_ROWS, part * self.width, (part + 1) * self.width, axis=1)  # (M, d)
         rows = builder.op("Concat", rows, builder.constant(np.zeros((1, self.width), np.float32)), axis=0)
-        flags = builder.op("Gather", PLACES, builder.constant(np.array([3])), axis=1)  # (N, 1)
+        flags = builder.op("Gather", PLACES, builder.ints(3), axis=1)  # (N, 1)
         numbers = builder.op("Mul", builder.op("CumSum", flags, builder.scalar(0, np.int64)), flags)
         index = builder.op("Sub", numbers, builder.scalar(1, np.int64))  # -1: the zeros
-        taken = builder.op("Gather", rows, builder.op("Squeeze", index, builder.constant(np.array([1]))))
+        taken = builder.op("Gather", rows, builder.op("Squeeze", index, builder.ints(1)))
         return builder.op("Add", x, taken) if part else builder.op("Where", builder.cast(flags, "BOOL"), taken, x)
 
     def _shifted_ids(self, start: int) -> str:
         """Emit the ids of each sequence behind `start` and without its last."""
         builder, starts = self.builder, self.rows.starts
-        first, zero, end = (builder.constant(np.array([value])) for value in (start, 0, -1))
+        first, zero, end = (builder.ints(value) for value in (start, 0, -1))
         moved = builder.op("Concat", first, builder.op("Slice", "ids", zero, end, zero), axis=0)
         return builder.op("ScatterElements", moved, starts, builder.op("Expand", first, builder.op("Shape", starts)))
 
@@ -360,8 +359,8 @@ class Blocks:
             return rows
         if step.norm_of == "heads" and not isinstance(norm, HeadNorms):
             return emit_row_step(self.builder, norm, rows)
-        together = self.builder.constant(np.array([-1, heads * width]))
-        split = self.builder.op("Reshape", rows, self.builder.constant(np.array([-1, heads, width])))
+        together = self.builder.ints(-1, heads * width)
+        split = self.builder.op("Reshape", rows, self.builder.ints(-1, heads, width))
         if isinstance(norm, HeadNorms):
             normed = emit_row_step(self.builder, LayerNorm(None, None, norm.heads[0].eps), split)
             weights = [self.builder.weight(str(own.weight)) for own in norm.heads]
@@ -374,7 +373,7 @@ class Blocks:
         rope = self.ropes[table]
         cos, sin = self._turns(table)
         zero, one = (self.builder.scalar(number, np.int64) for number in (0, 1))
-        first = self.builder.constant(np.array([0]))
+        first = self.builder.ints(0)
         count = self.builder.op("Gather", self.builder.op("Shape", cos), zero)
         numbers = self.builder.op("Unsqueeze", self.builder.op("Range", zero, count, one), first)  # (1, N)
         turned = self.builder.op(
@@ -399,7 +398,7 @@ class Blocks:
         if table not in self.turns:
             builder, rope = self.builder, self.ropes[table].rope
             width = rope.rotary_dim // 2
-            column = "" if self.by_places else builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+            column = "" if self.by_places else builder.op("Unsqueeze", "positions", builder.ints(-1))
             if self.by_places:
                 axes = np.array(self.ropes[table].turns_with or [0] * width)
                 columns = builder.constant(np.pad(axes, (0, -width % LANES)))
@@ -412,14 +411,13 @@ class Blocks:
             if LAYOUTS[self.ropes[table].layout].sign < 0:
                 values = (values[0], builder.op("Neg", values[1]))
             if width % LANES:
-                bounds = [builder.constant(np.array([bound])) for bound in (0, width, 1)]
-                values = (builder.op("Slice", values[0], *bounds), builder.op("Slice", values[1], *bounds))
+                values = (builder.cut(values[0], 0, width, axis=1), builder.cut(values[1], 0, width, axis=1))
             self.turns[table] = values
         return self.turns[table]
 
     def _repeated(self, rows: str, heads: int, width: int, times: int) -> str:
         """Emit rows [N, heads * width] with each head `times` times side by side."""
         builder = self.builder
-        split = builder.op("Reshape", rows, builder.constant(np.array([-1, heads, 1, width])))
-        wide = builder.op("Expand", split, builder.constant(np.array([1, 1, times, 1])))
-        return builder.op("Reshape", wide, builder.constant(np.array([-1, heads * times * width])))
+        split = builder.op("Reshape", rows, builder.ints(-1, heads, 1, width))
+        wide = builder.op("Expand", split, builder.ints(1, 1, times, 1))
+        return builder.op("Reshape", wide, builder.ints(-1, heads * times * width))

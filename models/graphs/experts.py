@@ -27,13 +27,13 @@ def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -
         compute: emits what an expert gives for rows.
     """
     scores = emit_row_step(builder, step.router, rows)  # [N, experts]
-    count = builder.constant(np.array([step.chosen]))
+    count = builder.ints(step.chosen)
     highest = builder.op("TopK", scores, count, outputs=2)  # [N, chosen], the highest first
     best = f"{highest}.1"
     shares = _shares(builder, step, scores, highest, best)
     order, sizes = _order(builder, step, best)
     pair_rows = builder.op("Div", order, builder.scalar(step.chosen, np.int64))
-    last = builder.op("Sub", builder.op("Shape", rows, start=0, end=1), builder.constant(np.array([1])))
+    last = builder.op("Sub", builder.op("Shape", rows, start=0, end=1), builder.ints(1))
     sorted_rows = builder.op("Gather", rows, builder.op("Min", pair_rows, last))
     pieces = builder.op("Split", sorted_rows, sizes, outputs=len(step.experts) + 1, axis=0)
     results = [
@@ -42,7 +42,7 @@ def mixture(builder: GraphBuilder, step: Experts, rows: str, compute: Compute) -
     joined = builder.op("Concat", *results, axis=0)
     total = ""
     for place, index in enumerate(_places(builder, step, order, best)):
-        share = builder.op("Gather", shares, builder.constant(np.array([place])), axis=1)  # [N, 1]
+        share = builder.op("Gather", shares, builder.ints(place), axis=1)  # [N, 1]
         part = builder.op("Mul", builder.op("Gather", joined, index), share)
         total = builder.op("Add", total, part) if total else part
     return builder.op("Add", total, builder.weight(step.bias)) if step.bias else total
@@ -58,7 +58,7 @@ def gated(builder: GraphBuilder, step: Experts, rows: str, shared: str) -> str:
         return shared
     gate = emit_row_step(builder, step.shared_gate, rows)  # [N, 1]
     both = builder.op("Concat", gate, builder.op("Sub", gate, gate), axis=1)
-    factor = builder.op("Gather", builder.op("Softmax", both, axis=1), builder.constant(np.array([0])), axis=1)
+    factor = builder.op("Gather", builder.op("Softmax", both, axis=1), builder.ints(0), axis=1)
     return builder.op("Mul", shared, factor)
 
 
@@ -70,14 +70,12 @@ def _shares(builder: GraphBuilder, step: Experts, scores: str, highest: str, bes
         return builder.op("GatherElements", builder.op("Softmax", scores, axis=1), best, axis=1)
     columns = []
     for place in range(step.chosen):
-        top, chosen = (
-            builder.op("Gather", values, builder.constant(np.array([place])), axis=1) for values in (highest, best)
-        )
+        top, chosen = (builder.op("Gather", values, builder.ints(place), axis=1) for values in (highest, best))
         scale = builder.op("Max", builder.op("Abs", scores), top)
         reach = builder.op("Mul", scale, builder.scalar(2 * step.jitter))
         near = builder.op("LessOrEqual", builder.op("Sub", top, scores), reach)
         counted = builder.op("Where", near, scores, builder.scalar(_HIDDEN))
-        columns.append(builder.op("ReduceMax", builder.op("Softmax", counted, axis=1), builder.constant(np.array([1]))))
+        columns.append(builder.op("ReduceMax", builder.op("Softmax", counted, axis=1), builder.ints(1)))
         numbers = builder.constant(np.arange(len(step.experts)))
         scores = builder.op("Where", builder.op("Equal", chosen, numbers), builder.scalar(_HIDDEN), scores)
     return builder.op("Concat", *columns, axis=1)
@@ -90,14 +88,14 @@ def _order(builder: GraphBuilder, step: Experts, best: str) -> tuple[str, str]:
     row chose, the others sorted behind all, as if of an expert of their own.
     """
     experts = len(step.experts)
-    pairs = builder.op("Reshape", best, builder.constant(np.array([-1, 1])))
+    pairs = builder.op("Reshape", best, builder.ints(-1, 1))
     numbers = builder.constant(np.arange(experts))
     is_own = builder.cast(builder.op("Equal", pairs, numbers), "INT64")  # [pairs, experts]
-    counts = builder.op("ReduceSum", is_own, builder.constant(np.array([0])), keepdims=0)
-    chosen = builder.op("Min", counts, builder.constant(np.array([1])))
-    unused = builder.constant(np.array([experts]))
+    counts = builder.op("ReduceSum", is_own, builder.ints(0), keepdims=0)
+    chosen = builder.op("Min", counts, builder.ints(1))
+    unused = builder.ints(experts)
     more = builder.op("Where", builder.cast(chosen, "BOOL"), numbers, unused)
-    keys = builder.op("Concat", builder.op("Squeeze", pairs, builder.constant(np.array([1]))), more, axis=0)
+    keys = builder.op("Concat", builder.op("Squeeze", pairs, builder.ints(1)), more, axis=0)
     left = builder.op("Sub", unused, builder.op("ReduceSum", chosen))
     sizes = builder.op("Concat", builder.op("Add", counts, chosen), left, axis=0)
     return _argsort(builder, keys), sizes
@@ -105,12 +103,10 @@ def _order(builder: GraphBuilder, step: Experts, best: str) -> tuple[str, str]:
 
 def _places(builder: GraphBuilder, step: Experts, order: str, best: str) -> list[str]:
     """Emit the place of the result of each row's first, second, ... expert, [N] each."""
-    shape, columns = builder.op("Shape", best), builder.constant(np.array([1]))
-    pairs = builder.op(
-        "Slice", _argsort(builder, order), builder.constant(np.array([0])), builder.op("ReduceProd", shape)
-    )
+    shape, columns = builder.op("Shape", best), builder.ints(1)
+    pairs = builder.op("Slice", _argsort(builder, order), builder.ints(0), builder.op("ReduceProd", shape))
     by_row = builder.op("Reshape", pairs, shape)
-    places = (builder.op("Gather", by_row, builder.constant(np.array([place])), axis=1) for place in range(step.chosen))
+    places = (builder.op("Gather", by_row, builder.ints(place), axis=1) for place in range(step.chosen))
     return [builder.op("Squeeze", place, columns) for place in places]
 
 

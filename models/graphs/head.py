@@ -5,8 +5,6 @@ The matrix is the tensor of the weights file, which the input layer reads too wh
 
 from typing import Any
 
-import numpy as np
-
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import activate, emit_row_step
 from models.recipes.heads import OutputHead, Transform
@@ -20,7 +18,7 @@ def head(builder: GraphBuilder, spec: OutputHead, packed: bool = False) -> Any:
     x = _times(builder, x, spec.before)
     x = builder.product(x, spec.matrix, packed)  # (N, V)
     if spec.bias:
-        flat = builder.op("Reshape", builder.weight(spec.bias), builder.constant(np.array([-1])))
+        flat = builder.op("Reshape", builder.weight(spec.bias), builder.ints(-1))
         x = builder.op("Add", x, flat)
     x = _times(builder, x, spec.after)
     if spec.cap is not None:

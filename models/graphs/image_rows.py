@@ -7,8 +7,6 @@ models/vision/image_tokens.py says what they are.
 
 from typing import Any
 
-import numpy as np
-
 from models.graphs.builder import GraphBuilder
 from models.graphs.encoder import Blocks
 from models.graphs.positions.multi_axis import axial_cos_sin
@@ -32,7 +30,7 @@ _BY_WINDOWS: Inputs = {
 
 def image_rows(builder: GraphBuilder, spec: ImageTokens, width: int) -> Any:
     """Return the ModelProto of a tower; `width` is that of its rows."""
-    x = builder.op("Reshape", input_rows(builder, spec.image.steps), builder.constant(np.array([-1, width])))
+    x = builder.op("Reshape", input_rows(builder, spec.image.steps), builder.ints(-1, width))
     count = builder.op("Shape", x, start=0, end=1)
     whole = layout_of_images(builder, count, builder.op("Squeeze", count))
     inputs = inputs_of(spec.image.steps, spec.image.width)
@@ -58,8 +56,8 @@ def _made(builder: GraphBuilder, steps: tuple[RowStep, ...], x: str) -> str:
         match step:
             case Join(count):
                 columns = builder.op("Shape", x, start=1, end=2)
-                wide = builder.op("Mul", columns, builder.constant(np.array([count])))
-                x = builder.op("Reshape", x, builder.op("Concat", builder.constant(np.array([-1])), wide, axis=0))
+                wide = builder.op("Mul", columns, builder.ints(count))
+                x = builder.op("Reshape", x, builder.op("Concat", builder.ints(-1), wide, axis=0))
             case Activate(activation):
                 x = activate(builder, x, activation)
             case _:

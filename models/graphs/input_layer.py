@@ -158,18 +158,16 @@ def _looked_up(builder: GraphBuilder, step: Embed | AddType | AddPosition, index
 
 
 def _column(builder: GraphBuilder, value: str) -> str:
-    return builder.op("Unsqueeze", value, builder.constant(np.array([1])))
+    return builder.op("Unsqueeze", value, builder.ints(1))
 
 
 def _indexed(builder: GraphBuilder, step: AddIndexed) -> str:
     """Emit rows of a table by an extra input, zero where it is -1."""
     index = step.index
     if step.columns:
-        selected = [
-            builder.op("Gather", step.index, builder.constant(np.array([column])), axis=1) for column in step.columns
-        ]  # (N, 1)
+        selected = [builder.op("Gather", step.index, builder.ints(column), axis=1) for column in step.columns]  # (N, 1)
         index = builder.op("Sub", *selected) if len(selected) == 2 else selected[0]
-        index = builder.op("Squeeze", index, builder.constant(np.array([1])))
+        index = builder.op("Squeeze", index, builder.ints(1))
     zero = builder.scalar(0, np.int64)
     has_index = _column(builder, builder.op("GreaterOrEqual", index, zero))
     return builder.op("Where", has_index, builder.rows(step.table, builder.op("Max", index, zero)), builder.scalar(0.0))

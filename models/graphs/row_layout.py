@@ -98,7 +98,7 @@ def _rectangle(builder: GraphBuilder, unused: str, starts: str, longest: str) ->
 
 def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> list[str]:
     columns = builder.op("Range", builder.scalar(0, np.int64), longest, builder.scalar(1, np.int64))  # (S,)
-    column = builder.constant(np.array([1]))
+    column = builder.ints(1)
     lengths, starts = (builder.op("Unsqueeze", value, column) for value in ("lengths", starts))  # (B, 1)
     inside = builder.op("Less", columns, lengths)  # (B, S)
     take = builder.op("Where", inside, builder.op("Add", columns, starts), starts)
@@ -108,14 +108,14 @@ def _padded_rectangle(builder: GraphBuilder, starts: str, longest: str) -> list[
     keys = builder.op("Or", attended, builder.op("And", inside, all_masked))
     masked = builder.op("Where", keys, builder.scalar(0.0), builder.scalar(MASKED))
     hidden = builder.op("Where", inside, masked, builder.scalar(-np.inf))
-    flat = builder.op("Reshape", inside, builder.constant(np.array([-1])))
-    back = builder.op("Squeeze", builder.op("NonZero", flat), builder.constant(np.array([0])))
+    flat = builder.op("Reshape", inside, builder.ints(-1))
+    back = builder.op("Squeeze", builder.op("NonZero", flat), builder.ints(0))
     return [take, builder.cast(keys, "INT32"), hidden, back]
 
 
 def rows_of_one(builder: GraphBuilder, rows: RowLayout, which: Row) -> str:
     """Emit the packed row of each sequence's first or last token that is attended to, int64 [B]; of none, its own."""
-    body, axis = builder.inner(), builder.constant(np.array([0]))
+    body, axis = builder.inner(), builder.ints(0)
     number = body.op("Unsqueeze", "number", axis)
     start, end = (body.op("Gather", value, number) for value in (rows.starts, rows.ends))
     attended = body.cast(body.op("Slice", "mask", start, end, axis), "INT32")
@@ -127,4 +127,4 @@ def rows_of_one(builder: GraphBuilder, rows: RowLayout, which: Row) -> str:
         {go_on: (go_on, "BOOL", ()), row: (row, "INT64", (1,))},
     )
     found = builder.op("Loop", builder.op("Size", rows.lengths), "", body=graph)  # (B, 1)
-    return builder.op("Reshape", found, builder.constant(np.array([-1])))
+    return builder.op("Reshape", found, builder.ints(-1))

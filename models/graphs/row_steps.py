@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from models.graphs.builder import CONTRIB, GraphBuilder
 from models.recipes.steps import (
     GELU_BOUND,
@@ -56,10 +54,10 @@ def emit_row_step(builder: GraphBuilder, step: Step, x: str) -> str:
         case Multiply(weight):
             return builder.op("Mul", x, builder.weight(weight))
         case RMSNorm(None, eps, _):
-            squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.constant(np.array([-1])), keepdims=1)
+            squares = builder.op("ReduceMean", builder.op("Mul", x, x), builder.ints(-1), keepdims=1)
             return builder.op("Div", x, builder.op("Sqrt", builder.op("Add", squares, builder.scalar(eps))))
         case LayerNorm(None, None, eps):
-            mean = builder.op("ReduceMean", x, builder.constant(np.array([-1])), keepdims=1)
+            mean = builder.op("ReduceMean", x, builder.ints(-1), keepdims=1)
             return emit_row_step(builder, RMSNorm(None, eps), builder.op("Sub", x, mean))
         case LayerNorm(str(weight), bias, eps, offset):
             factors = builder.weight(weight)

@@ -35,10 +35,10 @@ class Terms:
     def slice(self, builder: GraphBuilder, value: str, rows: tuple[str, str], columns: tuple[str, str]) -> str:
         """Emit the rectangle of a matrix above for queries start to end and keys first to last, int64 [1] each."""
         (start, end), (first, last) = rows, columns
-        shift = builder.op("Sub", builder.op("Reshape", self.longest, builder.constant(np.array([1]))), start)
-        begins = builder.op("Concat", builder.constant(np.array([0])), builder.op("Add", first, shift), axis=0)
+        shift = builder.op("Sub", builder.op("Reshape", self.longest, builder.ints(1)), start)
+        begins = builder.op("Concat", builder.ints(0), builder.op("Add", first, shift), axis=0)
         ends = builder.op("Concat", builder.op("Sub", end, start), builder.op("Add", last, shift), axis=0)
-        return builder.op("Slice", value, begins, ends, builder.constant(np.array([-2, -1])))
+        return builder.op("Slice", value, begins, ends, builder.ints(-2, -1))
 
 
 def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
@@ -49,7 +49,7 @@ def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
     one, zero = builder.scalar(1, np.int64), builder.scalar(0, np.int64)
     rows = builder.op("Range", zero, builder.op("Min", longest, builder.scalar(LONG, np.int64)), one)
     columns = builder.op("Range", builder.op("Neg", longest), longest, one)
-    distances = builder.op("Sub", columns, builder.op("Unsqueeze", rows, builder.constant(np.array([1]))))
+    distances = builder.op("Sub", columns, builder.op("Unsqueeze", rows, builder.ints(1)))
     seen = _seen(builder, step, distances)
     bias = relative = None
     match step.bias:
@@ -65,7 +65,7 @@ def terms_of(builder: GraphBuilder, step: Attention) -> Terms:
         added = bias
     elif bias is None:
         hidden = builder.op("Where", seen, builder.scalar(0.0), builder.scalar(-np.inf))
-        added = builder.op("Unsqueeze", hidden, builder.constant(np.array([0])))
+        added = builder.op("Unsqueeze", hidden, builder.ints(0))
     else:
         added = builder.op("Where", seen, bias, builder.scalar(-np.inf))
     return Terms(longest, added, relative)
@@ -103,12 +103,12 @@ def relative_matrices(
     """
     relative = builder.weight(bias.relative)
     if bias.unprojected:
-        relative = builder.op("Pad", relative, builder.constant(np.array([1, 0, 0, 0])))  # no distance reads row 0
-        relative = builder.op("Unsqueeze", relative, builder.constant(np.array([1])))
-        each = builder.op("Expand", relative, builder.constant(np.array([1, heads, 1])))
+        relative = builder.op("Pad", relative, builder.ints(1, 0, 0, 0))  # no distance reads row 0
+        relative = builder.op("Unsqueeze", relative, builder.ints(1))
+        each = builder.op("Expand", relative, builder.ints(1, heads, 1))
         return each, each if bias.unprojected == "qk" else None
     relative = emit_row_step(builder, bias.norm, relative) if bias.norm else relative
-    shape = builder.constant(np.array([2 * bias.span, heads, -1]))
+    shape = builder.ints(2 * bias.span, heads, -1)
     by_query, by_key = (
         builder.op("Reshape", project(linear, relative), shape) if linear else None for linear in (bias.key, bias.query)
     )

@@ -6,8 +6,6 @@ A row gets the same bits alone and among others: ONNX Runtime's Gemm sums every 
 
 from typing import Any
 
-import numpy as np
-
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import activate, emit_row_step
 from models.recipes.sentence_modules import LEAST_LENGTH, Dense, SentenceModules
@@ -28,7 +26,7 @@ def sentence_modules(
             case LayerNorm():
                 x = emit_row_step(builder, step, x)
             case _:
-                length = builder.op("ReduceL2", x, builder.constant(np.array([-1])), keepdims=1)
+                length = builder.op("ReduceL2", x, builder.ints(-1), keepdims=1)
                 x = builder.op("Div", x, builder.op("Max", length, builder.scalar(LEAST_LENGTH)))
     rows = {INPUT: ("FLOAT", ("texts", modules.inner))}
     return builder.model(name, rows, {output: (x, "FLOAT", ("texts", modules.width))})

@@ -33,11 +33,11 @@ def sentences(builder: GraphBuilder, static: StaticTable, width: int) -> Any:
     Its input `segments` is the number of the sequence each token belongs to; of `lengths` only the count is read. Its
     output is sentence_embedding float32 [B, d]; zeros for a sequence that counts no token.
     """
-    kept = builder.op("Squeeze", builder.op("NonZero", _counted(builder, static)), builder.constant(np.array([0])))
+    kept = builder.op("Squeeze", builder.op("NonZero", _counted(builder, static)), builder.ints(0))
     ids, segments = (builder.op("Gather", value, kept) for value in ("ids", "segments"))
-    column = builder.constant(np.array([1]))
+    column = builder.ints(1)
     count = builder.op("Shape", "lengths")  # (1,)
-    shape = builder.op("Concat", count, builder.constant(np.array([width])), axis=0)
+    shape = builder.op("Concat", count, builder.ints(width), axis=0)
     place = builder.op("Unsqueeze", segments, column)  # (K, 1)
     zeros = builder.op("ConstantOfShape", shape)  # (B, d)
     total = builder.op("ScatterND", zeros, place, _rows(builder, static, ids), reduction="add")  # (B, d)
@@ -63,7 +63,7 @@ def _rows(builder: GraphBuilder, static: StaticTable, ids: str) -> str:
     rows = builder.rows(static.table, row_numbers)
     if static.weights is None:
         return rows
-    factors = builder.op("Unsqueeze", builder.rows(static.weights, ids), builder.constant(np.array([1])))  # (K, 1)
+    factors = builder.op("Unsqueeze", builder.rows(static.weights, ids), builder.ints(1))  # (K, 1)
     return builder.op("Mul", rows, factors)
 
 

@@ -43,13 +43,13 @@ def emit(
         last_hidden_state and, where there is a vector, image_embedding [batch, width of the vector].
     """
     whole = builder.op("Shape", x)
-    batch, rows = (builder.op("Slice", whole, *_ints(builder, place, place + 1)) for place in (0, 1))  # (1,) each
+    batch, rows = (builder.cut(whole, place, place + 1) for place in (0, 1))  # (1,) each
     count = builder.op("Squeeze", rows)
     layout = layout_of_images(builder, builder.op("Expand", rows, batch), count)
     scope = Blocks(builder, Float32(), layout, width, {EVERY_LAYER: axial.table} if axial else {})
     if axial:
         scope.turns[EVERY_LAYER] = _turns(builder, axial, grid, rows, batch)
-    packed = scope.emit(blocks, builder.op("Reshape", x, builder.constant(np.array([-1, width]))))
+    packed = scope.emit(blocks, builder.op("Reshape", x, builder.ints(-1, width)))
     by_image = builder.op("Reshape", packed, whole)  # (B, R, d)
     outputs = {"last_hidden_state": builder.op("Identity", packed) if flat else by_image}
     if vector:
@@ -63,14 +63,14 @@ def _turns(builder: GraphBuilder, axial: AxialRope, grid: str, rows: str, batch:
     patches = builder.op("NonZero", builder.op("Expand", builder.scalar(1, np.int64), grid))  # (2, n), row by row
     parts = axial_parts(row, axial.head_dim, axial.theta, "parity")
     values = axial_cos_sin(builder, row, parts, builder.op("Transpose", patches, perm=[1, 0]), grid)
-    count = builder.op("Slice", builder.op("Shape", patches), *_ints(builder, 1, 2))
-    before = builder.op("Concat", builder.op("Sub", rows, count), *_ints(builder, 0, 0, 0), axis=0)
-    of_batch = builder.op("Concat", batch, rows, *_ints(builder, axial.head_dim // 2), axis=0)
+    count = builder.cut(builder.op("Shape", patches), 1, 2)
+    before = builder.op("Concat", builder.op("Sub", rows, count), builder.ints(0, 0, 0), axis=0)
+    of_batch = builder.op("Concat", batch, rows, builder.ints(axial.head_dim // 2), axis=0)
     cos, sin = (
         builder.op("Expand", builder.op("Pad", value, before, builder.scalar(fill)), of_batch)
         for value, fill in zip(values, (1.0, 0.0), strict=True)
     )
-    flat = builder.constant(np.array([-1, axial.head_dim // 2]))
+    flat = builder.ints(-1, axial.head_dim // 2)
     return builder.op("Reshape", cos, flat), builder.op("Reshape", sin, flat)
 
 
@@ -96,32 +96,28 @@ def _vector(scope: Blocks, steps: VectorSteps, x: str) -> str:
 
 def _row(builder: GraphBuilder, rows: str, row: int) -> str:
     """Emit one row of each image, [batch, d]."""
-    taken = builder.op("Gather", rows, *_ints(builder, row), axis=1)  # (B, 1, d)
-    return builder.op("Squeeze", taken, *_ints(builder, 1))
+    taken = builder.op("Gather", rows, builder.ints(row), axis=1)  # (B, 1, d)
+    return builder.op("Squeeze", taken, builder.ints(1))
 
 
 def _pooled(builder: GraphBuilder, step: AttentionPool, x: str, width: int) -> str:
     """Emit the attention of one learned query over the rows of each image: [batch, width]."""
-    batch = builder.op("Slice", builder.op("Shape", x), *_ints(builder, 0, 1))
-    packed = builder.op("Reshape", x, builder.constant(np.array([-1, width])))
-    probe = builder.op("Reshape", builder.weight(step.probe), builder.constant(np.array([1, width])))
+    batch = builder.cut(builder.op("Shape", x), 0, 1)
+    packed = builder.op("Reshape", x, builder.ints(-1, width))
+    probe = builder.op("Reshape", builder.weight(step.probe), builder.ints(1, width))
     read = [packed, packed] if step.query else [probe, packed, packed]
     *own, key, value = (_part(builder, step, rows, part, width) for part, rows in enumerate(read))
     query = emit_row_step(builder, step.query, probe) if step.query else own[0]
-    shape = builder.op("Concat", batch, builder.constant(np.array([-1, width])), axis=0)
-    one = builder.op("Concat", batch, builder.constant(np.array([1, width])), axis=0)
+    shape = builder.op("Concat", batch, builder.ints(-1, width), axis=0)
+    one = builder.op("Concat", batch, builder.ints(1, width), axis=0)
     query = builder.op("Expand", query, one)  # (B, 1, d)
     key, value = (builder.op("Reshape", rows, shape) for rows in (key, value))  # (B, R, d)
     mixed = builder.op("MultiHeadAttention", query, key, value, domain=CONTRIB, num_heads=step.heads)
-    return emit_row_step(builder, step.output, builder.op("Reshape", mixed, builder.constant(np.array([-1, width]))))
+    return emit_row_step(builder, step.output, builder.op("Reshape", mixed, builder.ints(-1, width)))
 
 
 def _part(builder: GraphBuilder, step: AttentionPool, rows: str, part: int, width: int) -> str:
     """Emit rows times one of the three matrices that lie one under the other, and its bias."""
-    bounds = _ints(builder, part * width, (part + 1) * width)
-    weight, bias = (builder.op("Slice", builder.weight(name), *bounds) for name in (step.weight, step.bias))
+    bounds = part * width, (part + 1) * width
+    weight, bias = (builder.cut(builder.weight(name), *bounds) for name in (step.weight, step.bias))
     return builder.op("Gemm", rows, weight, bias, transB=1)
-
-
-def _ints(builder: GraphBuilder, *values: int) -> list[str]:
-    return [builder.constant(np.array([value])) for value in values]

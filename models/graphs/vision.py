@@ -11,8 +11,6 @@ image_components  the same  ->  patch_embeddings, and position_embeddings where 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from models.graphs import tower_blocks
 from models.graphs.builder import GraphBuilder
 from models.graphs.row_steps import emit_row_step
@@ -105,7 +103,7 @@ def _model(
     flat = isinstance(steps[0], Project)
     described = {}
     for output in outputs:
-        value = builder.op("Squeeze", values[output], builder.constant(np.array([0]))) if flat else values[output]
+        value = builder.op("Squeeze", values[output], builder.ints(0)) if flat else values[output]
         shape = ("rows", hidden) if flat else ("batch", output if len(outputs) > 1 else "rows", hidden)
         described[output] = (value, "FLOAT", shape)
     return builder.model(name, inputs, described)
@@ -149,28 +147,21 @@ class _Emitter:
                 return self._op("Transpose", "input_features", perm=[0, 2, 1])
         if any(isinstance(step, AddGrid) for step in self._steps):
             self.sizes = "grid"
-        return self._op("Unsqueeze", "pixel_values", self._ints(0))
+        return self._op("Unsqueeze", "pixel_values", self._builder.ints(0))
 
     def _op(self, kind: str, *inputs: str, **attributes: Any) -> str:
         return self._builder.op(kind, *inputs, **attributes)
 
-    def _ints(self, *values: int) -> str:
-        return self._builder.constant(np.array(values, np.int64))
-
-    def _cut(self, value: str, start: int, stop: int) -> str:
-        """Emit value[start:stop]."""
-        return self._op("Slice", value, self._ints(start), self._ints(stop))
-
     def _patches(self, step: Patchify, pixels: str) -> str:
         if step.padded:
-            sizes = self._cut(self._op("Shape", pixels), 2, 4)
-            lacking = self._op("Mod", self._op("Neg", sizes), self._ints(step.patch))
-            pixels = self._op("Pad", pixels, self._op("Concat", self._ints(0, 0, 0, 0, 0, 0), lacking, axis=0))
+            sizes = self._builder.cut(self._op("Shape", pixels), 2, 4)
+            lacking = self._op("Mod", self._op("Neg", sizes), self._builder.ints(step.patch))
+            pixels = self._op("Pad", pixels, self._op("Concat", self._builder.ints(0, 0, 0, 0, 0, 0), lacking, axis=0))
         weights = [self._builder.weight(name) for name in (step.weight, step.bias) if name]
         side = [step.patch, step.patch]
         patches = self._op("Conv", pixels, *weights, kernel_shape=side, strides=side)  # (B, d, h, w)
-        self.sizes = self._cut(self._op("Shape", patches), 2, 4)
-        flat = self._op("Reshape", patches, self._ints(0, 0, -1))
+        self.sizes = self._builder.cut(self._op("Shape", patches), 2, 4)
+        flat = self._op("Reshape", patches, self._builder.ints(0, 0, -1))
         return self._op("Transpose", flat, perm=[0, 2, 1])  # (B, hw, d)
 
     def _projected(self, weight: str, bias: str | None, x: str) -> str:
@@ -179,19 +170,21 @@ class _Emitter:
         return self._op("Add", product, self._builder.weight(bias)) if bias else product
 
     def _inserted(self, table: str, at: int, x: str) -> str:
-        batch = self._cut(self._op("Shape", x), 0, 1)
-        target = self._op("Concat", batch, self._ints(1, 1), axis=0)
-        rows = self._op("Expand", self._op("Unsqueeze", self._builder.weight(table), self._ints(0)), target)
+        batch = self._builder.cut(self._op("Shape", x), 0, 1)
+        target = self._op("Concat", batch, self._builder.ints(1, 1), axis=0)
+        rows = self._op("Expand", self._op("Unsqueeze", self._builder.weight(table), self._builder.ints(0)), target)
         if at == 0:
             return self._op("Concat", rows, x, axis=1)
-        before = self._op("Slice", x, self._ints(0), self._ints(at), self._ints(1))
-        after = self._op("Slice", x, self._ints(at), self._ints(LAST), self._ints(1))
+        before = self._builder.cut(x, 0, at, axis=1)
+        after = self._builder.cut(x, at, LAST, axis=1)
         return self._op("Concat", before, rows, after, axis=1)
 
     def _positioned(self, step: AddGrid | AddRows, x: str) -> str:
         if isinstance(step, AddRows):
-            count = self._cut(self._op("Shape", x), 1, 2)
-            positions = self._op("Slice", self._builder.weight(step.table), self._ints(0), count, self._ints(0))
+            count = self._builder.cut(self._op("Shape", x), 1, 2)
+            positions = self._op(
+                "Slice", self._builder.weight(step.table), self._builder.ints(0), count, self._builder.ints(0)
+            )
         else:
             positions = self._grid(step)
         if self._only_parts:
@@ -201,31 +194,29 @@ class _Emitter:
     def _grid(self, step: AddGrid) -> str:
         """Emit the positions [extra + rows * columns, d] of the image's patches."""
         table = self._builder.weight(step.table)
-        source = (
-            self._op("Slice", table, self._ints(step.extra), self._ints(LAST), self._ints(0)) if step.extra else table
-        )
-        square = self._op("Reshape", source, self._ints(1, step.rows, step.columns, -1))
+        source = self._builder.cut(table, step.extra, LAST) if step.extra else table
+        square = self._op("Reshape", source, self._builder.ints(1, step.rows, step.columns, -1))
         square = self._op("Transpose", square, perm=[0, 3, 1, 2])  # (1, d, h0, w0)
-        depth = self._cut(self._op("Shape", square), 0, 2)
+        depth = self._builder.cut(self._op("Shape", square), 0, 2)
         sizes = self._op("Concat", depth, self.sizes, axis=0)
         resized = self._op("Resize", square, "", "", sizes, **RESIZES[step.resize].onnx)
         rows = self._rowwise(resized, step.merge)
         if not step.extra:
             return rows
-        return self._op(
-            "Concat", self._op("Slice", table, self._ints(0), self._ints(step.extra), self._ints(0)), rows, axis=0
-        )
+        return self._op("Concat", self._builder.cut(table, 0, step.extra), rows, axis=0)
 
     def _rowwise(self, grid: str, merge: int) -> str:
         """Emit [1, d, h, w] as [hw, d], in blocks of merge x merge."""
-        depth = self._cut(self._op("Shape", grid), 1, 2)
+        depth = self._builder.cut(self._op("Shape", grid), 1, 2)
         if merge > 1:
-            sizes, side = self._op("Div", self.sizes, self._ints(merge)), self._ints(merge)
-            split = self._op("Concat", depth, self._cut(sizes, 0, 1), side, self._cut(sizes, 1, 2), side, axis=0)
+            sizes, side = self._op("Div", self.sizes, self._builder.ints(merge)), self._builder.ints(merge)
+            split = self._op(
+                "Concat", depth, self._builder.cut(sizes, 0, 1), side, self._builder.cut(sizes, 1, 2), side, axis=0
+            )
             blocks = self._op("Reshape", grid, split)
             grid = self._op("Transpose", blocks, perm=[1, 3, 2, 4, 0])
-            return self._op("Reshape", grid, self._op("Concat", self._ints(-1), depth, axis=0))
-        flat = self._op("Reshape", grid, self._op("Concat", depth, self._ints(-1), axis=0))
+            return self._op("Reshape", grid, self._op("Concat", self._builder.ints(-1), depth, axis=0))
+        flat = self._op("Reshape", grid, self._op("Concat", depth, self._builder.ints(-1), axis=0))
         return self._op("Transpose", flat, perm=[1, 0])
 
     def _convolved(self, step: Convolve, x: str) -> str:

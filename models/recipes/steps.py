@@ -4,9 +4,9 @@ Two interpreters read a recipe: models/reference (numpy float64) and models/grap
 step maps the packed rows x [N, d] to new rows; only Attention mixes rows, and only within one sequence.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
 
 Activation = Literal[
     "identity",
@@ -496,6 +496,7 @@ Recipe = tuple[Step, ...]
 
 TENSORS = ("table", "weight", "bias", "relative", "probe", "latents")  # fields that name a tensor of the base class
 LORA = ("lora_a", "lora_b")  # of the file
+Node = TypeVar("Node")
 
 
 def tensors(recipe: Iterable[object]) -> tuple[str, ...]:
@@ -526,6 +527,19 @@ def _parts(node: Any) -> Iterator[Any]:
 
 def _values(node: Any) -> list[tuple[str, Any]]:
     return [(field.name, getattr(node, field.name)) for field in fields(node)]
+
+
+def renamed(node: Node, name_of: Callable[[str], str]) -> Node:
+    """Return a step, or a tuple of them, with every tensor name replaced by `name_of(name)`."""
+    changes: dict[str, Any] = {}
+    if isinstance(node, tuple):
+        return tuple(renamed(item, name_of) for item in node)  # type: ignore[return-value]
+    if not is_dataclass(node):
+        return node
+    for name, value in _values(node):
+        named = name in TENSORS and isinstance(value, str)
+        changes[name] = name_of(value) if named else renamed(value, name_of)
+    return replace(node, **changes)  # type: ignore[type-var]
 
 
 def has_adapters(recipe: Recipe) -> bool:

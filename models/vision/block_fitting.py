@@ -8,7 +8,7 @@ from models.errors import BadCheckpoint, ModelError
 from models.families.block_filling import block_steps, filled_feed_forward, of_another_form
 from models.families.config import ACTIVATIONS, Config
 from models.families.family import Family as BlockFamily
-from models.families.filling import fill_step, renamed
+from models.families.filling import fill_step
 from models.families.tensor_names import checkpoint_naming, place_of
 from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import expected_shapes
@@ -16,7 +16,7 @@ from models.positions.rope.axial import AXIAL, axial_parts
 from models.positions.rope.scaling_parameters import positive
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
 from models.recipes.sentence_modules import Dense
-from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, tensors
+from models.recipes.steps import FeedForward, LayerNorm, Linear, Recipe, renamed, tensors
 from models.vision.families import Family
 from models.vision.image_spec import AxialRope
 from models.vision.steps import AddToRow, AttentionPool, VectorStep, VectorSteps
@@ -92,7 +92,7 @@ def fit_blocks(family: Family, config: Config, prefix: str, checkpoint: Checkpoi
     config.heads()  # raises where they do not divide the width
     parts: dict[str, StoredPart] = {}
     naming = checkpoint_naming(blocks, prefix, checkpoint, (config, parts))
-    encoder = tuple(renamed(step, naming) for step in filled)
+    encoder = renamed(filled, naming)
     shapes = expected_shapes(encoder, config)
     steps = _vector_steps(family, blocks, config, prefix, checkpoint)
     width = config.count("hidden_size")

@@ -6,10 +6,8 @@ Source: transformers 5.23 (the modeling module of each family).
 from dataclasses import replace
 
 from models.families.config import ACTIVATIONS, Config
-from models.families.encoder_blocks import attention_of, feed_forward_of
-from models.families.family import fused, linear, norm
-from models.families.filling import renamed
-from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe
+from models.families.family import attention_of, feed_forward_of, fused, linear, norm
+from models.recipes.steps import Attention, FeedForward, Linear, Multiply, Recipe, renamed
 
 _LAYER = "encoder.layer.{block}"
 _VIT_ATTENTION = attention_of(
@@ -17,14 +15,16 @@ _VIT_ATTENTION = attention_of(
 )
 VIT: Recipe = (
     replace(_VIT_ATTENTION, norm=norm(f"{_LAYER}.layernorm_before")),
-    replace(feed_forward_of(_LAYER, "intermediate.dense", "output.dense"), norm=norm(f"{_LAYER}.layernorm_after")),
+    feed_forward_of(_LAYER, "intermediate.dense", "output.dense", norm=norm(f"{_LAYER}.layernorm_after")),
 )
 _DINOV2_MLP = f"{_LAYER}.mlp"
 DINOV2: Recipe = (
     replace(_VIT_ATTENTION, norm=norm(f"{_LAYER}.norm1"), closing=Multiply(f"{_LAYER}.layer_scale1.lambda1")),
-    replace(
-        feed_forward_of(_DINOV2_MLP, "up", "weights_out"),  # as the giant's
-        gate=linear(f"{_DINOV2_MLP}.gate"),
+    feed_forward_of(  # as the giant's
+        _DINOV2_MLP,
+        "up",
+        "weights_out",
+        "gate",
         norm=norm(f"{_LAYER}.norm2"),
         closing=Multiply(f"{_LAYER}.layer_scale2.lambda1"),
     ),
@@ -42,24 +42,27 @@ def dinov2_feed_forward(step: FeedForward, config: Config) -> FeedForward:
     """Return DINOv2's feed-forward step, that of its giant with a gate."""
     if config.get("use_swiglu_ffn"):
         return replace(step, activation="silu")
-    up, down = (
-        renamed(part, lambda name: name.replace("mlp.up", "mlp.fc1").replace("mlp.weights_out", "mlp.fc2"))
-        for part in (step.up, step.down)
-    )
-    return replace(step, up=up, down=down, gate=None, activation=config.choice("hidden_act", ACTIVATIONS))
+    step = replace(step, gate=None, activation=config.choice("hidden_act", ACTIVATIONS))
+    return renamed(step, lambda name: name.replace("mlp.up", "mlp.fc1").replace("mlp.weights_out", "mlp.fc2"))
 
 
 _DINOV3_LAYER = "layer.{block}"
 DINOV3: Recipe = (
-    replace(
-        attention_of(f"{_DINOV3_LAYER}.attention", "q_proj", "k_proj", "v_proj", "o_proj"),
+    attention_of(
+        f"{_DINOV3_LAYER}.attention",
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
         norm=norm(f"{_DINOV3_LAYER}.norm1"),
         closing=Multiply(f"{_DINOV3_LAYER}.layer_scale1.lambda1"),
     ),
-    replace(
-        feed_forward_of(f"{_DINOV3_LAYER}.mlp", "up_proj", "down_proj"),
+    feed_forward_of(
+        f"{_DINOV3_LAYER}.mlp",
+        "up_proj",
+        "down_proj",
+        "gate_proj",
         norm=norm(f"{_DINOV3_LAYER}.norm2"),
-        gate=linear(f"{_DINOV3_LAYER}.mlp.gate_proj"),
         closing=Multiply(f"{_DINOV3_LAYER}.layer_scale2.lambda1"),
     ),
 )
@@ -73,18 +76,18 @@ def dinov3_feed_forward(step: FeedForward, config: Config) -> FeedForward:
 
 _NOMIC_LAYER = "layers.{block}"
 NOMIC: Recipe = (
-    replace(attention_of(f"{_NOMIC_LAYER}.attn", "q", "k", "v", "out_proj"), norm=norm(f"{_NOMIC_LAYER}.norm1")),
-    replace(
-        feed_forward_of(f"{_NOMIC_LAYER}.mlp", "fc11", "fc2"),
-        gate=linear(f"{_NOMIC_LAYER}.mlp.fc12"),
+    attention_of(f"{_NOMIC_LAYER}.attn", *"qkv", "out_proj", norm=norm(f"{_NOMIC_LAYER}.norm1")),
+    feed_forward_of(
+        f"{_NOMIC_LAYER}.mlp",
+        "fc11",
+        "fc2",
+        "fc12",
         norm=norm(f"{_NOMIC_LAYER}.norm2"),
         inner_norm=replace(norm(f"{_NOMIC_LAYER}.mlp.norm"), eps=1e-5),
     ),
 )
 NOMIC_STORED = fused(f"{_NOMIC_LAYER}.attn", ("q", "k", "v"), f"{_NOMIC_LAYER}.attn.Wqkv")
-NOMIC_SELECTOR = replace(
-    feed_forward_of("selector.mlp", "fc11", "fc2"), gate=linear("selector.mlp.fc12"), norm=norm("selector.norm1")
-)
+NOMIC_SELECTOR = feed_forward_of("selector.mlp", "fc11", "fc2", "fc12", norm=norm("selector.norm1"))
 
 
 def nomic_sizes(config: Config) -> dict[str, int]:
@@ -106,9 +109,11 @@ EVA02: Recipe = (
         norm(f"{_EVA_LAYER}.norm1"),
         mixed_norm=norm(f"{_EVA_LAYER}.attn.inner_attn_ln"),
     ),
-    replace(
-        feed_forward_of(f"{_EVA_LAYER}.mlp", "w2", "w3"),
-        gate=linear(f"{_EVA_LAYER}.mlp.w1"),
+    feed_forward_of(
+        f"{_EVA_LAYER}.mlp",
+        "w2",
+        "w3",
+        "w1",
         norm=norm(f"{_EVA_LAYER}.norm2"),
         inner_norm=norm(f"{_EVA_LAYER}.mlp.ffn_ln"),
     ),

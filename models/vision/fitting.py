@@ -11,9 +11,8 @@ import numpy as np
 from models.checkpoints.checkpoint import Checkpoint, read_object
 from models.errors import BadCheckpoint
 from models.families.config import Config
-from models.families.filling import renamed
 from models.families.tensor_parts import StoredPart, read_parts
-from models.recipes.steps import LayerNorm, Recipe, RMSNorm, tensors
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm, renamed, tensors
 from models.tables.quantization import RowSource
 from models.vision import preprocessor_config
 from models.vision.block_fitting import axial_of, fit_blocks
@@ -159,7 +158,7 @@ def fit(checkpoint: Checkpoint, name: str, config: Config) -> FittedTower:
         name,
         family,
         config,
-        tuple(renamed(step, lambda name: prefix + name) for step in filled),
+        renamed(tuple(filled), lambda name: prefix + name),
         shapes,
         input_width(filled[0], config),
         behind.encoder,

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from models.families.config import Config
-from models.families.encoder_blocks import attention_of, feed_forward_of
-from models.families.family import Family, fused, linear, norm, rms_norm
+from models.families.family import Family, attention_of, feed_forward_of, fused, linear, norm, rms_norm
 from models.recipes.steps import LayerNorm, Norm, Recipe
 from models.vision.steps import Activate, Join, RowStep
 
@@ -20,19 +19,15 @@ _ATTENTION = attention_of(f"{_LAYER}.attn", "q", "k", "v", "proj")
 _NORM, _RMS = ([of(f"{_LAYER}.norm{number}") for number in (1, 2)] for of in (norm, rms_norm))
 QWEN2_VL: Recipe = (
     replace(_ATTENTION, norm=_NORM[0]),
-    replace(feed_forward_of(f"{_LAYER}.mlp", "fc1", "fc2"), norm=_NORM[1]),
+    feed_forward_of(f"{_LAYER}.mlp", "fc1", "fc2", norm=_NORM[1]),
 )
 QWEN2_5_VL: Recipe = (
     replace(_ATTENTION, norm=_RMS[0]),
-    replace(
-        feed_forward_of(f"{_LAYER}.mlp", "up_proj", "down_proj"),
-        norm=_RMS[1],
-        gate=linear(f"{_LAYER}.mlp.gate_proj"),
-    ),
+    feed_forward_of(f"{_LAYER}.mlp", "up_proj", "down_proj", "gate_proj", norm=_RMS[1]),
 )
 QWEN3_VL: Recipe = (
     replace(_ATTENTION, norm=_NORM[0]),
-    replace(feed_forward_of(f"{_LAYER}.mlp", "linear_fc1", "linear_fc2"), norm=_NORM[1]),
+    feed_forward_of(f"{_LAYER}.mlp", "linear_fc1", "linear_fc2", norm=_NORM[1]),
 )
 
 

@@ -10,12 +10,11 @@ from models.checkpoints.page_texts import NESTED
 from models.errors import BadCheckpoint
 from models.families.block_filling import block_steps
 from models.families.config import Config
-from models.families.filling import renamed
 from models.families.tensor_names import TensorNaming, checkpoint_naming
 from models.families.tensor_parts import StoredPart
 from models.families.tensor_shapes import expected_shapes
 from models.recipes.positional_encodings import EVERY_LAYER, Encodings
-from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, tensors
+from models.recipes.steps import Attention, LayerNorm, Linear, Recipe, RMSNorm, renamed, tensors
 from models.vision.families import TOWERS, TokenRows
 from models.vision.fitting import FittedTower, fit, image_of, tower
 from models.vision.image_spec import Image, ImagePart
@@ -91,8 +90,8 @@ def _with_rows(fitted: FittedTower, rows: TokenRows, source: Checkpoint, width: 
     return TokenTower(
         replace(image_of(fitted, source.folder), axial=axial),
         fitted.hidden_size,
-        tuple(renamed(step, naming) for step in (_windowed(blocks, config) if rows.windowed else blocks)),
-        tuple(replace(part, steps=_named(part.steps, naming)) for part in parts),
+        renamed(_windowed(blocks, config) if rows.windowed else blocks, naming),
+        tuple(renamed(part, naming) for part in parts),
         config.count("window_size") // side if rows.windowed else 0,
         token_id,
         fitted.shapes | shapes,
@@ -137,11 +136,7 @@ def _joined(step: RowStep, config: Config) -> RowStep:
 
 
 def _numbered(steps: tuple[RowStep, ...], number: int) -> tuple[RowStep, ...]:
-    return _named(steps, lambda key: key.format(part=number))
-
-
-def _named(steps: tuple[RowStep, ...], naming: TensorNaming) -> tuple[RowStep, ...]:
-    return tuple(renamed(step, naming) for step in steps)
+    return renamed(steps, lambda key: key.format(part=number))
 
 
 def _part_shapes(part: ImagePart, hidden: int, width: int) -> dict[str, Shape]:

@@ -30,7 +30,7 @@ from service.embedding.tokenize.packing import (
     unpad,
 )
 from service.errors import BadInput
-from service.request_context import RequestContext
+from service.request_context import RequestContext, StageTimes
 from service.runtime.engine import Engine
 from service.scheduling.callers import ItemTimes
 
@@ -38,11 +38,12 @@ EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (m
 
 Run = Callable[[list[Any]], list[Rows]]
 Parts = Mapping[int, Packed] | Mapping[int, Pixels]
+Means = tuple[StageTimes, float]  # over parts: seconds of each stage, and items of a batch
 Queued = list[tuple[int, "asyncio.Future[Rows]"]]  # the number of a part, and its rows of one graph
 
 
-async def run(model: Model, job: Job, parts: Parts, context: RequestContext, admitted: bool = False) -> ItemTimes:
-    """Fill `job.rows` for every part; return the seconds that the parts waited and ran.
+async def run(model: Model, job: Job, parts: Parts, context: RequestContext, admitted: bool = False) -> Means:
+    """Fill `job.rows` for every part; return the seconds of each stage, and the items of a batch, as means over parts.
 
     Args:
         parts: the parts by the number of the input; a plan that is whole has one part, number 0, for all inputs.
@@ -62,7 +63,8 @@ async def run(model: Model, job: Job, parts: Parts, context: RequestContext, adm
     for kind in plan.completing:
         if left := waiting if kind is plan.early else indices:
             await asyncio.to_thread(kind.complete, job, left)
-    return times
+    items = times.items or 1
+    return StageTimes(job.tokenizing, times.queued / items, times.ran / items), times.batched / items
 
 
 async def _gather(model: str, job: Job, queued: Queued, indices: Sequence[int]) -> Sequence[int]:

@@ -80,8 +80,8 @@ class Images:
         rows = patches + images if plan.token_bytes else images
         limits.check_bytes(size, f"have {rows} rows of {', '.join(plan.names)}, {size} bytes", self._settings)
         self._budget.reserve(COPIES * size, context)
-        times = await execution.run(model, job, parts, context)
-        self._metrics.passes((context,), model.card.name, (patches,), *times.means(0.0))
+        means = await execution.run(model, job, parts, context)
+        self._metrics.passes((context,), model.card.name, (patches,), *means)
         return EmbedResult(model.card.name, await execution.finish(job), patches, bool(request.options.outputs))
 
     async def _prepared(

@@ -24,7 +24,6 @@ from service.errors import BadInput, BadRequest
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.scheduling.admission import estimated_tokens, reserved
-from service.scheduling.callers import ItemTimes
 from service.scheduling.fair_queue import FairQueue
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
@@ -86,11 +85,11 @@ class EmbeddingPipeline:
             await self._images.read(model, job, context)
         admitted = await self._tokenize(model, job, context) if job.texts else 0
         await self._prepare(job, context)
-        times = await execution.run(model, job, self._parts(model.card, job), context, sum(job.lengths) <= admitted)
+        means = await execution.run(model, job, self._parts(model.card, job), context, sum(job.lengths) <= admitted)
         if job.keys:
             self._keep(model, job)
         outputs = await execution.finish(job)
-        return self._result(model.card.name, job, outputs, times, context)
+        return self._result(model.card.name, job, outputs, means, context)
 
     def _resolved(self, request: EmbedRequest) -> tuple[Model, Job]:
         """Return the model of a request and its job: the plan, checked ids, and the numbers of the texts."""
@@ -256,10 +255,10 @@ class EmbeddingPipeline:
         return parts
 
     def _result(
-        self, model: str, job: Job, outputs: tuple[Output, ...], times: ItemTimes, context: RequestContext
+        self, model: str, job: Job, outputs: tuple[Output, ...], means: execution.Means, context: RequestContext
     ) -> EmbedResult:
         """Count a finished request, and return its result."""
-        tokens, (spent, batch) = sum(job.lengths), times.means(job.tokenizing)
+        tokens, (spent, batch) = sum(job.lengths), means
         self._metrics.passes((context,), model, (tokens,), spent, batch)
         if context.truncated:
             self._metrics.truncated(model, len(context.truncated))

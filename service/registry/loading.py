@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from models.artifacts import card as cards
 from models.artifacts import weights
 from models.artifacts.card import Card
 from models.artifacts.hash_checks import check_changed, check_hashes
@@ -32,7 +31,6 @@ INLINE_VALUES = 200_000  # output values a run may make on the event loop: about
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
 TWICE_SHARE = 16  # models up to 1/16 of a worker's memory have their encoder's weights in memory twice
-DEFAULT_PROMPT = "default"  # name of the prompt that the settings give a text of
 MAX_READS = 5  # attempts to read a folder that is replaced by new exports meanwhile
 
 
@@ -75,7 +73,7 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
     meanwhile.
     """
     version = store.export_version(folder)  # first: if the folder is replaced later, the version differs from the files
-    card = read_card(folder, settings)
+    card = store.read_card(folder, settings)
     if settings.verify == "off":
         return _opened(folder, card, version, settings, threads, metrics)
     with ThreadPoolExecutor(1, thread_name_prefix="verify") as thread:
@@ -84,14 +82,6 @@ def read_model(folder: Path, settings: Settings, threads: int, metrics: Metrics)
             return _opened(folder, card, version, settings, threads, metrics)
         finally:
             check.result()  # what it raises says more than an error of a library that read a damaged file
-
-
-def read_card(folder: Path, settings: Settings) -> Card:
-    """Return the card of an exported folder with what the settings change: its limit of tokens, its default prompt."""
-    card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
-    if settings.max_input_tokens:
-        card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
-    return _with_default_prompt(card, settings)
 
 
 def _opened(folder: Path, card: Card, version: str, settings: Settings, threads: int, metrics: Metrics) -> Model:
@@ -114,23 +104,6 @@ def _opened(folder: Path, card: Card, version: str, settings: Settings, threads:
         choice=choice,
         reads_images=is_of_images(card),
     )
-
-
-def _with_default_prompt(card: Card, settings: Settings) -> Card:
-    """Return the card of a model that pools vectors with the default prompt of the settings.
-
-    Raises:
-        StartError: the model has no prompt of that name.
-    """
-    text, name = settings.default_prompt, settings.default_prompt_name
-    if card.pooling is None or (text is None and name is None):
-        return card
-    if text is not None:
-        return replace(card, prompts=card.prompts | {DEFAULT_PROMPT: text}, default_prompt=DEFAULT_PROMPT)
-    if name not in card.prompts:
-        known = store.quote_names(card.prompts)
-        raise StartError(f"INLAY_DEFAULT_PROMPT_NAME is {name!r}, and {card.name} has the prompts {known}")
-    return replace(card, default_prompt=name)
 
 
 def of_task(model: Model, task: str) -> Model:

@@ -23,7 +23,6 @@ from service.embedding.outputs.plan import planner
 from service.errors import BadRequest, EngineFailure, ModelNotLoaded, NotFound, StartError, Unavailable
 from service.observability.metrics import Metrics
 from service.registry import store
-from service.registry.loading import read_card
 from service.settings import Settings
 
 WAITING_PART = 4  # of the requests at a time may wait for models, so that requests for loaded ones find room
@@ -72,7 +71,7 @@ class Residencies:
             StartError, ModelError: it cannot be served, or is larger than the budget beside those that are pinned.
         """
         version = store.export_version(folder)
-        card = read_card(folder, self._settings)
+        card = store.read_card(folder, self._settings)
         return not_loaded(card, version, self._residency(card))
 
     def pin(self, folders: Mapping[str, Path]) -> None:
@@ -85,7 +84,7 @@ class Residencies:
             if name not in folders:
                 known = store.quote_names(folders)
                 raise StartError(f"INLAY_PINNED_MODELS names {name!r}, which is not served; served: {known}")
-            self._pinned_bytes += self._residency(read_card(folders[name], self._settings)).size
+            self._pinned_bytes += self._residency(store.read_card(folders[name], self._settings)).size
 
     def _residency(self, card: Card) -> Residency:
         size, budget = sum([file.bytes for file in card.files.values()]), self._settings.model_memory_bytes

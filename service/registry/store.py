@@ -4,12 +4,15 @@ import hashlib
 import os
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from models.artifacts import card as cards
+from models.artifacts.card import Card
 from service.errors import StartError, UnknownModel
 from service.settings import Settings
 
+DEFAULT_PROMPT = "default"  # name of the prompt that the settings give a text of
 SHOWN_CHARACTERS = 40  # of a caller's name in an error
 FileStamps = tuple[tuple[str, int, int, int], ...]  # of each file: name, size, modification time, inode
 
@@ -45,6 +48,31 @@ def configured_folders(settings: Settings, must_exist: bool = True) -> dict[str,
 def export_version(folder: Path) -> str:
     """Return the sha256 of the card, which holds the hashes of all other files; equal exports have equal versions."""
     return hashlib.sha256((folder / cards.FILE_NAME).read_bytes()).hexdigest()
+
+
+def read_card(folder: Path, settings: Settings) -> Card:
+    """Return the card of an exported folder with what the settings change: its limit of tokens, its default prompt."""
+    card = replace(cards.read(folder), name=folder.name)  # a renamed folder is a renamed model
+    if settings.max_input_tokens:
+        card = replace(card, max_tokens=min(card.max_tokens or settings.max_input_tokens, settings.max_input_tokens))
+    return _with_default_prompt(card, settings)
+
+
+def _with_default_prompt(card: Card, settings: Settings) -> Card:
+    """Return the card of a model that pools vectors with the default prompt of the settings.
+
+    Raises:
+        StartError: the model has no prompt of that name.
+    """
+    text, name = settings.default_prompt, settings.default_prompt_name
+    if card.pooling is None or (text is None and name is None):
+        return card
+    if text is not None:
+        return replace(card, prompts=card.prompts | {DEFAULT_PROMPT: text}, default_prompt=DEFAULT_PROMPT)
+    if name not in card.prompts:
+        known = quote_names(card.prompts)
+        raise StartError(f"INLAY_DEFAULT_PROMPT_NAME is {name!r}, and {card.name} has the prompts {known}")
+    return replace(card, default_prompt=name)
 
 
 def created(store: Path, name: str) -> int:

@@ -1,15 +1,11 @@
-"""What callers have queued for one graph: their requests and the items of these, and which item of a caller is next."""
+"""What callers have queued for one graph: their requests and the items of these."""
 
 import asyncio
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from service.request_context import StageTimes
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-OLDEST_SHARE = 4  # a caller's oldest request gets 1 for each 4 that its others get
 
 
 @dataclass(slots=True, eq=False)
@@ -28,11 +24,6 @@ class ItemTimes:
     queued: float = 0.0
     ran: float = 0.0
     batched: int = 0
-
-    def means(self, tokenization: float) -> tuple[StageTimes, float]:
-        """Return the seconds of each stage, and the items of a batch, as means over the items."""
-        items = self.items or 1
-        return StageTimes(tokenization, self.queued / items, self.ran / items), self.batched / items
 
 
 class QueuedItem(NamedTuple, Generic[Item, Result]):
@@ -92,31 +83,3 @@ class Caller(Generic[Item, Result]):
     cost: int = 0
     reservations: int = 0
     owed: float = 0.0
-
-    def smallest_first(self, most: int | None = None) -> deque[Request[Item, Result]]:
-        """Return its requests by the work that is left, to a factor of two, then by arrival.
-
-        Args:
-            most: cost of a request that is returned, with its items that have run; None: any.
-        """
-        requests = [request for request in self.requests.values() if most is None or request.added <= most]
-        return deque(sorted(requests, key=lambda request: request.cost.bit_length()))
-
-    def next_request(self, smallest: deque[Request[Item, Result]]) -> Request[Item, Result] | None:
-        """Return the request whose item runs next; None if nothing is queued.
-
-        Args:
-            smallest: its requests when the batch was begun, smallest first.
-        """
-        while smallest and not smallest[0].items:
-            smallest.popleft()
-        if not smallest:
-            return None
-        oldest = next(iter(self.requests.values()))
-        return oldest if self.owed >= oldest.items[0].cost and oldest in smallest else smallest[0]
-
-    def charge(self, cost: int, request: Request[Item, Result]) -> None:
-        """Count an item of a request as served, which makes the caller's next one due later."""
-        self.turn += cost
-        is_oldest = request is next(iter(self.requests.values()))
-        self.owed = max(0.0, self.owed - cost) if is_oldest else self.owed + cost / OLDEST_SHARE

@@ -22,6 +22,7 @@ from service.scheduling.callers import Caller, Item, ItemTimes, QueuedItem, Requ
 
 NEVER = float("-inf")
 RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
+OLDEST_SHARE = 4  # a caller's oldest request gets 1 for each 4 that its others get
 LOOK_AHEAD = 4  # full batches of a request's items that run by their cost: padded graphs compute 10 to 20 % fewer rows
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
@@ -319,7 +320,7 @@ class FairQueue(Generic[Item, Result]):
         taken, held = 0, sum([item.cost for item in batch])
         first_turn, bulk = min([caller.turn for caller in callers]), callers[0].is_bulk
         heads = [
-            (each.turn, place, each, each.smallest_first(costs[0] if light else None))
+            (each.turn, place, each, _smallest_first(each, costs[0] if light else None))
             for place, each in enumerate(callers)
             if not light or each.turn <= first_turn + self._full_cost
         ]
@@ -331,7 +332,7 @@ class FairQueue(Generic[Item, Result]):
                 break
             taken += item.cost
             batch.append(item)
-            caller.charge(item.cost, request)
+            _charge(caller, item.cost, request)
             self._remove(item, caller, request)
             heapreplace(heads, (caller.turn, place, caller, smallest))
         self._now[bulk] = max(self._now[bulk], first_turn) + taken / len(callers)
@@ -345,7 +346,7 @@ class FairQueue(Generic[Item, Result]):
         """
         while heads:
             caller, smallest = heads[0][2:]
-            request = caller.next_request(smallest)
+            request = _next_request(caller, smallest)
             if request is None:
                 heappop(heads)
                 continue
@@ -408,3 +409,34 @@ class FairQueue(Generic[Item, Result]):
 def _bound(most: int, held: int) -> float:
     """Return the bound of the queue for a caller that would hold `held` of it."""
     return most * HEADROOM if held * SMALL_SHARE <= most else most
+
+
+def _smallest_first(caller: Caller[Item, Result], most: int | None) -> deque[Request[Item, Result]]:
+    """Return a caller's requests by the work that is left, to a factor of two, then by arrival.
+
+    Args:
+        most: cost of a request that is returned, with its items that have run; None: any.
+    """
+    requests = [request for request in caller.requests.values() if most is None or request.added <= most]
+    return deque(sorted(requests, key=lambda request: request.cost.bit_length()))
+
+
+def _next_request(caller: Caller[Item, Result], smallest: deque[Request[Item, Result]]) -> Request[Item, Result] | None:
+    """Return the request whose item runs next; None if nothing is queued.
+
+    Args:
+        smallest: the caller's requests when the batch was begun, smallest first.
+    """
+    while smallest and not smallest[0].items:
+        smallest.popleft()
+    if not smallest:
+        return None
+    oldest = next(iter(caller.requests.values()))
+    return oldest if caller.owed >= oldest.items[0].cost and oldest in smallest else smallest[0]
+
+
+def _charge(caller: Caller[Item, Result], cost: int, request: Request[Item, Result]) -> None:
+    """Count an item of a request as served, which makes the caller's next one due later."""
+    caller.turn += cost
+    is_oldest = request is next(iter(caller.requests.values()))
+    caller.owed = max(0.0, caller.owed - cost) if is_oldest else caller.owed + cost / OLDEST_SHARE

@@ -41,12 +41,12 @@ def alibi(
     row = checked_form(form, masked)
     head_slopes = slopes(heads, max_bias, arithmetic, form)[:, None, None]  # [heads, 1, 1]
     builder = GraphBuilder({})
-    axes = builder.constant(np.array([1, 2]))
+    axes = builder.ints(1, 2)
     inputs = {"attention_mask" if masked else "key_positions": _KEYS}
     queries: str | int = 1
     if row.per_query:
         inputs = {"query_positions": ("INT64", ("batch", "queries"))} | inputs
-        query = builder.op("Unsqueeze", "query_positions", builder.constant(np.array([1, 3])))
+        query = builder.op("Unsqueeze", "query_positions", builder.ints(1, 3))
         key = builder.op("Unsqueeze", "key_positions", axes)
         number, queries = builder.op("Neg", builder.op("Abs", builder.op("Sub", query, key))), "queries"
     else:
@@ -61,7 +61,7 @@ def _key_numbers(builder: GraphBuilder, form: str, masked: bool) -> str:
         counted = builder.op("CumSum", "attention_mask", builder.scalar(1, np.int64))
         return builder.op("Mul", builder.op("Sub", counted, builder.scalar(1, np.int64)), "attention_mask")
     if form == "mpt":
-        last = builder.op("ReduceMax", "key_positions", builder.constant(np.array([-1])), keepdims=1)
+        last = builder.op("ReduceMax", "key_positions", builder.ints(-1), keepdims=1)
         return builder.op("Sub", "key_positions", last)
     return builder.op("Identity", "key_positions")
 

@@ -54,7 +54,7 @@ def t5(
     if weights is not None:
         table = builder.constant(np.asarray(weights, np.float32).T)  # [heads, num_buckets]
         bias = builder.op("Gather", table, bucket, axis=1)  # [heads, queries, keys]
-        bias = builder.op("Unsqueeze", bias, builder.constant(np.array([0])))
+        bias = builder.op("Unsqueeze", bias, builder.ints(0))
         outputs["bias"] = (bias, "FLOAT", (1, weights.shape[1], *SQUARE))
     return builder.model("t5_buckets", INPUTS, outputs)
 
@@ -101,7 +101,7 @@ def _lookup(builder: GraphBuilder, bucket_of_distance: Int64s, left: str, right:
     """Emit the bucket of left - right, [queries, keys]; 0 is the middle of the list, its ends hold beyond them."""
     limit = len(bucket_of_distance) // 2
     axes = {"query_positions": 1, "key_positions": 0}
-    sides = [builder.op("Unsqueeze", name, builder.constant(np.array([axes[name]]))) for name in (left, right)]
+    sides = [builder.op("Unsqueeze", name, builder.ints(axes[name])) for name in (left, right)]
     upper = builder.scalar(limit, np.int64)
     relative = builder.op("Clip", builder.op("Sub", *sides), builder.scalar(-limit, np.int64), upper)
     return builder.op("Gather", builder.constant(bucket_of_distance), builder.op("Add", relative, upper))

@@ -23,7 +23,7 @@ def rope(freqs: Frequencies, suffix: str = "") -> Any:
         suffix: suffix of the outputs' names, if a model has several tables.
     """
     builder = GraphBuilder({})
-    column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+    column = builder.op("Unsqueeze", "positions", builder.ints(-1))
     cos, sin = cos_sin(builder, freqs, column)
     width = len(freqs.inverse_frequency)
     named = ((f"rope_cos{suffix}", cos), (f"rope_sin{suffix}", sin))

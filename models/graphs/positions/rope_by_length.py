@@ -21,7 +21,7 @@ def cos_sin_by_length(builder: GraphBuilder, rope: Rope, positions: str, columns
     """
     longest = threshold(rope)
     short, long = (filled(frequencies(rope, "parity", length), columns) for length in (longest, longest + 1))
-    column = builder.constant(np.array([1]))
+    column = builder.ints(1)
     lengths = builder.op("Unsqueeze", "lengths", column)  # (B, 1)
     beyond = builder.op("Greater", lengths, builder.scalar(longest, np.int64))
     constants = [builder.constant(freqs.inverse_frequency.astype(np.float32)) for freqs in (short, long)]
@@ -41,11 +41,11 @@ def cos_sin_by_length(builder: GraphBuilder, rope: Rope, positions: str, columns
 
 def _numbers(builder: GraphBuilder, positions: str) -> str:
     """Emit the number of each row's sequence, int64 [N]."""
-    first = builder.constant(np.array([0]))
+    first = builder.ints(0)
     starts = builder.op("CumSum", "lengths", builder.scalar(0, np.int64), exclusive=1)
     rows = builder.op("Shape", positions, start=0, end=1)
     marks = builder.op("Expand", first, rows)
-    ones = builder.op("Expand", builder.constant(np.array([1])), builder.op("Shape", "lengths"))
+    ones = builder.op("Expand", builder.ints(1), builder.op("Shape", "lengths"))
     marks = builder.op("ScatterElements", marks, starts, ones, axis=0)  # 1 where a sequence begins
     return builder.op("Sub", builder.op("CumSum", marks, builder.scalar(0, np.int64)), builder.scalar(1, np.int64))
 

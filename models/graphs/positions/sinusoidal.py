@@ -41,7 +41,7 @@ def sinusoid(
     """
     row = checked_kind(kind, dim, theta)
     builder = GraphBuilder({})
-    column = builder.op("Unsqueeze", "positions", builder.constant(np.array([-1])))
+    column = builder.op("Unsqueeze", "positions", builder.ints(-1))
     if offset:
         column = builder.op("Add", column, builder.scalar(offset, np.int64))
     table = _rows(builder, row, dim, float(theta), arithmetic, column)
@@ -62,10 +62,10 @@ def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exac
     builder = GraphBuilder({})
     halves = []
     for axis in ("hw".index(name) for name in order):
-        column = builder.op("Gather", "cells", builder.constant(np.array([axis])), axis=1)  # [tokens, 1]
+        column = builder.op("Gather", "cells", builder.ints(axis), axis=1)  # [tokens, 1]
         halves.append(_rows(builder, GRID_AXIS, axis_dim, float(theta), arithmetic, column))
     table = builder.op("Concat", *halves, axis=-1)
-    lowest = builder.op("ReduceMin", "cells", builder.constant(np.array([-1])), keepdims=1)
+    lowest = builder.op("ReduceMin", "cells", builder.ints(-1), keepdims=1)
     outside = builder.op("Less", lowest, builder.scalar(0, np.int64))
     table = builder.op("Where", outside, builder.scalar(0.0), table)
     return _model(builder, "sinusoid_grid", {"cells": ("INT64", ("tokens", 2))}, table, dim)
@@ -73,7 +73,7 @@ def sinusoid_grid(dim: int, *, order: str = "hw", arithmetic: Arithmetic = "exac
 
 def rows(builder: GraphBuilder, kind: str, dim: int, positions: str, zero_row: int | None = None) -> str:
     """Add nodes for float32 [tokens, dim] of int64 positions [tokens], exact; zero_row as in `sinusoid`."""
-    column = builder.op("Unsqueeze", positions, builder.constant(np.array([-1])))
+    column = builder.op("Unsqueeze", positions, builder.ints(-1))
     table = _rows(builder, checked_kind(kind, dim, THETA), dim, THETA, "exact", column)
     return table if zero_row is None else _with_zero_row(builder, table, column, zero_row)
 
@@ -114,7 +114,7 @@ def _arranged(builder: GraphBuilder, row: Sinusoid, dim: int, sine: str, cosine:
     order[place.sin] = np.arange(place.sines)
     order[place.cos] = place.sines + np.arange(place.cosines)
     if width in order:
-        joined, width = builder.op("Pad", joined, builder.constant(np.array([0, 0, 0, 1]))), width + 1
+        joined, width = builder.op("Pad", joined, builder.ints(0, 0, 0, 1)), width + 1
     if np.array_equal(order, np.arange(width)):
         return joined
     return builder.op("Gather", joined, builder.constant(order), axis=1)

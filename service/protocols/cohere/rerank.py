@@ -109,7 +109,7 @@ def answer_of(
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
         if body.priority > 0:
             request.context.make_bulk()
-        model = context.registry.get(body.named, needs.ranks)
+        model = context.registry.get(body.model, needs.ranks)
         ranks = await context.scorer.score(model, pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents in (True, "true")
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)

@@ -12,7 +12,7 @@ import orjson
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Spans
+from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
 from service.errors import InlayError, UnsupportedMedia
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
@@ -206,10 +206,11 @@ class EmbedHandler:
                 answers.append(self._of_form if of_form else error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            if form.encoding in ROWS_FORMATS:
+            inputs = embed_request.inputs
+            if form.encoding in ROWS_FORMATS and inputs and type(inputs[0]) is Ids:
                 read_ones.append((len(answers) - 1, request, form, encode))
                 to_look_up.append((embed_request, request.context))
-        results = self._lookup.answer(to_look_up)
+        results = self._lookup.answer(to_look_up) if to_look_up else ()
         for (number, request, form, encode), result in zip(read_ones, results, strict=True):
             if result is not None:
                 answers[number] = self._response(request, result, form, encode)

@@ -12,7 +12,7 @@ from service.errors import BadRequest, ConflictingFields, InvalidJson
 from service.http.formats import check_json
 from service.http.routes import Request
 from service.http.validation_errors import quoted, validated
-from service.http.worker_threads import inline_or_in_thread, read_whole
+from service.http.worker_threads import INLINE_BYTES, in_thread, read_whole
 
 MAX_FIELDS = 1000  # of a query string
 Model = TypeVar("Model", bound=BaseModel)
@@ -59,7 +59,8 @@ async def read_json(request: Request, read: Callable[[bytes, *Arguments], Result
         UnsupportedMedia: the body is not declared to be JSON.
     """
     check_json(request.head.headers.get(b"content-type"))
-    return await inline_or_in_thread(len(request.body), read, request.body, *arguments)
+    body = request.body
+    return read(body, *arguments) if len(body) <= INLINE_BYTES else await in_thread(read, body, *arguments)
 
 
 async def from_body(model: type[Model], request: Request) -> Model:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from models.recipes.heads import ScoreActivation
 from service.embedding.document_chunks import Parts
@@ -21,7 +21,7 @@ RequestId = Annotated[str | None, Field(description="a text: becomes part of the
 class PromptBody(BaseModel, strict=True):
     """The fields that every body of vLLM's has. Other fields are ignored, and named in a header."""
 
-    model: ModelName = None
+    model: Annotated[ModelName, AfterValidator(lambda name: None if name == NOT_SPECIFIED else name)] = None
     truncate_prompt_tokens: int | None = Field(
         None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
     )
@@ -30,11 +30,6 @@ class PromptBody(BaseModel, strict=True):
     )
 
     priority: Priority = 0
-
-    @property
-    def named(self) -> str | None:
-        """The name of the model; None: the body names none."""
-        return None if self.model == NOT_SPECIFIED else self.model
 
 
 class ScoredBody(PromptBody):

@@ -32,7 +32,7 @@ from service.http.json_arrays import Encoded, base64_text
 from service.http.response import Headers, Response
 from service.http.routes import Handler, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
-from service.http.worker_threads import inline_or_in_thread
+from service.http.worker_threads import INLINE_BYTES, in_thread
 from service.protocols.inlay import needs, pooled_bytes
 from service.protocols.inlay.inputs import decode_picture, picture
 from service.protocols.inlay.parsing import read_json
@@ -87,7 +87,7 @@ def read(
         validated(model, {"input": inputs, "user": user, "request_id": request_id})
     rest = json_bytes(data)
     fields, options = (_options if len(rest) <= CACHED_BYTES else _options.__wrapped__)(model, rest)
-    name, rows = fields.named, fields.task if model is PoolingBody else None
+    name, rows = fields.model, fields.task if model is PoolingBody else None
     if fields.modality == "image":
         pictures = decode_pictures(inputs)
         return Decoded(EmbedRequest(pictures, name, options), fields, rows, request_id, pictures)
@@ -126,7 +126,10 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
         else:
             result = await embedder.embed(_for_model(decoded, model), request.context)
         response_id = body.id_prefix + (decoded.caller_id or request.context.request_id.decode())
-        response = await inline_or_in_thread(count_values(result), _encode, result, decoded, response_id)
+        if count_values(result) <= INLINE_BYTES:
+            response = _encode(result, decoded, response_id)
+        else:
+            response = await in_thread(_encode, result, decoded, response_id)
         milliseconds = round(1000 * (perf_counter() - began))
         lines = b"openai-processing-ms: %d\r\n" % milliseconds
         return response._replace(lines=lines, headers=(*response.headers, *decoded.headers))

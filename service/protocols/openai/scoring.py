@@ -61,7 +61,7 @@ def score_handler(context: ServiceContext) -> Handler:
         body, pairs = await read_json(request, read_pairs, max_inputs)
         if body.priority > 0:
             request.context.make_bulk()
-        model = context.registry.get(body.named, needs.ranks)
+        model = context.registry.get(body.model, needs.ranks)
         ranks = await context.scorer.score(model, pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, body, ranks.result, entries, "list", "score")
@@ -76,7 +76,7 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
         body, inputs = await read_json(request, read_classify, decode)
         if body.priority > 0:
             request.context.make_bulk()
-        infinity, model = body.raw_scores is not None, context.registry.get(body.named, *needs.LABELLING)
+        infinity, model = body.raw_scores is not None, context.registry.get(body.model, *needs.LABELLING)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)
         reading = Reading(options, vllm_fields.activation(body.raw_scores, body.use_activation is False))

@@ -170,7 +170,8 @@ def test_every_example_can_be_read(document: dict[str, Any]) -> None:
 def test_every_format_is_described_with_its_headers(document: dict[str, Any]) -> None:
     answer = document["paths"]["/embed"]["post"]["responses"]["200"]
     assert answer["content"].keys() == FORMATS.keys()
-    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, truncation.INPUTS, truncation.COUNT}
+    of_contents = (truncation.INPUTS, truncation.COUNT, *dict(truncation.RANDOM_WEIGHTS))
+    assert set(answer["headers"]) == {*TENSOR_HEADERS, *TIMING_HEADERS, *of_contents}
     rope = document["paths"]["/models/{name}/rope"]["get"]
     assert set(rope["responses"]["200"]["content"]) == set(TABLE_FORMATS)
     names = {each["name"] for each in rope["parameters"]}
@@ -208,7 +209,13 @@ def test_common_request_headers_are_described_once(
     document: dict[str, Any], raw: dict[str, Any], served: Served
 ) -> None:
     listed = {name for name, part in raw["components"]["parameters"].items() if part["in"] == "header"}
-    assert listed == {"x-request-id", "traceparent", "inlay-timeout-ms", "x-envoy-expected-rq-timeout-ms"}
+    assert listed == {
+        "x-request-id",
+        "traceparent",
+        "inlay-timeout-ms",
+        "x-envoy-expected-rq-timeout-ms",
+        "inlay-priority",
+    }
     assert all(f"`{name}`: " in document["info"]["description"] for name in listed)
     for verb, path, operation in operations(document):
         assert all(each["in"] != "header" for each in operation["parameters"]), (verb, path)

@@ -17,9 +17,9 @@ import pytest
 from service.errors import DeadlineExceeded, Overloaded
 from service.scheduling.admission import AdmissionController
 from service.scheduling.batcher import RUN_SECONDS, Batcher
-from service.scheduling.callers import OLDEST_SHARE, ItemTimes
+from service.scheduling.callers import ItemTimes
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import FairQueue
+from service.scheduling.fair_queue import OLDEST_SHARE, FairQueue
 from service.settings import Settings
 from tests.service.scheduling.virtual_time import Clock, run
 from tests.sweeps import sampled

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.scheduling import callers
+from service.scheduling import fair_queue
 from service.scheduling.batcher import Batcher
 from service.scheduling.callers import ItemTimes
 from service.scheduling.fair_queue import FairQueue
@@ -167,7 +167,7 @@ def test_finds_a_scheduler_that(broken: str) -> None:
 
 
 def test_finds_a_queue_whose_oldest_request_starves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callers, "OLDEST_SHARE", 1e12)
+    monkeypatch.setattr(fair_queue, "OLDEST_SHARE", 1e12)
     check_found(Batching, "the oldest request of")
 
 
