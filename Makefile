@@ -172,7 +172,7 @@ sbom: $(TOOLS)/.locked ## write sbom.json (CycloneDX) of what an installation ho
 
 # ---- measure
 
-load: .venv/.locked-load ## 30 s of what users send, on the service running here; ARGS="--users 50 --run-time 2m --shape ramp|spike|soak"
+load: .venv/.locked-load ## 30 s of what users send, on the service running here; ARGS="--users 50 --run-time 2m --shape ramp|spike|soak", --rate 50, --rerank 0.1, --key K
 	@$(BIN)/python -m locust -f loadtest/locustfile.py --headless --users 20 --spawn-rate 20 --run-time 30s \
 	  --host http://127.0.0.1:$(or $(INLAY_PORT),8080) --grpc-host 127.0.0.1:$(or $(INLAY_GRPC_PORT),50051) $(ARGS)
 

@@ -2,10 +2,15 @@
 
     python -m locust -f loadtest/locustfile.py --headless -u 20 -r 20 -t 30s      (from the root of the checkout)
 
-loadtest/user_mix.py has the shares and lengths. Users think for --think seconds between requests (exponential). --shape
-ramp, spike or soak changes the number of users over --run-time, up to --users. RestUser or GrpcUser as a last argument
-runs users of one kind alone. Without --headless locust's web UI opens on port 8089; --class-picker chooses shape and
-users there. --host (http://127.0.0.1:8080) and --grpc-host (127.0.0.1:50051) name the server.
+loadtest/user_mix.py has the shares and lengths. Users think for --think seconds between requests (exponential). With
+--rate 50 requests arrive at that constant rate instead, all users together, whether or not those before are answered.
+--rerank 0.1 makes this share of the REST requests rerank ten documents with the server's default model for that;
+--image-model NAME makes the share --images (0.05) embed a picture. --key sends an API key, --ca names the authorities
+of the certificate (--host https://...).
+
+--shape ramp, spike or soak changes the number of users over --run-time, up to --users. RestUser or GrpcUser as a last
+argument runs users of one kind alone. Without --headless locust's web UI opens on port 8089; --class-picker chooses
+shape and users there. --host (http://127.0.0.1:8080) and --grpc-host (127.0.0.1:50051) name the server.
 
 Results are by route and protocol. Every answer is checked, and a wrong one is a failure, which makes the exit code 1. A
 refusal that says when to come back is no failure: it is counted as type `refused`, waited for, and sent again twice.
@@ -13,26 +18,39 @@ refusal that says when to come back is no failure: it is counted as type `refuse
 
 # mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 import random
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc.experimental.gevent
 import numpy as np
 import orjson
+from gevent.pool import Pool
 from locust import FastHttpUser, LoadTestShape, User, events, task
 from locust.exception import StopUser
 from locust.util.timespan import parse_timespan
 
 from loadtest import user_mix, user_requests
 from loadtest.mixed_load_grpc import TIMEOUT_S, Stubs, texts_request
-from loadtest.response_checks import ENCODER_TOLERANCE, FirstAnswers, Floats, WrongAnswer, expect_units, from_message
+from loadtest.response_checks import (
+    ENCODER_TOLERANCE,
+    FirstAnswers,
+    Floats,
+    WrongAnswer,
+    expect_ranking,
+    expect_rows,
+    expect_units,
+    from_message,
+)
 from loadtest.user_requests import ROUTES, Inputs
 from proto import open_inference_pb2, tei_pb2
 
 grpc.experimental.gevent.init_gevent()
 
 RNG = random.Random(23)
+MOST_UNDER_WAY = 1000  # of one user with --rate
 RETRIES = 2  # of a refused request, as OpenAI's clients
 REFUSED = "refused"
 REFUSALS = (
@@ -53,6 +71,14 @@ def add_options(parser: Any) -> None:
     parser.add_argument(
         "--think", env_var="LOCUST_THINK", type=float, default=1.0, help="mean seconds between requests"
     )
+    parser.add_argument(
+        "--rate", env_var="LOCUST_RATE", type=float, default=0.0, help="requests a second; 0: users wait for answers"
+    )
+    parser.add_argument("--rerank", env_var="LOCUST_RERANK", type=float, default=0.0, help="share of reranking")
+    parser.add_argument("--image-model", env_var="LOCUST_IMAGE_MODEL", default="", help="takes pictures; empty: none")
+    parser.add_argument("--images", env_var="LOCUST_IMAGES", type=float, default=0.05, help="share of pictures, if any")
+    parser.add_argument("--key", env_var="LOCUST_KEY", default="", is_secret=True, help="an API key")
+    parser.add_argument("--ca", env_var="LOCUST_CA", default="", help="PEM file of the certificate's authorities")
     parser.add_argument(
         "--shape",
         env_var="LOCUST_SHAPE",
@@ -110,8 +136,42 @@ def choose_shape(environment: Any, **_: Any) -> None:
 
 def think(user: Any) -> float:
     """Return the seconds until a user's next request."""
-    mean: float = user.environment.parsed_options.think
-    return RNG.expovariate(1 / mean) if mean else 0.0
+    options = user.environment.parsed_options
+    if options.rate:
+        interval = (options.num_users or 1) / float(options.rate)
+        due: float = max(user.due, time.perf_counter() - 1) + interval  # what is late by more is given up
+        user.due = due
+        return max(0.0, due - time.perf_counter())
+    return RNG.expovariate(1 / options.think) if options.think else 0.0
+
+
+class Arrivals:
+    """The requests of one user, who with --rate does not wait for answers."""
+
+    due = 0.0  # when the next is sent
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)  # type: ignore[call-arg]
+        self.environment: Any = environment
+        self.rate: float = environment.parsed_options.rate
+        self.under_way = Pool(MOST_UNDER_WAY)
+
+    def arrive(self, send: Callable[[], None]) -> None:
+        """Send a request, in a greenlet of its own with --rate."""
+        if not self.rate:
+            send()
+        elif self.under_way.free_count():
+            self.under_way.spawn(send)
+        else:
+            full = f"{MOST_UNDER_WAY} requests are under way"
+            self.environment.events.request.fire(
+                request_type="not sent", name="-", response_time=0, response_length=0, exception=full, context={}
+            )
+
+    @property
+    def retries(self) -> int:
+        """How often a refused request is sent again; with --rate the next one comes anyway."""
+        return 0 if self.rate else RETRIES
 
 
 def check(kind: str, vectors: Floats, count: int) -> None:
@@ -129,12 +189,23 @@ def draw() -> tuple[str, Inputs]:
     return drawn.kind, user_requests.inputs(RNG, drawn)
 
 
-class RestUser(FastHttpUser):
+class RestUser(Arrivals, FastHttpUser):
     """A user of the REST routes."""
 
     host = "http://127.0.0.1:8080"
     weight = 4
     wait_time = think
+    concurrency = MOST_UNDER_WAY
+
+    def __init__(self, environment: Any) -> None:
+        options = environment.parsed_options
+        if options.ca:
+            # the client names the authorities that it brings along
+            self.ssl_context_factory = lambda cafile: ssl.create_default_context(cafile=options.ca)
+            self.insecure = False
+        if options.key:
+            self.default_headers = {"authorization": f"Bearer {options.key}"}
+        super().__init__(environment)
 
     def on_start(self) -> None:
         """Ask for the default model's name unless --model names one."""
@@ -149,9 +220,51 @@ class RestUser(FastHttpUser):
             response.failure(f"status {response.status_code}, so no default model is known: {hint}")
         raise StopUser
 
+    def on_stop(self) -> None:
+        """Wait for the answers that are still to come."""
+        self.under_way.join(TIMEOUT_S)
+
     @task
     def send(self) -> None:
         """Send one request of the mix."""
+        drawn, options = RNG.random(), self.environment.parsed_options
+        if drawn < options.rerank:
+            self.arrive(self.rerank)
+        elif options.image_model and drawn < options.rerank + options.images:
+            self.arrive(self.embed_picture)
+        else:
+            self.arrive(self.embed)
+
+    def rerank(self) -> None:
+        """Rank ten documents; one query in ten is known."""
+        known = RNG.random() < 0.1
+        query, documents = user_requests.ranking(random.Random(1) if known else RNG)
+        path, (field, read) = RNG.choice(list(user_requests.RERANKING.items()))
+        body = orjson.dumps({"query": query, field: documents})
+
+        def check_scores(content: bytes, headers: Any) -> None:
+            scores = expect_ranking(read(orjson.loads(content)), len(documents))
+            if known:
+                FIRST_ANSWERS.expect_same(f"{path} of a known query", scores, tolerance=ENCODER_TOLERANCE)
+
+        self.request("POST", path, f"{path} rerank", {"content-type": user_requests.JSON}, body, check_scores)
+
+    def embed_picture(self) -> None:
+        """Embed one of eight pictures, each of which must always give the same vector."""
+        number = RNG.randrange(8)
+        model: str = self.environment.parsed_options.image_model
+        form = {"model": model, "input_type": "image", "embedding_types": ["float"]}
+        body = orjson.dumps({"images": [user_requests.picture(number)], **form})
+
+        def check_vector(content: bytes, headers: Any) -> None:
+            vectors = expect_rows(np.array(orjson.loads(content)["embeddings"]["float"], np.float32), 1)
+            FIRST_ANSWERS.expect_same(f"picture {number}", vectors, tolerance=ENCODER_TOLERANCE)
+
+        headers = {"content-type": user_requests.JSON}
+        self.request("POST", "/v2/embed", "/v2/embed picture", headers, body, check_vector)
+
+    def embed(self) -> None:
+        """Embed what is drawn from the mix, or fetch a table."""
         kind, inputs = draw()
         if kind == user_mix.TABLE:
             path = RNG.choice(user_requests.TABLES)
@@ -171,7 +284,7 @@ class RestUser(FastHttpUser):
         self, method: str, path: str, name: str, headers: dict[str, str], body: bytes | None, read: Callable[..., Any]
     ) -> None:
         """Send one request; while it is refused, wait as the refusal says and send it again."""
-        for _ in range(RETRIES + 1):
+        for _ in range(self.retries + 1):
             with self.client.request(
                 method, path, name=name, headers=headers, data=body, catch_response=True
             ) as response:
@@ -205,7 +318,7 @@ class RestUser(FastHttpUser):
             response.success()
 
 
-class GrpcUser(User):
+class GrpcUser(Arrivals, User):
     """A user of the gRPC services, on a channel of their own."""
 
     weight = 1
@@ -214,7 +327,9 @@ class GrpcUser(User):
     def on_start(self) -> None:
         """Open a channel that is not shared with other users."""
         self.model: str = self.environment.parsed_options.model
-        self.stubs = Stubs(self.environment.parsed_options.grpc_host)
+        options = self.environment.parsed_options
+        self.stubs = Stubs(options.grpc_host, Path(options.ca).read_bytes() if options.ca else None)
+        self.sent = {"timeout": TIMEOUT_S, "metadata": [("authorization", f"Bearer {options.key}")] * bool(options.key)}
         self.calls = {
             "inlay": ("inlay.v1.Embedder/Embed", self.call_inlay),
             "oip": ("inference.GRPCInferenceService/ModelInfer", self.call_oip),
@@ -222,18 +337,23 @@ class GrpcUser(User):
         }
 
     def on_stop(self) -> None:
-        """Close the channel."""
+        """Wait for the answers that are still to come, and close the channel."""
+        self.under_way.join(TIMEOUT_S)
         self.stubs.close()
 
     @task
     def send(self) -> None:
-        """Send one request of the mix; tables and ids go over REST alone."""
+        """Send one request of the mix."""
+        self.arrive(self.embed)
+
+    def embed(self) -> None:
+        """Embed what is drawn from the mix; tables and ids go over REST alone."""
         kind, inputs = draw()
         while kind in (user_mix.TABLE, user_mix.IDS):
             kind, inputs = draw()
         protocol = RNG.choices(list(GRPC_SHARES), list(GRPC_SHARES.values()))[0]
         name, call = self.calls[protocol]
-        for _ in range(RETRIES + 1):
+        for _ in range(self.retries + 1):
             wait = self.timed(f"{name} {protocol}", kind, call, [str(text) for text in inputs])
             if wait is None:
                 return
@@ -269,7 +389,7 @@ class GrpcUser(User):
 
     def call_inlay(self, texts: list[str]) -> Floats:
         """Return the vectors of texts from inlay.v1."""
-        return from_message(self.stubs.embed(texts_request(texts, model=self.model), timeout=TIMEOUT_S))
+        return from_message(self.stubs.embed(texts_request(texts, model=self.model), **self.sent))
 
     def call_oip(self, texts: list[str]) -> Floats:
         """Return the vectors of texts from the Open Inference Protocol."""
@@ -277,11 +397,11 @@ class GrpcUser(User):
         tensor = open_inference_pb2.ModelInferRequest.InferInputTensor
         tensors = [tensor(name="text", datatype="BYTES", shape=[len(texts)], contents=contents)]
         request = open_inference_pb2.ModelInferRequest(model_name=self.model, inputs=tensors)
-        answer = self.stubs.infer(request, timeout=TIMEOUT_S)
+        answer = self.stubs.infer(request, **self.sent)
         return np.frombuffer(answer.raw_output_contents[0], np.float32).reshape(tuple(answer.outputs[0].shape))
 
     def call_tei(self, texts: list[str]) -> Floats:
         """Return the vectors of texts from tei.v1, one message a text."""
         requests = iter([tei_pb2.EmbedRequest(inputs=text, truncate=True) for text in texts])
-        answers = self.stubs.tei_stream(requests, timeout=TIMEOUT_S)
+        answers = self.stubs.tei_stream(requests, **self.sent)
         return np.array([list(answer.embeddings) for answer in answers], np.float32)

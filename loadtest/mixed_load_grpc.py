@@ -14,11 +14,19 @@ LAYER = "input_embeddings"
 
 
 class Stubs:
-    """The called methods on one channel of their own."""
+    """The called methods on one channel of their own.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        authorities: of the server's certificate, PEM; None: the server speaks no TLS.
+    """
+
+    def __init__(self, address: str, authorities: bytes | None = None) -> None:
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
-        self.channel = channel = grpc.insecure_channel(address, options)
+        self.channel = channel = (
+            grpc.insecure_channel(address, options)
+            if authorities is None
+            else grpc.secure_channel(address, grpc.ssl_channel_credentials(authorities), options)
+        )
         infer, tei = open_inference_pb2.ModelInferResponse, tei_pb2.EmbedResponse
         embed, streamed = embed_pb2.EmbedResponse.FromString, embed_pb2.EmbedStreamResponse.FromString
         service = "/inlay.v1.Embedder/"

@@ -61,6 +61,17 @@ def expect_units(rows: Floats, count: int) -> Floats:
     return rows
 
 
+def expect_ranking(ranked: list[tuple[int, float]], count: int) -> Floats:
+    """Return the scores in the order of `count` documents, [1, count], if each is ranked once and the best is first."""
+    scores = [score for _, score in ranked]
+    if sorted(index for index, _ in ranked) != list(range(count)):
+        raise WrongAnswer(f"{len(ranked)} documents ranked where {count} were sent")
+    if scores != sorted(scores, reverse=True):
+        raise WrongAnswer("the scores do not fall")
+    by_document = np.array([[score for _, score in sorted(ranked)]], np.float32)
+    return expect_rows(by_document, 1)
+
+
 class FirstAnswers:
     """The first answer to each input; every later one, in any protocol, must equal it."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import random
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +99,33 @@ ROUTES = {
     "oip": Route(0.15, "/v2/models/{model}/infer", _oip, _oip_vectors),
     "inlay": Route(0.15, "/embed", _inlay, from_bytes, accept=RAW),
 }
+
+
+RERANKING: dict[str, tuple[str, Callable[[Any], list[tuple[int, float]]]]] = {
+    "/rerank": ("texts", lambda document: [(each["index"], each["score"]) for each in document]),
+    "/v1/rerank": (
+        "documents",
+        lambda document: [(each["index"], each["relevance_score"]) for each in document["results"]],
+    ),
+}
+"""The name of the documents, and what reads the results, by path."""
+
+
+def ranking(rng: random.Random) -> tuple[str, list[str]]:
+    """Return a query and documents."""
+    return user_mix.text(rng, rng.randint(5, 20)), [user_mix.text(rng, rng.randint(20, 200)) for _ in range(10)]
+
+
+def picture(number: int) -> str:
+    """Return the data URL of a PNG, 64 pixels square, whose colour the number gives."""
+    rows = b"".join(b"\0" + bytes((37 * number % 256, 4 * row, 4 * (63 - row))) * 64 for row in range(64))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return len(data).to_bytes(4) + kind + data + zlib.crc32(kind + data).to_bytes(4)
+
+    header = (64).to_bytes(4) * 2 + bytes((8, 2, 0, 0, 0))
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def draw_route(rng: random.Random, kind: str) -> str:

@@ -16,6 +16,7 @@ from service.embedding.outputs.rows import RowLookup
 from service.embedding.picture_decoder import PictureDecoder
 from service.embedding.pipeline import EmbeddingPipeline
 from service.embedding.position_tables import Tables
+from service.embedding.ranking import Scorer
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
 from service.grpc.calls import Shared
@@ -180,6 +181,7 @@ def _pipeline(router: Router, context: ServiceContext, keys: Keys | None) -> Pip
         cors=Cors(settings.cors_origins, settings.allowed_hosts),
         budget=context.budget,
         strict_fields=settings.strict_fields,
+        bulk_paths=settings.bulk_paths,
     )
 
 
@@ -202,10 +204,11 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
     budget = MemoryBudget(settings.max_answering_bytes)
     cache = VectorCache(settings.vector_cache_bytes, metrics.cache_lookups)
     decoder = PictureDecoder(settings, budget, max(1, available_cpus() // settings.workers))
+    embedder = EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder)
     context = ServiceContext(
         settings=settings,
         registry=registry,
-        embedder=EmbeddingPipeline(registry, settings, metrics, budget, cache, decoder),
+        embedder=embedder,
         images=Images(registry, settings, budget, decoder, metrics),
         lookup=RowLookup(registry, settings, metrics, budget),
         admission=AdmissionController(settings.max_concurrent_requests),
@@ -214,6 +217,7 @@ def _open_context(settings: Settings, metrics: Metrics) -> ServiceContext:
         tables=Tables(settings.table_cache_bytes, settings.max_table_bytes, settings.max_streaming_bytes),
         readiness=Readiness(registry.models),
         budget=budget,
+        scorer=Scorer(embedder, budget, settings),
         computations=TableComputations(),
         tracing=open_tracing(settings),
     )
@@ -289,7 +293,7 @@ async def _stopping_in_order(context: ServiceContext, server: RpcServer, listens
 def _drain(context: ServiceContext, server: RpcServer) -> None:
     """Fail the probes and serve on, until load balancers have noticed."""
     context.lifecycle.draining = True
-    server.drain()
+    server.health.drain()
 
 
 async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcServer) -> None:
@@ -299,5 +303,5 @@ async def _stop_after(stop: asyncio.Event, context: ServiceContext, server: RpcS
     for callback in context.lifecycle.on_stop:
         callback()
     log.info("stopping: finishing requests in flight, for %g s at most", context.settings.shutdown_seconds)
-    server.refuse()
+    server.health.stop()
     await server.stop()

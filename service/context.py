@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # it holds these parts and calls two of them; app.py makes th
     from service.embedding.outputs.rows import RowLookup
     from service.embedding.pipeline import EmbeddingPipeline
     from service.embedding.position_tables import Tables
+    from service.embedding.ranking import Scorer
     from service.embedding.word_table import TableComputations
     from service.observability.metrics import Metrics
     from service.observability.tracing import Tracing
@@ -49,6 +50,7 @@ class ServiceContext:
         tables: streams positional tables and keeps finished ones.
         admission: counts the requests being served.
         budget: bounds the memory of the requests being computed and answered.
+        scorer: scores texts and pairs of texts.
         computations: runs computations on word tables and output heads.
     """
 
@@ -63,6 +65,7 @@ class ServiceContext:
     tables: Tables
     readiness: Readiness
     budget: MemoryBudget
+    scorer: Scorer
     computations: TableComputations
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
     tracing: Tracing | None = None

@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable
 from contextvars import ContextVar
 from itertools import count
-from time import perf_counter
 from typing import NamedTuple
 
+BULK = "bulk "
+"""How the caller of a request begins that gives way to others: names of keys and addresses hold no space."""
 _SENT_ID = re.compile(rb"[!-~]{1,128}")
 # a random start and a counter: unique like a random id, at an eighth of its cost; workers are spawned, so each draws
 _START = os.urandom(8).hex().encode()
@@ -64,6 +65,7 @@ class RequestContext:
         trace_id: the id of the trace that the call adds to, in hexadecimal; empty where nothing is traced.
         deadline: when the caller stops waiting, on `time.perf_counter`; None: it did not say.
         caller: who asks, for sharing the engine fairly: the key's name or the address; empty: unknown.
+        bulk: it gives way to others; `caller` then begins with BULK.
         staggered: concurrent callers of this protocol arrive over several turns of the event loop, as gRPC's do.
         passes: list that collects the passes through the embedding pipeline; None: the call has no span.
         key_use: the counters of the caller's key and the model of its last pass; None: there are none yet.
@@ -82,6 +84,7 @@ class RequestContext:
     trace_id: str = ""
     deadline: float | None = None
     caller: str = ""
+    bulk: bool = False
     staggered: bool = False
     passes: list[Pass] | None = None
     key_use: KeyUse | None = None
@@ -97,6 +100,11 @@ class RequestContext:
         """Note the name of the key that the caller has shown."""
         self.key_name = self.caller = name
 
+    def make_bulk(self) -> None:
+        """Let the call give way to others that wait for the same model."""
+        if not self.bulk:
+            self.bulk, self.caller = True, BULK + self.caller
+
     def log_fields(self) -> dict[str, str]:
         """Return what log lines show of a call: its request id, trace and key, without the empty ones."""
         request_id = "" if self.request_id == b"-" else self.request_id.decode("latin-1")
@@ -108,12 +116,12 @@ class RequestContext:
         self.deadline = deadline if self.deadline is None else min(self.deadline, deadline)
         return self
 
-    def written(self) -> None:
-        """Record the seconds since the last pass: the response has been written."""
+    def written(self, now: float) -> None:
+        """Record the seconds from the last pass to `now`, when the response has been written."""
         if self.encoding is not None:
             observe, last = self.encoding
             self.encoding = None
-            observe(perf_counter() - last.ended)
+            observe(now - last.ended)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

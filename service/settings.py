@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ROOT = Path(__file__).parents[1]
 MIB = 2**20
@@ -24,8 +24,6 @@ OWN_CGROUPS = Path("/proc/self/cgroup")
 Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_NUMBER, _DURATION_PART = re.compile(r"\d+(?:\.\d+)?"), re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
-_DURATION = re.compile(f"(?:{_DURATION_PART.pattern})+")
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
@@ -48,19 +46,13 @@ def _check_aliases(aliases: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def duration_seconds(value: object) -> object:
-    """Return seconds of a duration as Ollama reads it: a number, `5m`, `1h30m`; infinity if it is negative.
-
-    Raises:
-        ValueError: it is a text of another form.
-
-    Source: ollama 0.13, api/types.go and envconfig; Go's time.ParseDuration.
-    """
+    """Return the seconds of 300, 5m or 1h30m, as Ollama reads them (api/types.go); infinity if they are negative."""
     if isinstance(value, str):
-        sign, text = value.strip()[:1] == "-", value.strip().lstrip("+-")
-        if not _NUMBER.fullmatch(text) and not _DURATION.fullmatch(text):
+        match = re.fullmatch(r"(-?)(?:(\d+(?:\.\d+)?)|((?:\d+(?:\.\d+)?(?:ms|s|m|h))+))", value.strip())
+        if match is None:
             raise ValueError(f"it is {value[:40]!r}: write seconds, or a duration as 5m or 1h30m; -1: for ever")
-        parts = [(text, "s")] if _NUMBER.fullmatch(text) else _DURATION_PART.findall(text)
-        value = sum([float(number) * UNITS[unit] for number, unit in parts]) * (-1 if sign else 1)
+        parts = [(match[2], "s")] if match[2] else re.findall(r"([\d.]+)([a-z]+)", match[3])
+        value = (-1 if match[1] else 1) * sum([float(number) * UNITS[unit] for number, unit in parts])
     return math.inf if isinstance(value, int | float) and value < 0 else value
 
 
@@ -303,11 +295,19 @@ class Settings(BaseSettings):
     """
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; above it requests get 429 / RESOURCE_EXHAUSTED."""
-    max_queue_seconds: Annotated[float, Field(gt=0)] = 45.0
-    """Seconds that queued work may delay a request without a deadline, by the measured drain rate; above it: 429.
+    max_queue_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds that a request without a deadline may wait for others: 429 where more are expected, 504 after them.
 
-    Short requests wait less. gRPC callers get RESOURCE_EXHAUSTED.
+    Short requests are refused sooner. A request has twice the time of its own work besides, and bulk has no limit once
+    it is queued. gRPC callers get RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED.
     """
+    bulk_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of a model's time that bulk requests get while others wait; they get all that others leave.
+
+    Bulk is `inlay-priority: bulk` (header, gRPC metadata), OpenAI's `service_tier: flex`, `priority`, a key, a path.
+    """
+    bulk_paths: Names = ()
+    """Paths whose requests are bulk unless they say otherwise: /v1/embeddings, /inlay.v1.Embedder/EmbedStream, ..."""
     max_concurrent_requests: Count = 1024
     """Requests served at a time by one worker; above it requests get 429 with Retry-After.
 
@@ -429,13 +429,6 @@ class Settings(BaseSettings):
         """The models' own names by the aliases that these settings give them."""
         pairs = [alias.rpartition("=")[::2] for alias in self.aliases]
         return {alias.strip(): name.strip() for alias, name in pairs}
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *others: Any, **named: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources of values by precedence: options, then variables."""
-        return init_settings, EnvSettingsSource(settings_cls)
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

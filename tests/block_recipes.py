@@ -18,12 +18,15 @@ from models.recipes.steps import (
     Adapter,
     Attention,
     Collect,
+    Convolution,
+    ConvolvedInput,
     Decode,
     Disentangled,
     DistanceBias,
     Embed,
     Experts,
     FeedForward,
+    HeadNorms,
     LatentAttention,
     LayerNorm,
     Linear,
@@ -34,6 +37,7 @@ from models.recipes.steps import (
     Recipe,
     RMSNorm,
     ScoreBias,
+    ShortConvolution,
 )
 
 WIDTH, HEADS, INNER, VOCABULARY, TASK_COUNT = 16, 4, 32, 50, 5
@@ -115,6 +119,16 @@ class Drawn:
     def experts(self, count: int = 8, chosen: int = 2, gate: bool = True, **more: Any) -> Experts:
         experts = tuple(self.expert(INNER, gate) for _ in range(count))
         return Experts(self.linear(count, WIDTH, bias=False), experts, chosen, INNER, **{"norm": self.rms()} | more)
+
+    def short_convolution(self, left: int, biased: bool) -> ShortConvolution:
+        own = Convolution(self.tensor(WIDTH, 1, 3), self.tensor(WIDTH) if biased else None, 3, left, by_channel=True)
+        return ShortConvolution(self.rms(), self.linear(3 * WIDTH, WIDTH), own, self.linear(WIDTH, WIDTH, biased))
+
+    def head_norms(self) -> HeadNorms:
+        return HeadNorms(tuple(self.layer_norm(4, bias=False) for _ in range(HEADS)))
+
+    def distances(self, factors: Any) -> Disentangled:
+        return Disentangled(self.tensor(2 * 700 - 1, 4), None, None, None, 0, 700, factors)
 
     def disentangled(self, key: bool = True, query: bool = True, norm: bool = True, buckets: int = 8) -> Disentangled:
         reach = 24
@@ -243,6 +257,11 @@ def both_sides(draw: Drawn) -> Recipe:
     return *encoder, draw.attention(right=0), draw.attention(across=True), draw.feed_forward()
 
 
+def convolved_input(draw: Drawn) -> Recipe:
+    own = Convolution(draw.tensor(WIDTH, WIDTH, 5, spread=0.1), draw.tensor(WIDTH), 5, 2)
+    return draw.attention(), ConvolvedInput(own, "tanh"), draw.layer_norm(), MaskRows(), draw.feed_forward()
+
+
 SLOPES = (0.5, 0.25, 0.03, 0.001)
 CASES: dict[str, Made] = {
     "both ways": two({}),
@@ -281,6 +300,14 @@ CASES: dict[str, Made] = {
     "disentangled by key": attending(lambda draw: {"bias": draw.disentangled(query=False, norm=False)}),
     "disentangled by query": attending(lambda draw: {"bias": draw.disentangled(key=False, buckets=-1)}),
     "disentangled, window": attending(lambda draw: {"bias": draw.disentangled(), "left": 9, "right": 9}),
+    "distances": attending(lambda draw: {"bias": draw.distances("q")}),
+    "distances of keys too": attending(lambda draw: {"bias": draw.distances("qk"), "left": 9}),
+    "norms of each head": attending(lambda draw: {"query_norm": draw.head_norms(), "key_norm": draw.head_norms()}),
+    "short convolutions": lambda draw: (
+        *(draw.short_convolution(2, biased=False), draw.feed_forward()),
+        *(draw.short_convolution(1, biased=True), draw.attention(right=0)),
+    ),
+    "convolved input": convolved_input,
     "parallel": parallel,
     "sandwich": sandwich,
     "norm of the sum": attending(lambda draw: {"sum_norm": draw.layer_norm(), "norm": None}),

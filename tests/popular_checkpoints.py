@@ -29,6 +29,7 @@ class Row(NamedTuple):
         eos: whether add_eos_token of tokenizer_config.json alone says that texts end with EOS.
         heads: sparse_linear.pt and colbert_linear.pt lie beside the weights.
         published: keys of config.json that the library's own class does not have.
+        route: the value of --route.
         refused: what the message of the refusal says; empty: it is served.
     """
 
@@ -45,6 +46,7 @@ class Row(NamedTuple):
     eos: bool = False
     heads: bool = False
     published: Mapping[str, Any] = {}
+    route: str = ""
     refused: str = ""
 
 
@@ -61,6 +63,11 @@ KINDS = {
     "stanford": "vectors of tokens, in ColBERT's layout",
     "clip": "vectors of texts, by `--side text`",
     "clip folder": "vectors of texts, of a folder 0_CLIPModel",
+    "pages": "vectors of tokens, of texts and of pages as pictures",
+    "jina v4": "the same, or their mean, by `--route retrieval`",
+    "conversation": "the last row of a conversation, of texts and images, by `--pooling lasttoken`",
+    "jina clip": "vectors of texts, by `--side text`; mean",
+    "experts": "mean, Normalize; prompts: query, passage",
     "static": "vectors looked up",
     "jina": "mean; ALiBi",
     "dpr": "the first row",
@@ -185,9 +192,7 @@ ROWS: Sequence[Row] = (
         behind=(),
         prompts={"query": "search_query: ", "document": "search_document: "},
     ),
-    _bert("Snowflake/snowflake-arctic-embed-l", "cls", "safetensors", prompts=_ARCTIC),
     _bert("mixedbread-ai/mxbai-embed-large-v1", "cls", "safetensors", behind=(), prompts=_ARCTIC),
-    _sentence("roberta", "roberta", "ibm-granite/granite-embedding-30m-english", "cls"),
     _sentence("jina_embeddings_v3", "xlm-roberta", "jinaai/jina-embeddings-v3"),
     _sentence("modernbert", "bytes", "ibm-granite/granite-embedding-english-r2", "cls"),
     _sentence("qwen3", "bytes", "Qwen/Qwen3-Embedding-0.6B", "lasttoken", prompts=_INSTRUCT),
@@ -201,8 +206,6 @@ ROWS: Sequence[Row] = (
     ),
     _sentence("mistral", "mistral", "Salesforce/SFR-Embedding-Mistral", "lasttoken", eos=True, weights="shards"),
     _sentence("gemma2", "bytes", "BAAI/bge-multilingual-gemma2", "lasttoken", weights="shards"),
-    _bert("moka-ai/m3e-base", behind=()),
-    _sentence("roberta", "bert", "jhgan/ko-sroberta-multitask", weights="both", behind=()),
     _of("bare", "bert", "bert", "facebook/contriever", "bin"),
     _of("bare", "bert", "bert", "google-bert/bert-base-uncased", "both"),
     _of("bare", "roberta", "roberta", "FacebookAI/roberta-base", "both"),
@@ -210,14 +213,10 @@ ROWS: Sequence[Row] = (
     _of("bare", "xlm-roberta", "xlm-roberta", "FacebookAI/xlm-roberta-base", "both"),
     _of("bare", "deberta-v2", "deberta-v3", "microsoft/deberta-v3-base", "bin", tokenizer_json=False),
     _of("bare", "modernbert", "bytes", "answerdotai/ModernBERT-base", "both"),
-    _of(
-        "bare", "bert", "bert", "princeton-nlp/sup-simcse-bert-base-uncased", "bin", pooling="cls", tokenizer_json=False
-    ),
     _of("pair", "bert", "bert", "cross-encoder/ms-marco-MiniLM-L6-v2", "both"),
     _of("pair", "bert", "bert", "cross-encoder/ms-marco-MiniLM-L12-v2", "both"),
     _of("pair", "electra", "electra", "cross-encoder/ms-marco-electra-base", "both"),
     _of("pair", "xlm-roberta", "xlm-roberta", "cross-encoder/mmarco-mMiniLMv2-L12-H384-v1", "both"),
-    _of("pair", "roberta", "roberta", "cross-encoder/stsb-roberta-large", "both"),
     _of("pair", "xlm-roberta", "xlm-roberta", "BAAI/bge-reranker-base", "both"),
     _of("pair", "xlm-roberta", "xlm-roberta", "BAAI/bge-reranker-v2-m3"),
     _of("pair", "deberta-v2", "deberta-v3", "mixedbread-ai/mxbai-rerank-xsmall-v1"),
@@ -239,7 +238,6 @@ ROWS: Sequence[Row] = (
     _of("classes", "bert", "bert", "ProsusAI/finbert", "bin", tokenizer_json=False),
     _of("classes", "bart", "roberta", "facebook/bart-large-mnli", "both"),
     _of("classes", "roberta", "roberta", "SamLowe/roberta-base-go_emotions"),
-    _of("classes", "xlm-roberta", "xlm-roberta", "papluca/xlm-roberta-base-language-detection", "both"),
     _of("tokens", "bert", "bert-cased", "dslim/bert-base-NER", "both", tokenizer_json=False),
     _of("tokens", "xlm-roberta", "xlm-roberta", "Davlan/xlm-roberta-base-ner-hrl", "bin"),
     _of("sparse", "bert", "bert", "naver/splade-cocondenser-ensembledistil", "bin"),
@@ -261,12 +259,25 @@ ROWS: Sequence[Row] = (
     _of("pylate", "modernbert", "bert", "lightonai/GTE-ModernColBERT-v1", config={"local_attention": 128}),
     _of("dpr", "dpr", "bert", "facebook/dpr-question_encoder-single-nq-base", "bin", pooling="cls"),
     _of("bare", "longformer", "roberta", "allenai/longformer-base-4096", "bin", config={"attention_window": 4}),
-    _of("tokens", "bert", "bert-cased", "dbmdz/bert-large-cased-finetuned-conll03-english", "both"),
     _of("causal", "minicpm", "mistral", "BAAI/bge-reranker-v2-minicpm-layerwise", "shards", config=_MINICPM),
     _of("clip folder", "clip", "clip", "sentence-transformers/clip-ViT-B-32", "bin"),
     _of("causal", "qwen3", "bytes", "Qwen/Qwen3-Reranker-0.6B"),
     _of("causal", "gemma", "bytes", "BAAI/bge-reranker-v2-gemma", "shards"),
     _of("causal", "qwen2", "bytes", "mixedbread-ai/mxbai-rerank-base-v2"),
+    _of("pages", "qwen2_vl", "bytes", "vidore/colqwen2-v1.0"),
+    _of("pages", "qwen2_5_vl", "bytes", "vidore/colqwen2.5-v0.2"),
+    _of("pages", "paligemma", "bytes", "vidore/colpali-v1.3-hf"),
+    _of("jina v4", "qwen2_5_vl", "bytes", "jinaai/jina-embeddings-v4", route="retrieval"),
+    _of("conversation", "qwen3_vl", "bytes", "Qwen/Qwen3-VL-Embedding-2B"),
+    _of("jina clip", "bert", "bert", "jinaai/jina-clip-v1"),
+    _of("jina clip", "jina_embeddings_v3", "xlm-roberta", "jinaai/jina-clip-v2"),
+    _of(
+        "experts",
+        "nomic_bert",
+        "xlm-roberta",
+        "nomic-ai/nomic-embed-text-v2-moe",
+        prompts={"query": "search_query: ", "passage": "search_document: "},
+    ),
     _of("static", "model2vec", "bert", "minishlab/potion-base-8M"),
     _of("static", "static", "bert", "sentence-transformers/static-retrieval-mrl-en-v1"),
     _of("jina", "bert", "bert", "jinaai/jina-embeddings-v2-base-en"),

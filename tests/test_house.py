@@ -86,6 +86,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
     "pyarrow": ("service.bulk", "loadtest.bulk"),
+    "fsspec": ("service.bulk.remote" + IN_FUNCTIONS,),
     "ray": ("service.bulk.ray_data" + IN_FUNCTIONS,),
     "typer": ("service.cli",),
     "gguf": ("models.checkpoints.gguf_blocks" + IN_FUNCTIONS,),

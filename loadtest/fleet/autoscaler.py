@@ -19,7 +19,7 @@ import numpy as np
 SYNC_SECONDS = 15
 SCRAPE_SECONDS = 15  # of Prometheus, and of metrics-server
 TOLERANCE = 0.1
-MOST_WAITING_SECONDS = 5.0  # of work that a replica lets wait: INLAY_MAX_QUEUE_SECONDS / 9, then it refuses
+MOST_WAITING_SECONDS = 5.0  # of work that a replica lets wait: INLAY_MAX_QUEUE_SECONDS / 6, then it refuses
 NOISE, NOISE_SECONDS = 0.1, 60.0  # of the load: standard deviation and correlation time
 LATE_SECONDS = 1.0  # of waiting: above it users notice
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from service.errors import Overloaded
-from service.scheduling.fair_queue import FairQueue, ItemTimes, QueuedItem
+from service.scheduling.callers import ItemTimes, QueuedItem
+from service.scheduling.fair_queue import FairQueue
 
 BATCH_TOKENS = 512  # service/registry/loading.py, ENCODER_TOKENS on CPU
 MOST_TOKENS = 1 << 20  # INLAY_MAX_QUEUE_TOKENS, and so on: the defaults of service/settings.py

@@ -55,7 +55,8 @@ def export(
         pooling: a sentence-transformers mode, "splade", "none", or None for what the checkpoint's files say.
         dtype: storage type of the tables, one of weights.TABLE_DTYPES.
         side: half of a checkpoint that holds two: text, vision, encoder or decoder.
-        route: of a Router or Asym of sentence-transformers, the route that is exported, such as query or document.
+        route: of a Router or Asym of sentence-transformers, the route that is exported, such as query or document; of
+            a checkpoint with an adapter for each task (jina-embeddings-v4), the task.
         assume: treat an unknown model_type as a plain decoder, where it fits one.
         encoder: whether the blocks are written; None: unless the model is a decoder whose files and `pooling` do not
             say that it pools; of an image tower where its blocks are covered.

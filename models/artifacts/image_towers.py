@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.checkpoints.checkpoint import Checkpoint
-from models.checkpoints.page_texts import page_texts
+from models.checkpoints.page_texts import PageTexts
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
@@ -85,9 +85,9 @@ def frame_of(source: Checkpoint, sentence: SentenceFiles) -> Frame | None:
     return FRAMES.get(source.model_type) if sentence.pooling else None
 
 
-def image_prompt(source: Checkpoint, sentence: SentenceFiles, frame: Frame | None) -> str:
+def image_prompt(pages: PageTexts | None, sentence: SentenceFiles, frame: Frame | None) -> str:
     """Return the text of an input that is one image, of a model that retrieves pages or of another."""
-    if pages := page_texts(source):
+    if pages:
         return pages.page
     before = sentence.prompts.get(sentence.default_prompt or "", "")
     return f"{before}{IMAGE}{frame.after}" if frame else f"{before}{IMAGE}"
@@ -105,7 +105,9 @@ def ids_of(folder: Path, text: str) -> tuple[int, ...]:
     return tuple(read.library.encode(text, add_special_tokens=False).ids)
 
 
-def described(tower: "TokenTower", fitted: FittedModel, folder: Path, prompt: str) -> ImageTower | None:
+def described(
+    tower: "TokenTower", fitted: FittedModel, folder: Path, prompt: str, between: bool = False
+) -> ImageTower | None:
     """Return a tower as the card describes it; None if the files do not say how a picture becomes pixels.
 
     Args:
@@ -113,15 +115,17 @@ def described(tower: "TokenTower", fitted: FittedModel, folder: Path, prompt: st
         fitted: the decoder.
         folder: folder of the checkpoint.
         prompt: the text of an input that is one image, whose tokens stand at the token of images in it.
+        between: the mean of an image is that of its tokens and of one before and behind them.
 
     Raises:
         BadCheckpoint: the prompt does not hold one token of images.
     """
     if tower.image.preprocessor is None:
         return None
-    around = _around(folder, prompt, tower.token_id)
+    before, after = _around(folder, prompt, tower.token_id)
     width, window = fitted.config.count("hidden_size"), tower.window
-    spec = ImageTokens(tower.image, tower.blocks, tower.parts, width, window, tower.token_id, *around)
+    outside = (len(before) - 1, len(after) - 1) if between else (0, 0)
+    spec = ImageTokens(tower.image, tower.blocks, tower.parts, width, window, tower.token_id, before, after, outside)
     by_grid = any(table.turns_with for table in fitted.encodings.ropes.values())
     return ImageTower(tower, spec if by_grid else replace(spec, numbering="row"))
 

@@ -140,7 +140,7 @@ def _tensors(
         data: config.json, which names the head.
         whole: as of `create`.
     """
-    sizes = read_config(family, values)
+    sizes = read_config(family, {**values, "architectures": data.get("architectures")})  # a decoder may be read too
     held = layout(family, sizes, model_type, whole)
     tensors = {family.prefix + name: tensor for name, tensor in held.tensors.items()}
     if whole:

@@ -98,5 +98,7 @@ def _norms(node: Any) -> Iterator[Norm]:
     if isinstance(node, LayerNorm | RMSNorm):
         yield node
     for field in fields(node):
-        if is_dataclass(value := getattr(node, field.name)):
-            yield from _norms(value)
+        value = getattr(node, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(part):
+                yield from _norms(part)

@@ -103,6 +103,8 @@ def find(
 
 def _classifier(source: Checkpoint, fitted: FittedModel, folder: Path) -> TaskHeads:
     found = classifier_fitting.find(source, fitted.model_type, fitted.token_width)
+    if fitted.side and not classifier_fitting.of_tokens(source.config):
+        raise MissingHead(f"it classifies its decoder's rows, and the {fitted.side} alone is exported")
     modules = sentence_vectors.described(found.layers)
     if modules is None:
         raise MissingHead("its head has no layers")

@@ -29,6 +29,7 @@ from models.checkpoints import late_interaction, sentence_modules, sentence_tran
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Progress
 from models.checkpoints.located import LocatedCheckpoint
+from models.checkpoints.page_texts import page_texts
 from models.checkpoints.provenance import Setting, random_weights
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles
@@ -60,6 +61,11 @@ class TextOptions:
     attention: Attention | None
     int8: Int8Options | None
     reranker: str | None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the caller chose a pooling or left the blocks out, so that what the files say of heads is unused."""
+        return self.pooling is not None or self.encoder is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,42 +138,50 @@ def _chosen(
     place: LocatedCheckpoint, source: Checkpoint, sparse_files: SparseFiles | None, options: TextOptions
 ) -> TextModel:
     """Return the parts of the checkpoint that are exported."""
-    classifies = options.pooling is None and options.encoder is not False
-    fitted = fit(source, options.side, options.assume, options.attention, classifies)
-    sentence = files = sentence_transformers.read(place.folder, options.pooling)
+    fitted = fit(source, options.side, options.assume, options.attention, classifies=not options.settled)
+    files = sentence_transformers.read(place.folder, options.pooling)
     if sentence_transformers.is_instructor(place.name, source.model_type):
-        sentence = files = sentence_transformers.without_prompt(files)
-    if options.pooling is None and options.encoder is not False:
-        sentence = text_vectors.with_own_vector(files, fitted, source)
+        files = sentence_transformers.without_prompt(files)
+    sentence = files if options.settled else text_vectors.with_own_vector(files, fitted, source)
+    heads = task_heads.find(source, fitted, place.folder, files, options.reranker)
+    fitted = _checked_blocks(place, source, fitted, options, sentence, bool(heads))
+    if sentence.pooling and not options.pooling:
+        fitted, heads = _with_layer_mean(fitted, heads, place, source)
+    own = text_vectors.projection(fitted, source) if sentence is not files else None
+    modules = _modules(place, fitted, None if options.pooling else files.pooling) if own is None else own
+    if heads and not fitted.encoder:
+        heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
+    sparse = sparse_vectors.find(place, source, fitted, sparse_files)
+    heads = replace(heads, multi_vector=multi_vectors.find(place, source, fitted), sparse=sparse)
+    heads = _checked(heads, options, sentence, source)
+    read_from = (
+        *random_weights(source.config),
+        *sentence_transformers.provenance(place.folder, options.pooling, sentence),
+    )
+    if ending := tokenizer.own_ending(source.folder, fitted.config.data):
+        read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
+    return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
+
+
+def _checked_blocks(
+    place: LocatedCheckpoint,
+    source: Checkpoint,
+    fitted: FittedModel,
+    options: TextOptions,
+    sentence: SentenceFiles,
+    classifies: bool,
+) -> FittedModel:
+    """Return the model with the blocks that are written; BadCheckpoint where its vectors need blocks that are not."""
     if options.encoder is None and late_interaction.is_stated(place.folder, source):
         options = replace(options, encoder=True)
-    heads = task_heads.find(source, fitted, place.folder, files, options.reranker)
-    fitted = _with_blocks(fitted, options, sentence, bool(heads))
+    fitted = _with_blocks(fitted, options, sentence, classifies)
     _check_attention(fitted, options.attention, source)
     if sentence.pooling and not fitted.encoder:
         raise BadCheckpoint(
             f"{options.checkpoint} (model_type {fitted.model_type!r}) pools token vectors, but its input layer alone "
             f"is exported: {fitted.no_blocks_reason}; export that with --pooling none"
         )
-    if sentence.pooling and not options.pooling:
-        fitted, heads = _with_layer_mean(fitted, heads, place, source)
-    if sentence is not files:
-        modules = text_vectors.projection(fitted, source)
-    else:
-        modules = _modules(place, fitted, None if options.pooling else files.pooling)
-    if heads and not fitted.encoder:
-        heads = TaskHeads(no_classifier_reason=fitted.no_blocks_reason)
-    multi_vector = multi_vectors.find(place, source, fitted)
-    sparse = sparse_vectors.find(place, source, fitted, sparse_files)
-    heads = _checked(replace(heads, multi_vector=multi_vector, sparse=sparse), options, sentence, source)
-    read_from = (
-        *random_weights(source.config),
-        *sentence_transformers.provenance(place.folder, options.pooling, sentence),
-    )
-    ending = tokenizer.own_ending(source.folder, fitted.config.data)
-    if ending:
-        read_from += (Setting("ending", str(list(ending)), "config.json: add_eos"),)
-    return TextModel(source, fitted, sentence, modules, heads, read_from, ending=ending)
+    return fitted
 
 
 def _with_images(model: TextModel, side: str | None) -> TextModel:
@@ -180,8 +194,9 @@ def _with_images(model: TextModel, side: str | None) -> TextModel:
     tower = fit_token_tower(source, width, vocab_size) if fitted.encoder and side != "text" else None
     if tower is None:
         return model
-    prompt = image_towers.image_prompt(source, model.sentence, frame)
-    images = image_towers.described(tower, fitted, folder, prompt)
+    pages = page_texts(source)
+    prompt = image_towers.image_prompt(pages, model.sentence, frame)
+    images = image_towers.described(tower, fitted, folder, prompt, bool(pages and pages.mean))
     return replace(model, fitted=image_towers.with_images(fitted, images.spec), images=images) if images else model
 
 
@@ -194,8 +209,7 @@ def _modules(place: LocatedCheckpoint, fitted: FittedModel, pooling: Pooling | N
 
 def _checked(heads: TaskHeads, options: TextOptions, sentence: SentenceFiles, source: Checkpoint) -> TaskHeads:
     """Return the heads; BadCheckpoint if a checkpoint is published for scores alone, and they cannot be exported."""
-    chosen = options.pooling is not None or options.encoder is False
-    if heads.no_classifier_reason and not heads and not sentence.pooling and not chosen:
+    if heads.no_classifier_reason and not heads and not sentence.pooling and not options.settled:
         named = next(iter(source.config.get("architectures") or ()), "a reranker")
         raise BadCheckpoint(
             f"{options.checkpoint} is published as {named}, whose scores cannot be exported: "
@@ -243,10 +257,12 @@ def _check_attention(fitted: FittedModel, attention: Attention | None, source: C
     if attention or not fitted.encoder or fitted.family.causal is not True:
         return
     code = source.config.get("auto_map")
+    if page_texts(source):  # whose code is known
+        return
     if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(fitted.config):
         raise BadCheckpoint(
-            f"{source.name} names code of its own (auto_map: {code['AutoModel']}), which may attend to later tokens "
-            "where the usual class does not, and config.json does not say: add --attention causal or bidirectional"
+            f"config.json says auto_map {code['AutoModel']}, code of its own, which may attend to later tokens where "
+            f"the usual class of {source.name} does not, and no key tells: add --attention causal or bidirectional"
         )
 
 

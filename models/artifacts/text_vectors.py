@@ -1,15 +1,17 @@
-"""The text vectors of families that need no sentence-transformers files: CLIP, SigLIP."""
+"""The text vectors of families that need no sentence-transformers files: CLIP, SigLIP, Jina's of several towers."""
 
 from dataclasses import replace
 from pathlib import Path
 
 from models.artifacts.card import TextFilling
 from models.checkpoints.checkpoint import Checkpoint, read_optional
+from models.checkpoints.page_texts import page_texts
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.checkpoints.tokenizers.files import TOKENIZER, read_files
 from models.errors import BadCheckpoint
+from models.families import jina_clip
 from models.families.config import Config
 from models.families.family import TextVector
 from models.families.fitting import FittedModel
@@ -30,10 +32,27 @@ def with_own_vector(sentence: SentenceFiles, fitted: FittedModel, source: Checkp
     """
     text_vector = fitted.family.text_vector
     if text_vector is None or not fitted.encoder or sentence.pooling:
-        return sentence
+        return _with_mean(sentence, fitted, source)
     unit = similarity.read_similarity(source) is not None
     pooling = Pooling(text_vector.mode, unit, end_id=_end_id(fitted.config) if text_vector.mode == EOS else None)
     return replace(sentence, pooling=pooling, lowercase=sentence.lowercase or text_vector.lowercase)
+
+
+def _with_mean(sentence: SentenceFiles, fitted: FittedModel, source: Checkpoint) -> SentenceFiles:
+    """Return the settings of a model whose own code takes the mean: jina-embeddings-v4, jina-clip; of others as given.
+
+    Of requests that name no prompt, the first takes that of queries, the second its usual adapter without a prompt.
+    """
+    if not fitted.encoder or sentence.pooling:
+        return sentence
+    mean, pages = Pooling("mean", normalize=True), page_texts(source)
+    if pages and pages.mean:
+        return replace(sentence, pooling=mean, default_prompt="query")
+    if source.model_type != jina_clip.OUTER:
+        return sentence
+    named = fitted.config.get("default_prompt")
+    prompts = {jina_clip.NO_INSTRUCTION: ""} if fitted.tasks and not named else {}
+    return replace(sentence, pooling=mean, prompts=prompts, default_prompt=next(iter(prompts), named))
 
 
 def _end_id(config: Config) -> int | None:

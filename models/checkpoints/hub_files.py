@@ -39,7 +39,7 @@ def fetch_small_files(repository: Repository, folder: Path, route: str | None = 
     Raises:
         BadCheckpoint: a file cannot be fetched or read, or the repository holds no checkpoint.
     """
-    for name in ("config.json", "modules.json"):
+    for name in ("config.json", "modules.json", f"{peft.TASKS}/{peft.CONFIG}"):
         _fetch_if_present(repository, name, folder)
     for kind, inner in sentence_transformers.entry_modules(folder):
         if file := sentence_transformers.ROUTERS.get(kind):

@@ -249,6 +249,8 @@ def _pages(source: Checkpoint, texts: PageTexts, width: int) -> LateInteraction:
         raise BadCheckpoint(
             f"{name!r} of {source.name} has shape {list(source.tensors[name].shape)}, not [any, {width}]"
         )
+    other = "document" if texts.passage is None else "passage"
+    prompts = {"query": texts.begin + texts.query, other: texts.begin + (texts.passage or "")}
     bias = name.removesuffix("weight") + "bias"
     names = (name, bias) if bias in source.tensors else (name,)
     linear = Linear(name, bias if len(names) > 1 else None)
@@ -256,8 +258,8 @@ def _pages(source: Checkpoint, texts: PageTexts, width: int) -> LateInteraction:
         (Dense(linear, "identity"), Normalize()),
         read_tensors(source, names),
         source.tensors[name].shape[0],
-        {"query": texts.begin + texts.query, "document": texts.begin},
-        prompt_names=("query", "document"),
+        prompts,
+        prompt_names=("query", other),
         endings=(texts.ending, ""),
     )
 

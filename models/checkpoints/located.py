@@ -13,8 +13,10 @@ from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import BadCheckpoint, ModelError
 
 CONFIG = "config.json"
-_SAID = re.compile(r"(?<![\w/])config\.json (says|names) (\w+)")
-_UNKNOWN = re.compile(r"^model_type '[^']*' is not known")
+# what messages say of config.json: the text by which its line is found, and how the place is put in
+_SAID = re.compile(r"(?<![\w/])config\.json((?: says| names| has \d+|:) (\w+))")
+_TYPE = re.compile(r"(?:^|(?<=\())(model_type) (?='[^']*'(?:\)| is not known))")
+_CLASS = re.compile(r"(?<=is published as )(\w*For\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,9 @@ def lines_in_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        message = _UNKNOWN.sub(lambda found: f"{line_of(folder / CONFIG, 'model_type')}: {found[0]}", str(error))
-        message = _SAID.sub(lambda found: f"{line_of(folder / CONFIG, found[2])} {found[1]} {found[2]}", message)
+        message = _TYPE.sub(lambda found: f"{line_of(folder / CONFIG, found[1])}: {found[0]}", str(error))
+        message = _CLASS.sub(lambda found: f"{found[1]} ({line_of(folder / CONFIG, found[1])})", message)
+        message = _SAID.sub(lambda found: f"{line_of(folder / CONFIG, found[2])}{found[1]}", message)
         if message == str(error):
             raise
         raise type(error)(message) from error

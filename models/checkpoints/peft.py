@@ -9,7 +9,8 @@ as PyTorch stores it [outputs, inputs], they add s * B A:
     X.lora_B.bias [outputs]                                            s times it is added to the bias
 
 Tables, and matrices that files hold as [inputs, outputs] (fan_in_fan_out), take the transposed product. Any other
-tensor replaces the base's (bias, modules_to_save). Which modules have an adapter is what the file holds, whatever
+tensor replaces the base's (bias, modules_to_save). jina-embeddings-v4 has one such file for all of its tasks, with
+X.lora_A.TASK.weight in place of X.lora_A.weight. Which modules have an adapter is what the file holds, whatever
 target_modules says.
 
 Source: peft 0.21 (tuners/lora/layer.py, variants.py; utils/save_and_load.py).
@@ -17,7 +18,7 @@ Source: peft 0.21 (tuners/lora/layer.py, variants.py; utils/save_and_load.py).
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ from models.errors import BadCheckpoint
 CONFIG, WEIGHTS = "adapter_config.json", ("adapter_model.safetensors", "adapter_model.bin")
 _PREFIX = "base_model.model."
 _PART = re.compile(r"(.+)\.lora_(embedding_A|embedding_B|A|B|magnitude_vector)(?:\.(weight|bias))?")
+_OF_TASK = re.compile(r"(.+\.lora_[AB])(?:\.default)?\.([\w-]+)\.weight")
+TASKS = "adapters"  # the folder of such a file in its checkpoint
+_WRAPPERS = {"model", "language_model"}  # of transformers' classes of several towers, old and new
 _NOT_COMPUTED = (
     *("alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "megatron_config"),
     *("monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora"),
@@ -103,6 +107,13 @@ def is_adapter(folder: Path) -> bool:
     return (folder / CONFIG).is_file()
 
 
+def tasks(folder: Path) -> tuple[str, ...]:
+    """Return the tasks that the adapters beside a checkpoint's weights are of; empty: it has none of that form."""
+    weights = next((folder / TASKS / each for each in WEIGHTS if (folder / TASKS / each).is_file()), None)
+    found = (_OF_TASK.fullmatch(name) for name in (file_headers(weights) if weights else ()))
+    return tuple(dict.fromkeys(match[2] for match in found if match))
+
+
 def base_of(folder: Path) -> str:
     """Return the folder or the hub id of the model that an adapter was trained on.
 
@@ -117,12 +128,13 @@ def base_of(folder: Path) -> str:
     return f"{named}@{revision}" if isinstance(revision, str) and revision and not Path(named).exists() else named
 
 
-def read_adapter(folder: Path, name: str) -> PeftAdapter:
+def read_adapter(folder: Path, name: str, task: str | None = None) -> PeftAdapter:
     """Read an adapter's config and weights.
 
     Args:
         folder: holds both files.
         name: the adapter's name in messages.
+        task: the task whose adapter is read, of a file that holds those of several.
 
     Raises:
         BadCheckpoint: a file is missing or damaged, or the adapter is of a kind that is not computed.
@@ -140,6 +152,10 @@ def read_adapter(folder: Path, name: str) -> PeftAdapter:
     replacing = {}
     for tensor in held.tensors.values():
         stem = tensor.name.removeprefix(_PREFIX)
+        if task is not None and (of_task := _OF_TASK.fullmatch(stem)):
+            if of_task[2] != task:
+                continue
+            stem = f"{of_task[1]}.weight"
         if match := _PART.fullmatch(stem):
             kind = "bias" if match[3] == "bias" else match[2]
             parts.setdefault(match[1], {})[kind] = tensor
@@ -210,14 +226,20 @@ def _setting(held: Checkpoint, pattern: str, usual: str, module: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How the tensor names of the model that was trained become those of the base's files."""
+    """How the tensor names of the model that was trained become those of the base's files.
 
+    Attributes:
+        held: the names that the base's files hold; a name among them stays.
+        dropped, added: prefixes before others.
+    """
+
+    held: Collection[str]
     dropped: str
     added: str
 
     def __call__(self, name: str) -> str:
         """Return the name in the base's files."""
-        return self.added + name.removeprefix(self.dropped)
+        return name if name in self.held else self.added + name.removeprefix(self.dropped)
 
 
 def naming(base: Checkpoint, adapter: PeftAdapter) -> Naming:
@@ -227,7 +249,8 @@ def naming(base: Checkpoint, adapter: PeftAdapter) -> Naming:
         BadCheckpoint: the base lacks a weight that the adapter changes, or holds it in another shape.
     """
     wanted = [f"{module}.weight" for module in adapter.changes] or list(adapter.replacing)
-    found = next((each for name in wanted for each in _namings(base.tensors, name)), None)
+    otherwise_first = sorted(wanted, key=lambda name: name in base.tensors)
+    found = next((each for name in otherwise_first for each in _namings(base.tensors, name)), None)
     if found is None:
         raise BadCheckpoint(f"{adapter.name} changes {wanted[0]!r}, of which {base.name} holds no weight")
     for module, change in adapter.changes.items():
@@ -242,15 +265,18 @@ def naming(base: Checkpoint, adapter: PeftAdapter) -> Naming:
     return found
 
 
-def _namings(held: Iterable[str], name: str) -> Iterator[Naming]:
-    """Yield how a name may become one of those that are held, by a prefix less or one more."""
+def _namings(held: Collection[str], name: str) -> Iterator[Naming]:
+    """Yield how a name may become one of those that are held, by a prefix less, one more, or another of _WRAPPERS."""
     parts = name.split(".")
-    for at in range(len(parts) - 1):
-        if (rest := ".".join(parts[at:])) in held:
-            yield Naming(name.removesuffix(rest), "")
-    longer = [each for each in held if each.endswith(f".{name}")]
-    if len(longer) == 1:
-        yield Naming("", longer[0].removesuffix(name))
+    rests = [".".join(parts[at:]) for at in range(len(parts) - 1)]
+    for rest in rests:
+        if rest in held:
+            yield Naming(held, name.removesuffix(rest), "")
+    for at, rest in enumerate(rests):
+        longer = [each.removesuffix(rest) for each in held if each.endswith(f".{rest}")]
+        wrapped = [*parts[:at], *longer[0].split(".")[:-1]] if len(longer) == 1 else []
+        if wrapped and (at == 0 or set(wrapped) <= _WRAPPERS):
+            yield Naming(held, name.removesuffix(rest), longer[0])
 
 
 def merge(base: Checkpoint, adapter: PeftAdapter, path: Path) -> Checkpoint:

@@ -1,11 +1,14 @@
 """Takes one route of a Router or Asym of sentence-transformers as a checkpoint of its own.
 
+A task of a checkpoint that has an adapter for each counts as a route too: opening.py merges the adapter.
+
 Such a model reads queries by other modules than documents. Each route is exported as a model.
 """
 
 import json
 from pathlib import Path
 
+from models.checkpoints import peft
 from models.checkpoints.sentence_transformers import ROUTERS, Chain, entry_modules, path_inside, read_routes
 from models.errors import BadCheckpoint
 
@@ -28,6 +31,8 @@ def choose(folder: Path, route: str) -> None:
     Raises:
         BadCheckpoint: there is no such route.
     """
+    if peft.is_adapter(folder / peft.TASKS):
+        return
     path, chain, found = folder / "modules.json", Chain(), False
     for kind, place in entry_modules(folder):
         if kind not in ROUTERS:

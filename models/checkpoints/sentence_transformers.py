@@ -187,7 +187,8 @@ def prompt_provenance(sentence: SentenceFiles) -> list[Setting]:
 def _check_chain(folder: Path, layer_mean: bool) -> None:
     """Raise BadCheckpoint unless the modules are a Transformer, alone or with Pooling and its usual neighbours."""
     kinds = [kind for kind, _ in modules(folder)]
-    if kinds in (["Transformer", "LogitScore"], [CLIP], [CLIP, "Normalize"]):  # which pool nothing, or by themselves
+    pool_themselves = [CLIP], [CLIP, "Normalize"], ["Transformer", "Normalize"]  # the last as custom_st of jina-clip
+    if kinds == ["Transformer", "LogitScore"] or kinds in pool_themselves:
         return
     before = f"{LAYER_MEAN} or not, " if layer_mean else ""
     if before and kinds[1:3] == [LAYER_MEAN, "Pooling"]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from models.errors import UnknownFamily
+from models.families import jina_clip
 from models.families.config import Config
 from models.families.decoders import DECODERS
 from models.families.encoder_decoders import ENCODER_DECODERS
@@ -109,9 +110,15 @@ def text_tower(model_type: str, data: Mapping[str, Any]) -> tuple[str, Mapping[s
     They are the arguments themselves, or those of a nested config (`text_config`) where one config describes several
     towers.
 
+    Raises:
+        BadCheckpoint: a jina-clip's text tower is of an unknown kind.
+
     Source: transformers 5.23 (which model_type a nested config has where it does not say).
     """
     model_type = _PUBLISHED_TYPES.get(model_type, model_type)
+    if model_type == jina_clip.OUTER:
+        data = jina_clip.text_config(data)
+        return data["model_type"], data
     while model_type not in FAMILIES:
         nest = next((name for name in TEXT_CONFIG_KEYS if isinstance(data.get(name), Mapping)), None)
         inner = _TEXT_TYPES.get(model_type)

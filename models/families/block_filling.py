@@ -20,17 +20,20 @@ from models.recipes.positional_encodings import EVERY_LAYER, Encodings, Mask
 from models.recipes.steps import (
     Attention,
     Collect,
+    ConvolvedInput,
     Decode,
     Disentangled,
     DistanceBias,
     Experts,
     FeedForward,
+    HeadNorms,
     Linear,
     Multiply,
     Parallel,
     PerLayerInput,
     Recipe,
     ScoreBias,
+    ShortConvolution,
     Step,
 )
 
@@ -78,7 +81,7 @@ def block_steps(family: Family, config: Config, encodings: Encodings) -> Recipe:
     blocks = [
         _filled(step, family, config_of_layer, encodings, masks[block], block)
         for block, config_of_layer in enumerate(configs)
-        for step in family.block
+        for step in (family.block_of(config, block) if family.block_of else family.block)
     ]
     ends = tuple(fill_step(step, family, config) for step in family.after_blocks)
     return (*blocks, *ends, *_decoder_steps(family, config, encodings))
@@ -141,7 +144,7 @@ def _masks(family: Family, config: Config, encodings: Encodings, count: int) -> 
         listed = encodings.layers
     types = list(listed or ["sliding"] * count)
     if len(types) != count:
-        raise BadCheckpoint(f"config.json has {len(types)} layer_types, but {count} layers")
+        raise BadCheckpoint(f"config.json has {len(types)} layer_types, but {count} layers: write one for each")
     return [Mask(causal, window if "sliding" in str(name) else None) for name in types]
 
 
@@ -155,6 +158,22 @@ def _filled(step: Step, family: Family, config: Config, encodings: Encodings, ma
             return filled_feed_forward(step, family, config)
         case Experts() if family.experts:
             return _experts(step, family, family.experts, config, block)
+        case ShortConvolution(convolution=convolution):
+            size, biased = config.count("conv_L_cache"), bool(config.get("conv_bias"))
+            left = size - 1 if mask.causal else size // 2
+            bias = convolution.bias if biased else None
+            return replace(
+                step,
+                norm=_norm(family, config, step.norm),
+                input=_linear(family, config, step.input),
+                output=_linear(family, config, step.output),
+                convolution=replace(convolution, size=size, left=left, bias=bias),
+            )
+        case ConvolvedInput(convolution, activation):
+            size = config.count("conv_kernel_size")
+            if config.get("conv_act") is not None:
+                activation = config.choice("conv_act", ACTIVATIONS)
+            return ConvolvedInput(replace(convolution, size=size, left=(size - 1) // 2), activation)
         case PerLayerInput():
             return replace(
                 step,
@@ -181,7 +200,9 @@ def _attention(
     if heads % key_heads:
         raise BadCheckpoint(f"config.json says {heads} attention heads, which {key_heads} key heads do not divide")
     width = config.head_dim()
-    norms: dict[str, Any] = {name: _norm(family, config, getattr(step, name)) for name in _NORMS}
+    norms: dict[str, Any] = {
+        name: _norm(family, config, getattr(step, name), key_heads if name == "key_norm" else heads) for name in _NORMS
+    }
     linears: dict[str, Any] = {name: _linear(family, config, getattr(step, name)) for name in _LINEARS}
     bias = _score_bias(step, config, encodings, family)
     scale = family.score_scale(config) if family.score_scale else None
@@ -252,10 +273,14 @@ def _experts(step: Experts, family: Family, spec: ExpertSpec, config: Config, bl
     )
 
 
-def _norm(family: Family, config: Config, norm: Any) -> Any:
+def _norm(family: Family, config: Config, norm: Any, heads: int = 0) -> Any:
     """Return a norm with its values, or None where the model has none; a Multiply has no values."""
     if isinstance(norm, Multiply):
         return norm
+    if isinstance(norm, HeadNorms):
+        if (own := _norm(family, config, norm.heads[0])) is None:
+            return None
+        return HeadNorms(tuple(replace(own, weight=own.weight.replace("{head}", str(n))) for n in range(heads)))
     if norm is None or (norm.weight or "").removesuffix(".weight") in family.absent:
         return None
     if any(stem in (norm.weight or "") and not config.get(key) for key, stem in family.norm_if.items()):
@@ -287,6 +312,8 @@ def _score_bias(
             if alibi is None:
                 raise BadCheckpoint(encodings.refused.get("alibi", "the config gives no ALiBi"))
             return DistanceBias(tuple(float(slope) for slope in slopes(alibi.heads, alibi.max_bias)))
+        case Disentangled(unprojected="q" | "qk"):
+            return replace(step.bias, reach=config.count("max_position_embeddings"))
         case Disentangled():
             if buckets is None:
                 return None

@@ -23,8 +23,10 @@ from models.families.family import (
 )
 from models.recipes.steps import (
     Attention,
+    Convolution,
     Experts,
     FeedForward,
+    HeadNorms,
     LayerNorm,
     Multiply,
     Norm,
@@ -32,6 +34,7 @@ from models.recipes.steps import (
     PerLayerInput,
     Recipe,
     RMSNorm,
+    ShortConvolution,
 )
 
 _LAYER = "layers.{block}"
@@ -167,8 +170,12 @@ STARCODER2: Recipe = (
     attention(_layer_norm("input_layernorm"), biased="qkvo"),
     plain("mlp.c_fc", "mlp.c_proj", _layer_norm("post_attention_layernorm")),
 )
+_PER_HEAD: dict[str, Any] = {
+    f"{name}_norm": HeadNorms((LayerNorm(f"{_LAYER}.self_attn.{name[0]}_layernorm.norms.{{head}}.weight", None, 0.0),))
+    for name in ("query", "key")
+}
 STABLELM: Recipe = (
-    attention(_layer_norm("input_layernorm"), biased="qkv"),
+    attention(_layer_norm("input_layernorm"), biased="qkv", **_PER_HEAD),
     gated(_layer_norm("post_attention_layernorm")),
 )
 _COHERE_NORM = replace(_layer_norm("input_layernorm"), bias=None)
@@ -195,6 +202,54 @@ PERSIMMON: Recipe = (
     ),
     plain("mlp.dense_h_to_4h", "mlp.dense_4h_to_h", _layer_norm("post_attention_layernorm")),
 )
+
+
+LFM2: Recipe = (
+    attention(
+        _rms("operator_norm"),
+        output="out_proj",
+        query_norm=_rms("self_attn.q_layernorm"),
+        key_norm=_rms("self_attn.k_layernorm"),
+    ),
+    FeedForward(
+        linear(f"{_LAYER}.feed_forward.w3", False),
+        linear(f"{_LAYER}.feed_forward.w2", False),
+        "silu",
+        _rms("ffn_norm"),
+        linear(f"{_LAYER}.feed_forward.w1", False),
+    ),
+)
+_SHORT_CONVOLUTION = ShortConvolution(
+    _rms("operator_norm"),
+    linear(f"{_LAYER}.conv.in_proj"),
+    Convolution(f"{_LAYER}.conv.conv.weight", f"{_LAYER}.conv.conv.bias", by_channel=True),
+    linear(f"{_LAYER}.conv.out_proj"),
+)
+
+
+def lfm2_block(config: Config, layer: int) -> Recipe:
+    """Return the steps of a layer of LFM2: attention or a short convolution, and a gated step."""
+    listed = config.get("layer_types")
+    if not isinstance(listed, list) or len(listed) != config.count("num_hidden_layers"):
+        raise BadCheckpoint(f"config.json says layer_types {str(listed)[:60]}; it must have one for each layer")
+    return (_SHORT_CONVOLUTION, LFM2[1]) if listed[layer] == "conv" else LFM2
+
+
+def lfm2_values(config: Config) -> Mapping[str, Any]:
+    """Return LFM2's inner width and layer types, and that its bidirectional class, by name, attends to both sides."""
+    inner = config.count("block_ff_dim" if config.get("block_ff_dim") is not None else "intermediate_size")
+    if config.get("block_auto_adjust_ff_dim"):
+        inner, unit = int(2 * inner / 3), config.count("block_multiple_of")
+        if config.get("block_ffn_dim_multiplier") is not None:
+            inner = -(-int(config.number("block_ffn_dim_multiplier") * inner) // unit) * unit
+    values: dict[str, Any] = {"intermediate_size": inner}
+    if config.get("layer_types") is None:
+        count, full = config.count("num_hidden_layers"), config.get("full_attn_idxs")
+        attends = [full is None or layer in full for layer in range(count)]
+        values["layer_types"] = ["full_attention" if each else "conv" for each in attends]
+    if any("Bidirectional" in str(name) for name in config.get("architectures") or ()):
+        values["is_causal"] = False
+    return values
 
 
 QKV = ("q_proj", "k_proj", "v_proj")

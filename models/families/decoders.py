@@ -345,7 +345,6 @@ DECODERS: dict[str, Family] = {
     "qwen2_vl_text": _decoder(decoder_blocks.QWEN2, **_QWEN_WINDOW, **_NO_MASKS),
     "qwen2_5_vl_text": _decoder(decoder_blocks.QWEN2, **_QWEN_WINDOW, **_NO_MASKS),
     "qwen3_vl_text": _decoder(decoder_blocks.QWEN3, **_ATTENTION_BIAS),
-    "qwen3_vl_moe_text": _decoder(),
     "olmo": _decoder(
         decoder_blocks.OLMO,
         LayerNorm(None, None, 0.0),
@@ -373,8 +372,6 @@ DECODERS: dict[str, Family] = {
         decoder_blocks.STARCODER2, norm("norm"), eps="norm_epsilon", bias_if={"use_bias": "layers."}, **_WINDOW
     ),
     "exaone4": _decoder(decoder_blocks.EXAONE4, **_EVERY_FOURTH, **_NO_MASKS),
-    "apertus": _decoder(),
-    "minimax": _decoder(**_NO_MASKS),
     "jamba": _decoder(rotates=False, **_NO_MASKS),
     "gemma": _decoder(decoder_blocks.GEMMA, _GEMMA_RMS, scale=_SQRT_ROUNDED, **_BOTH_WAYS, **_ATTENTION_BIAS),
     "gemma2": _GEMMA2,
@@ -405,12 +402,26 @@ DECODERS: dict[str, Family] = {
         **_ATTENTION_BIAS,
         **_WINDOW,
     ),
+    **dict.fromkeys(("qwen3_vl_moe_text", "apertus", "deepseek_v2", "deepseek_v3"), _decoder()),
+    **dict.fromkeys(("glm4_moe", "hunyuan_v1_moe"), _decoder()),
+    **dict.fromkeys(("minimax", "gpt_oss", "llama4_text"), _decoder(**_NO_MASKS)),
+    "lfm2": _decoder(
+        decoder_blocks.LFM2,
+        rms_norm("embedding_norm"),
+        eps="norm_eps",
+        block_of=decoder_blocks.lfm2_block,
+        derived=decoder_blocks.lfm2_values,
+        feed_forward=lambda step, config: step,
+        bias_if={"conv_bias": ".conv."},
+        **_NO_MASKS,
+    ),
     "stablelm": _decoder(
         decoder_blocks.STABLELM,
         norm("norm"),
         eps="layer_norm_eps",
         bias_if={"use_qkv_bias": ".self_attn."},
-        block_if={"qk_layernorm": False, "use_parallel_residual": False},
+        norm_if={"qk_layernorm": "_layernorm.norms."},
+        block_if={"use_parallel_residual": False},
     ),
     "persimmon": _decoder(
         decoder_blocks.PERSIMMON,
@@ -420,13 +431,8 @@ DECODERS: dict[str, Family] = {
         stored=decoder_blocks.PERSIMMON_STORED,
     ),
     "nemotron": _decoder(decoder_blocks.NEMOTRON, replace(norm("norm"), offset=1.0), eps="norm_eps", **_BIASES),
-    "deepseek_v2": _decoder(),
-    "deepseek_v3": _decoder(),
     "glm": _decoder(decoder_blocks.QWEN2, **_GLM),
     "glm4": _decoder(decoder_blocks.GLM4, **_GLM),
-    "glm4_moe": _decoder(),
-    "gpt_oss": _decoder(**_NO_MASKS),
-    "llama4_text": _decoder(**_NO_MASKS),
     "ernie4_5": _decoder(decoder_blocks.LLAMA, bias_if={"use_bias": "layers."}),
     "helium": _decoder((decoder_blocks.QWEN2[0], decoder_blocks.LLAMA[1]), **_BIASES),
     "nanochat": _decoder(
@@ -439,11 +445,5 @@ DECODERS: dict[str, Family] = {
     # transformers 5.23 scales ids alone, so its inputs_embeds are token_embeddings
     "falcon_h1": _decoder(scale=_MULTIPLIED, **_TAKES_UNSCALED),
     "hunyuan_v1_dense": _decoder(decoder_blocks.HUNYUAN, **_ATTENTION_BIAS),
-    "hunyuan_v1_moe": _decoder(),
-    "mamba": Family(
-        prefix="backbone.",
-        input_layer=(Embed("embeddings.weight"),),
-        omits_masks=True,  # it has no attention
-    ),
-    "mamba2": Family(prefix="backbone.", input_layer=(Embed("embeddings.weight"),), omits_masks=True),
+    **dict.fromkeys(("mamba", "mamba2"), Family("backbone.", (Embed("embeddings.weight"),), **_NO_MASKS)),
 }

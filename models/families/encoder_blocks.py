@@ -5,13 +5,16 @@ Source: transformers 5.23 (the modeling module of each family).
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from models.families.config import Config
 from models.families.family import Stored, TensorPart, equal, expert_count, fused, head_count, linear, norm, rms_norm
+from models.families.filling import renamed
 from models.recipes.steps import (
     Activation,
     Attention,
+    Convolution,
+    ConvolvedInput,
     Disentangled,
     DistanceBias,
     Experts,
@@ -49,12 +52,21 @@ def _post_norm(attention: Attention, behind_it: str, feed_forward: FeedForward, 
 
 _BERT_ATTENTION = attention_of(f"{_LAYER}.attention", "self.query", "self.key", "self.value", "output.dense")
 _BERT_FEED_FORWARD = feed_forward_of(_LAYER, "intermediate.dense", "output.dense")
-_SHARED = "encoder.albert_layer_groups.{block}.albert_layers.0"
+_SHARED = "encoder.albert_layer_groups.{block}.albert_layers.{inner}"
 _DISTILBERT_LAYER = "transformer.layer.{block}"
 
 BERT = _post_norm(
     _BERT_ATTENTION, f"{_LAYER}.attention.output.LayerNorm", _BERT_FEED_FORWARD, f"{_LAYER}.output.LayerNorm"
 )
+
+
+def with_distances(factors: Literal["q", "qk"]) -> Recipe:
+    """Return BERT's block with an embedding of each distance of query and key, a factor of queries, or of keys too."""
+    distances = f"{_LAYER}.attention.self.distance_embedding.weight"
+    bias = Disentangled(distances, None, None, None, 0, 0, factors)
+    return (replace(_BERT_ATTENTION, bias=bias), *BERT[1:])
+
+
 DISTILBERT = _post_norm(
     attention_of(f"{_DISTILBERT_LAYER}.attention", "q_lin", "k_lin", "v_lin", "out_lin"),
     f"{_DISTILBERT_LAYER}.sa_layer_norm",
@@ -67,6 +79,15 @@ ALBERT = _post_norm(  # one for all layers of a group
     feed_forward_of(_SHARED, "ffn", "ffn_output"),
     f"{_SHARED}.full_layer_layer_norm",
 )
+
+
+def albert_block(config: Config, layer: int) -> Recipe:
+    """Return the steps of a layer of ALBERT: all those of its group, of which there is mostly one."""
+
+    def inside(number: int) -> Recipe:
+        return tuple(renamed(step, lambda name: name.replace("{inner}", str(number))) for step in ALBERT)
+
+    return tuple(step for number in range(config.count("inner_group_num")) for step in inside(number))
 
 
 def albert_group(config: Config, layer: int) -> int:
@@ -337,6 +358,14 @@ DEBERTA = _post_norm(
 DEBERTA_STORED = fused(_DEBERTA_SELF, ("query", "key", "value"), f"{_DEBERTA_SELF}.in_proj", groups=head_count)
 
 
+def deberta_block(config: Config, layer: int) -> Recipe:
+    """Return the steps of a layer of DeBERTa v2; behind the first, what its convolution adds."""
+    if layer or not config.get("conv_kernel_size"):
+        return DEBERTA_V2
+    convolution = Convolution("encoder.conv.conv.weight", "encoder.conv.conv.bias")
+    return (*DEBERTA_V2, ConvolvedInput(convolution, "tanh"), norm("encoder.conv.LayerNorm"), MaskRows())
+
+
 def _jina_gated(down: str) -> FeedForward:
     up, gate = (linear(f"{_LAYER}.mlp.{name}", biased=False) for name in ("up", "gate"))
     return FeedForward(up, linear(f"{_LAYER}.mlp.{down}"), "gelu", gate=gate)
@@ -348,7 +377,17 @@ JINA_V2 = _post_norm(
     _jina_gated("wo"),
     f"{_LAYER}.mlp.layernorm",
 )
-JINA_V2_STORED = fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_LAYER}.mlp.gated_layers")
+_FLASH = "encoder.layers.{block}"  # as jina-bert-flash-implementation names a block
+JINA_V2_STORED = {
+    **fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_FLASH}.mlp.gated_layers"),
+    **fused(f"{_LAYER}.attention.self", ("query", "key", "value"), f"{_FLASH}.mixer.Wqkv"),
+    f"{_LAYER}.attention.output.dense": (f"{_FLASH}.mixer.out_proj",),
+    f"{_LAYER}.attention.output.LayerNorm": (f"{_FLASH}.norm1",),
+    f"{_LAYER}.mlp.wo": (f"{_FLASH}.mlp.wo",),
+    f"{_LAYER}.mlp.layernorm": (f"{_FLASH}.norm2",),
+}
+for _name, _places in fused(f"{_LAYER}.mlp", ("gate", "up"), f"{_LAYER}.mlp.gated_layers").items():
+    JINA_V2_STORED[_name] = (*JINA_V2_STORED[_name], *_places)
 
 JINA_CODE = _post_norm(
     replace(

@@ -86,7 +86,8 @@ _DEBERTA = Family(
     present_if={AddPosition: ("position_biased_input",), AddType: ("type_vocab_size",)},
     buckets=_DEBERTA_BUCKETS,
     block=encoder_blocks.DEBERTA_V2,
-    block_if={"conv_kernel_size": 0},
+    block_of=encoder_blocks.deberta_block,
+    block_if={"conv_groups": 1},
 )
 
 _MODERNBERT = Family(
@@ -174,7 +175,7 @@ ENCODERS: dict[str, Family] = {
     "albert": like_bert(
         "albert.",
         block=encoder_blocks.ALBERT,
-        block_if={"inner_group_num": 1},
+        block_of=encoder_blocks.albert_block,
         shared_block=encoder_blocks.albert_group,
         names={"table_width": "embedding_size"},
         input_layer=(*BERT_INPUT, linear("encoder.embedding_hidden_mapping_in")),
@@ -315,6 +316,7 @@ ENCODERS: dict[str, Family] = {
         _DEBERTA,
         buckets=replace(_DEBERTA_BUCKETS, count=-1, norm=None),
         block=encoder_blocks.DEBERTA,
+        block_of=None,
         block_if={"talking_head": None},
         stored=encoder_blocks.DEBERTA_STORED,
     ),

@@ -200,6 +200,7 @@ class Family:
         block: the steps of one block, `{block}` its number; empty: they are not computed, as uncovered.py says.
         after_blocks: the steps behind the last block.
         stored: stem of a tensor of the blocks, its number written as {block} -> where else files hold it, tried first.
+        block_of: the steps of one block, by its number, where they differ; None: those of `block`.
         derived: config values that the class derives from others; None: none.
         shared_block: the number that {block} stands for in a layer's names, where layers share tensors (ALBERT's
             groups); None: its own.
@@ -270,6 +271,7 @@ class Family:
     block: Recipe = ()
     after_blocks: Recipe = ()
     stored: Mapping[str, tuple["str | TensorPart", ...]] = field(default_factory=dict)
+    block_of: Callable[[Config, int], Recipe] | None = None
     derived: Callable[[Config], Mapping[str, Any]] | None = None
     shared_block: Callable[[Config, int], int] | None = None
     longest: Callable[[Config], int | None] | None = None

@@ -21,6 +21,7 @@ from models.recipes.steps import (
     Attention,
     Embed,
     FeedForward,
+    HeadNorms,
     LayerNorm,
     Linear,
     Multiply,
@@ -148,7 +149,7 @@ def _norm_names(step: Any, stem: str) -> dict[str, str]:
 def _block_names(step: Step) -> dict[str, str]:
     if isinstance(step, Parallel):
         return _block_names(step.attention) | _block_names(step.feed_forward)
-    parts: dict[str, Linear | Norm | Multiply | None] = {}
+    parts: dict[str, Linear | Norm | HeadNorms | Multiply | None] = {}
     table: dict[str, str] = {}
     if isinstance(step, Attention):
         parts = {"attn_q": step.query, "attn_k": step.key, "attn_v": step.value, "attn_output": step.output}
@@ -158,5 +159,5 @@ def _block_names(step: Step) -> dict[str, str]:
     elif isinstance(step, FeedForward):
         parts = {"ffn_up": step.up, "ffn_down": step.down, "ffn_gate": step.gate, "ffn_norm": step.norm}
         parts["post_ffw_norm"] = step.closing
-    present = {stem: part for stem, part in parts.items() if part}
+    present = {stem: part for stem, part in parts.items() if part and not isinstance(part, HeadNorms)}
     return table | {name: base for stem, part in present.items() for name, base in _norm_names(part, stem).items()}

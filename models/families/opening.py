@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -85,6 +85,8 @@ def located(
             raise BadCheckpoint(f"{what} is no adapter (it has no {peft.CONFIG}), so leave out --base")
         if merges or adapters.beside:
             folder = stack.enter_context(_temporary(str(what)))
+        if of_tasks := peft.tasks(place.folder):
+            place = _of_task(place, of_tasks, route, stack.enter_context(_temporary(str(what))))
         if merges:
             place = _merged(place, find(adapters.base or _base_of(place)), folder)
         if adapters.beside:
@@ -124,6 +126,22 @@ def _merged(adapter: LocatedCheckpoint, base: LocatedCheckpoint, folder: Path) -
             _copy(weights, folder / module / weights.name)
 
     return LocatedCheckpoint(folder, adapter.name, checkpoint, adapter.repository, fetch_module)
+
+
+def _of_task(place: LocatedCheckpoint, tasks: Sequence[str], route: str | None, folder: Path) -> LocatedCheckpoint:
+    """Return a checkpoint with the adapter of one of its tasks merged into its weights."""
+    if route not in tasks:
+        raise BadCheckpoint(
+            f"{place.name} has adapters of the tasks {', '.join(tasks)}, a model each here: add --route "
+            f"{' or '.join(tasks)}, and --name"
+        )
+
+    def checkpoint() -> Checkpoint:
+        adapter = peft.read_adapter(place.folder / peft.TASKS, f"{place.name}/{peft.TASKS}", route)
+        merged = peft.merge(place.checkpoint(), adapter, folder / _WRITTEN)
+        return replace(merged, config=merged.config | {"task_names": [route]}, source=place.name)
+
+    return replace(place, checkpoint=checkpoint)
 
 
 def _copy(path: Path, to: Path) -> None:
@@ -217,8 +235,9 @@ def _gguf(path: Path, folder: Path) -> LocatedCheckpoint:
 
 def _hub(repository: Repository, folder: Path, weights: bool, route: str | None) -> LocatedCheckpoint:
     place = hub_files.fetch_small_files(repository, folder, route)
-    if peft.is_adapter(folder):
-        next(filter(None, (repository.copy(name, folder / name) for name in peft.WEIGHTS)), None)
+    for name in ("", f"{peft.TASKS}/"):
+        if peft.is_adapter(folder / name):
+            next(filter(None, (repository.copy(name + each, folder / name / each) for each in peft.WEIGHTS)), None)
     inner = "" if place == folder else f"{place.relative_to(folder).as_posix()}/"
     if hub_files.is_static_embedding(folder):
         if weights:

@@ -4,6 +4,7 @@ Source: the code beside the published checkpoints, and transformers 5.23 where i
 """
 
 from dataclasses import replace
+from typing import Literal
 
 from models.families import decoder_blocks, encoder_blocks
 from models.families.bert import EMBEDDING_NORM, POSITION_TABLE, TYPE_TABLE, WORD_TABLE, like_bert, like_roberta
@@ -89,6 +90,7 @@ _JINA_V2 = like_bert(
     block=encoder_blocks.JINA_V2,
     stored=encoder_blocks.JINA_V2_STORED,
     feed_forward=encoder_blocks.published_gate("feed_forward_type"),
+    preferred_names={f"embeddings.LayerNorm.{part}": (f"emb_ln.{part}",) for part in ("weight", "bias")},
     alibi=AlibiSpec("symmetric"),
     causal=False,
 )
@@ -97,9 +99,28 @@ _JINA_V2 = replace(_JINA_V2, variants={".mlp.up_gated_layer.": ("jina_bert_code"
 
 _EMBEDDER = "embedding_model."
 
+
+def _with_distances(kind: str, factors: Literal["q", "qk"]) -> dict[str, tuple[str, Family]]:
+    """Return the variant of BERT whose attention embeds distances in place of positions, under its condition."""
+    family = like_bert(
+        "bert.",
+        encoder_blocks.with_distances(factors),
+        input_layer=(WORD_TABLE, TYPE_TABLE, EMBEDDING_NORM),
+        required_values={"position_embedding_type": kind},
+        longest=lambda config: config.count("max_position_embeddings"),
+    )
+    return {f"position_embedding_type={kind}": ("bert", family)}
+
+
 PUBLISHED: dict[str, Family] = {
     "bert": like_bert(
-        "bert.", encoder_blocks.BERT, variants={"position_embedding_type=alibi": ("jina_bert", _JINA_V2)}
+        "bert.",
+        encoder_blocks.BERT,
+        variants={
+            "position_embedding_type=alibi": ("jina_bert", _JINA_V2),
+            **_with_distances("relative_key", "q"),
+            **_with_distances("relative_key_query", "qk"),
+        },
     ),
     "xlm-roberta": replace(
         _ROBERTA,

@@ -9,11 +9,14 @@ from models.recipes.steps import (
     AddPosition,
     AddType,
     Attention,
+    Convolution,
+    ConvolvedInput,
     Decode,
     Disentangled,
     Embed,
     Experts,
     FeedForward,
+    HeadNorms,
     LatentAttention,
     LayerNorm,
     Linear,
@@ -24,6 +27,7 @@ from models.recipes.steps import (
     Recipe,
     RMSNorm,
     ScoreBias,
+    ShortConvolution,
     Step,
 )
 
@@ -78,6 +82,11 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
             return _feed_forward(step, step.inner or config.inner_width(), width)
         case Experts():
             return _experts(step, width)
+        case ShortConvolution():
+            shapes = _linear(step.input, 3 * width, width) | _linear(step.output, width, width)
+            return shapes | _norm(step.norm, width) | _convolution(step.convolution, width)
+        case ConvolvedInput(convolution):
+            return _convolution(convolution, width)
         case Decode(steps):
             return expected_shapes(steps, config, family)
         case LatentAttention():
@@ -97,6 +106,11 @@ def _shapes(step: Step, config: Config, family: Family | None, width: int, known
     return {}
 
 
+def _convolution(step: Convolution, width: int) -> dict[str, Shape]:
+    shapes: dict[str, Shape] = {step.weight: (width, 1 if step.by_channel else width, step.size)}
+    return shapes | ({step.bias: (width,)} if step.bias else {})
+
+
 def _attention(step: Attention, width: int) -> dict[str, Shape]:
     head_width = step.head_width or width // step.heads
     queries, keys = step.heads * head_width, (step.key_heads or step.heads) * head_width
@@ -105,10 +119,13 @@ def _attention(step: Attention, width: int) -> dict[str, Shape]:
     shapes |= _norm(step.norm, width) | _norm(step.closing, width) | _norm(step.sum_norm, width)
     shapes |= _norm(step.mixed_norm, queries)
     for norm, of_heads in ((step.query_norm, queries), (step.key_norm, keys), (step.value_norm, keys)):
-        shapes |= _norm(norm, head_width if step.norm_of == "head" else of_heads)
+        for own in norm.heads if isinstance(norm, HeadNorms) else (norm,):
+            shapes |= _norm(own, head_width if step.norm_of == "head" else of_heads)
     match step.bias:
         case ScoreBias(table, buckets):
             shapes[table] = (buckets, step.heads)
+        case Disentangled(relative, unprojected="q" | "qk"):
+            shapes[relative] = (2 * step.bias.span - 1, head_width)
         case Disentangled(relative, norm, key, query):
             shapes |= {relative: (2 * step.bias.span, width)} | _norm(norm, width)
             for linear in (key, query):

@@ -12,6 +12,7 @@ import numpy as np
 
 from models.graphs.attention import attend, attend_of_one
 from models.graphs.builder import CONTRIB, GraphBuilder
+from models.graphs.convolution import convolved, sequence_numbers
 from models.graphs.experts import gated, mixture
 from models.graphs.input_layer import INPUTS, emit_input_layer, inputs_of, mask_rows, packed_output
 from models.graphs.positions.rope import cos_sin, filled
@@ -28,10 +29,13 @@ from models.recipes.positional_encodings import RopeTable
 from models.recipes.steps import (
     Attention,
     Collect,
+    Convolution,
+    ConvolvedInput,
     Decode,
     Disentangled,
     Experts,
     FeedForward,
+    HeadNorms,
     LatentAttention,
     LayerNorm,
     Linear,
@@ -44,6 +48,7 @@ from models.recipes.steps import (
     Recipe,
     RMSNorm,
     Scale,
+    ShortConvolution,
     Step,
     has_adapters,
     layers,
@@ -139,6 +144,7 @@ class Blocks:
         windows: where the windows lie that steps which are `windowed` attend in; None: there are none.
         by_places: rotations go by the input `places`, not by `positions`.
         encoded: the rows before the last Decode.
+        sequences: the number of each row's sequence, int64 [N]; empty until a convolution reads it.
         turns: cos and sin [N, r/2] of the rotations, by the name of their table.
     """
 
@@ -150,6 +156,7 @@ class Blocks:
     windows: RowLayout | None = None
     by_places: bool = False
     encoded: str = ""
+    sequences: str = ""
     terms: dict[Any, Terms] = field(default_factory=dict)
     turns: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -166,6 +173,11 @@ class Blocks:
                     x = mask_rows(self.builder, x)
                 case PlaceImages(part):
                     x = self.with_images(part, x)
+                case ShortConvolution():
+                    x = self.builder.op("Add", self.short_convolution(step, x), x)
+                case ConvolvedInput(convolution, activation):
+                    added = activate(self.builder, self.convolved(convolution, first), activation)
+                    x = self.builder.op("Add", added, x)
                 case Decode(own, start):
                     self.encoded = x
                     x = emit_input_layer(self.builder, own, self._shifted_ids(start))
@@ -268,6 +280,19 @@ class Blocks:
             mixed.append(builder.op("Gemm", builder.op("Softmax", scores, axis=-1), value))
         return emit_row_step(builder, step.output, builder.op("Concat", *mixed, axis=1))
 
+    def short_convolution(self, step: ShortConvolution, x: str) -> str:
+        """Emit the term that a short convolution adds to x."""
+        builder, (first, last) = self.builder, products((step,))
+        rows = mask_rows(builder, self._normed(step.norm, x))
+        parts = builder.op("Split", self.projections.emit(builder, first, rows)[0], axis=1, num_outputs=3, outputs=3)
+        mixed = self.convolved(step.convolution, builder.op("Mul", parts, f"{parts}.2"))
+        return self.projections.emit(builder, last, builder.op("Mul", f"{parts}.1", mixed))[0]
+
+    def convolved(self, step: Convolution, x: str) -> str:
+        """Emit a convolution of rows x."""
+        self.sequences = self.sequences or sequence_numbers(self.builder, self.rows.starts)
+        return convolved(self.builder, step, x, self.sequences)
+
     def with_images(self, part: int, x: str) -> str:
         """Emit x [N, d] with the rows of images at their tokens, or with these added."""
         builder = self.builder
@@ -322,23 +347,27 @@ class Blocks:
             self.terms[key] = terms_of(self.builder, step)
         return self.terms[key]
 
-    def _placed(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+    def _placed(self, rows: str, heads: int, width: int, norm: Norm | HeadNorms | None, step: Attention) -> str:
         """Emit queries or keys with their norm and rotated, in the step's order."""
         if not step.norms_behind:
             rows = self._by_head(rows, heads, width, norm, step)
         rows = self._rotated(rows, heads, width, step.rotation) if step.rotation else rows
         return self._by_head(rows, heads, width, norm, step) if step.norms_behind else rows
 
-    def _by_head(self, rows: str, heads: int, width: int, norm: Norm | None, step: Attention) -> str:
+    def _by_head(self, rows: str, heads: int, width: int, norm: Norm | HeadNorms | None, step: Attention) -> str:
         """Emit the norm of a head's channels, or of all heads' together."""
         if norm is None:
             return rows
-        if step.norm_of == "heads":
+        if step.norm_of == "heads" and not isinstance(norm, HeadNorms):
             return emit_row_step(self.builder, norm, rows)
+        together = self.builder.constant(np.array([-1, heads * width]))
         split = self.builder.op("Reshape", rows, self.builder.constant(np.array([-1, heads, width])))
-        return self.builder.op(
-            "Reshape", emit_row_step(self.builder, norm, split), self.builder.constant(np.array([-1, heads * width]))
-        )
+        if isinstance(norm, HeadNorms):
+            normed = emit_row_step(self.builder, LayerNorm(None, None, norm.heads[0].eps), split)
+            weights = [self.builder.weight(str(own.weight)) for own in norm.heads]
+            joined = self.builder.op("Reshape", normed, together)
+            return self.builder.op("Mul", joined, self.builder.op("Concat", *weights, axis=0))
+        return self.builder.op("Reshape", emit_row_step(self.builder, norm, split), together)
 
     def _rotated(self, rows: str, heads: int, width: int, table: str) -> str:
         """Emit rows [N, heads * width] rotated, each by the angles of its own row of cos and sin."""

@@ -102,6 +102,11 @@ def relative_matrices(
     step gives.
     """
     relative = builder.weight(bias.relative)
+    if bias.unprojected:
+        relative = builder.op("Pad", relative, builder.constant(np.array([1, 0, 0, 0])))  # no distance reads row 0
+        relative = builder.op("Unsqueeze", relative, builder.constant(np.array([1])))
+        each = builder.op("Expand", relative, builder.constant(np.array([1, heads, 1])))
+        return each, each if bias.unprojected == "qk" else None
     relative = emit_row_step(builder, bias.norm, relative) if bias.norm else relative
     shape = builder.constant(np.array([2 * bias.span, heads, -1]))
     by_query, by_key = (

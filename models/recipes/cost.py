@@ -13,10 +13,12 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    ConvolvedInput,
     Decode,
     Embed,
     Experts,
     FeedForward,
+    HeadNorms,
     LatentAttention,
     LayerNorm,
     Linear,
@@ -29,6 +31,7 @@ from models.recipes.steps import (
     RMSNorm,
     Round,
     Scale,
+    ShortConvolution,
     TokenDropout,
     layers,
 )
@@ -67,6 +70,11 @@ def flops_per_token(recipe: Recipe, shapes: Shapes, width: int) -> int:
                 total += _RMS_NORM * width
             case Attention() | FeedForward() | Experts():
                 total += _layer(step, shapes, width)
+            case ShortConvolution():
+                total += _norm(step.norm, width) + _linear(step.input, shapes) + _linear(step.output, shapes)
+                total += 2 * width * (step.convolution.size + 1) + width
+            case ConvolvedInput(convolution):
+                total += 2 * width * width * convolution.size + (_ACTIVATION + 2) * width
             case Decode(steps):
                 total += flops_per_token(steps, shapes, width)
             case LatentAttention():
@@ -101,7 +109,9 @@ def _layer(step: Attention | FeedForward | Experts, shapes: Shapes, width: int) 
     return total + _ACTIVATION * inner
 
 
-def _norm(norm: Norm | Multiply | None, width: int) -> int:
+def _norm(norm: Norm | Multiply | HeadNorms | None, width: int) -> int:
+    if isinstance(norm, HeadNorms):
+        return _LAYER_NORM * width
     if norm is None or isinstance(norm, Multiply):
         return 0 if norm is None else width
     return (_LAYER_NORM if isinstance(norm, LayerNorm) else _RMS_NORM) * width

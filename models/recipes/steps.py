@@ -167,6 +167,13 @@ class RMSNorm:
     offset: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """LayerNorms of the channels of each head, without biases; their weights are one tensor each (StableLM)."""
+
+    heads: tuple[LayerNorm, ...]
+
+
 Norm = LayerNorm | RMSNorm
 
 
@@ -217,6 +224,8 @@ class Disentangled:
         norm: r = norm(row); None: the row itself.
         key, query: projections of r to the factors of q and k; None: that product is left out.
         buckets, reach: arguments of models/positions/buckets.deberta_bucket.
+        unprojected: r itself, [2 * span - 1, w], is the factor of every head's q, or of q and k (BERT's relative_key
+            and relative_key_query); "": it is not.
     """
 
     relative: str
@@ -225,6 +234,7 @@ class Disentangled:
     query: Linear | None
     buckets: int
     reach: int
+    unprojected: Literal["", "q", "qk"] = ""
 
     @property
     def span(self) -> int:
@@ -271,8 +281,8 @@ class Attention:
     head_width: int = 0
     scale: float | None = None
     rotation: str | None = None
-    query_norm: Norm | None = None
-    key_norm: Norm | None = None
+    query_norm: Norm | HeadNorms | None = None
+    key_norm: Norm | HeadNorms | None = None
     value_norm: Norm | None = None
     norm_of: Literal["head", "heads"] = "head"
     left: int | None = None
@@ -386,6 +396,41 @@ class PerLayerInput:
 
 
 @dataclass(frozen=True, slots=True)
+class Convolution:
+    """y[n] = bias + sum over k of x[n + k - left] @ weight[:, :, k].T, of rows of the same sequence.
+
+    Attributes:
+        weight: the tensor [d, inputs of a group, size].
+        left: number of rows before n.
+        by_channel: each channel reads only itself: [d, 1, size].
+    """
+
+    weight: str
+    bias: str | None
+    size: int = 0
+    left: int = 0
+    by_channel: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShortConvolution:
+    """x += output(c * convolution(b * z)), b, c and z the thirds of input(norm(x)), 0 where x is masked (LFM2)."""
+
+    norm: Norm
+    input: Linear
+    convolution: Convolution
+    output: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolvedInput:
+    """x += activation(convolution(rows before the first block)) (DeBERTa)."""
+
+    convolution: Convolution
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True)
 class Parallel:
     """x += attention's addition to x + feed_forward's addition to the same x."""
 
@@ -439,6 +484,8 @@ Step = (
     | FeedForward
     | Experts
     | LatentAttention
+    | ShortConvolution
+    | ConvolvedInput
     | PerLayerInput
     | Parallel
     | Collect
@@ -491,10 +538,10 @@ def tables(recipe: Recipe) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.table for step in recipe if hasattr(step, "table")))
 
 
-def layers(recipe: Recipe) -> Iterator[Attention | FeedForward | Experts]:
-    """Yield the attention and feed-forward steps and the mixtures of experts, those of a Parallel too, in order."""
+def layers(recipe: Recipe) -> Iterator[Attention | FeedForward | Experts | ShortConvolution]:
+    """Yield attention, feed-forward steps, mixtures of experts and short convolutions, those of a Parallel too."""
     for step in recipe:
-        if isinstance(step, Attention | FeedForward | Experts):
+        if isinstance(step, Attention | FeedForward | Experts | ShortConvolution):
             yield step
         elif isinstance(step, Parallel):
             yield from (step.attention, step.feed_forward)

@@ -12,7 +12,7 @@ from models.positions.rope.frequencies import frequencies
 from models.positions.rope.rotation import rotate
 from models.recipes.positional_encodings import RopeTable
 from models.recipes.score_terms import MASKED, relative_rows, score_bias_buckets
-from models.recipes.steps import Attention, Disentangled, DistanceBias, Linear, Norm, ScoreBias
+from models.recipes.steps import Attention, Disentangled, DistanceBias, HeadNorms, Linear, Norm, ScoreBias
 
 Rows = NDArray[np.float64]
 Ids = NDArray[np.int64]
@@ -78,14 +78,19 @@ def turns_of(table: RopeTable, positions: Ids, lengths: Ids) -> Turns:
     return table.layout, cos, sin
 
 
-def _placed(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise, turns: Turns | None) -> Rows:
+def _placed(
+    rows: Rows, heads: int, norm: Norm | HeadNorms | None, step: Attention, rowwise: Rowwise, turns: Turns | None
+) -> Rows:
     """Return queries or keys by head, with their norm and rotated, in the step's order."""
     rows = _by_head(rows, heads, None if step.norms_behind else norm, step, rowwise)
     rows = _rotated(rows, *turns) if turns else rows
     return _by_head(rows.reshape(len(rows), -1), heads, norm, step, rowwise) if step.norms_behind else rows
 
 
-def _by_head(rows: Rows, heads: int, norm: Norm | None, step: Attention, rowwise: Rowwise) -> Rows:
+def _by_head(rows: Rows, heads: int, norm: Norm | HeadNorms | None, step: Attention, rowwise: Rowwise) -> Rows:
+    if isinstance(norm, HeadNorms):
+        split = np.split(rows, heads, axis=1)
+        return np.stack([rowwise(own, part) for own, part in zip(norm.heads, split, strict=True)], axis=1)
     if norm and step.norm_of == "heads":
         rows = rowwise(norm, rows)
     rows = rows.reshape(len(rows), heads, -1)
@@ -119,9 +124,12 @@ def _disentangled(
     relative = rowwise(bias.norm, relative) if bias.norm else relative
     heads, _, width = query.shape
     total: Rows | float = 0.0
+    if bias.unprojected:
+        relative = np.tile(np.pad(relative, ((1, 0), (0, 0))), heads)  # no distance reads row 0
     for linear, values, turned in ((bias.key, query, False), (bias.query, key, True)):
-        if linear is not None:
-            by_head = rowwise(linear, relative).reshape(-1, heads, width)  # (2 span, heads, w)
+        if linear is not None or ("k" if turned else "q") in bias.unprojected:
+            projected = relative if linear is None else rowwise(linear, relative)
+            by_head = projected.reshape(-1, heads, width)  # (2 span, heads, w)
             products = np.einsum("hnw,rhw->hnr", values, by_head)
             index = np.broadcast_to(rows.T if turned else rows, (heads, *rows.shape))
             taken = np.take_along_axis(products, index, axis=2)

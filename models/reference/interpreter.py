@@ -27,6 +27,7 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    ConvolvedInput,
     Decode,
     Embed,
     Experts,
@@ -44,10 +45,12 @@ from models.recipes.steps import (
     RMSNorm,
     Round,
     Scale,
+    ShortConvolution,
     Step,
     TokenDropout,
 )
 from models.reference import attention
+from models.reference.convolution import convolved
 
 Rows = NDArray[np.float64]
 Turns = attention.Turns
@@ -208,6 +211,10 @@ def encode(
             case Collect(share, last):
                 mean = mean + share * rows
                 rows = mean if last else rows
+            case ShortConvolution():
+                rows = rows + _short_convolution(step, weights, rows, mask, lengths)
+            case ConvolvedInput(convolution, activation):
+                rows = rows + ACTIVATIONS[activation](convolved(convolution, weights, first, lengths))
             case MaskRows():
                 rows = rows * mask[:, None]
             case PlaceImages(part):
@@ -254,6 +261,14 @@ class _Blocks:
 
     def _rowwise(self, step: Norm | Linear | Multiply, x: Rows) -> Rows:
         return rowwise(step, self.weights, x, self.tasks)
+
+
+def _short_convolution(
+    step: ShortConvolution, weights: Weights, x: Rows, mask: NDArray[np.bool_], lengths: Ids
+) -> Rows:
+    read = rowwise(step.norm, weights, x) * mask[:, None]
+    b, c, z = np.split(_project(step.input, weights, read), 3, axis=1)
+    return _project(step.output, weights, c * convolved(step.convolution, weights, b * z, lengths))
 
 
 def _with_images(part: int, x: Rows, images: tuple[Ids, NDArray[Any]] | None) -> Rows:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.steps import Attention, Experts, FeedForward, Linear, Recipe, layers
+from models.recipes.steps import Attention, Experts, FeedForward, Linear, Recipe, ShortConvolution, layers
 from models.tables.quantization import RowSource
 
 LARGEST = 127
@@ -51,6 +51,8 @@ def products(encoder: Recipe) -> Iterator[Product]:
             read = ((step.query,), (step.key, step.value)) if step.across else ((step.query, step.key, step.value),)
             yield from (Product(linears, smoothed=True) for linears in read)
             yield Product((step.output,), smoothed=False)
+        elif isinstance(step, ShortConvolution):
+            yield from (Product((linear,), smoothed) for linear, smoothed in ((step.input, True), (step.output, False)))
         elif isinstance(step, Experts):
             for expert in (*step.experts, *([step.shared] if step.shared else [])):
                 yield from products_of(expert, smoothed=False)

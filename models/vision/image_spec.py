@@ -121,6 +121,7 @@ class ImageTokens:
         window: side of a window in blocks of merge x merge patches; 0: attention has none.
         token_id: id of an image's tokens.
         before, after: ids around an image that is an input of its own.
+        outside: numbers of tokens before and behind an image that the mean of its hidden states leaves out.
         numbering: grid: an image's tokens have positions by row and column, and the text behind it goes on from the
             largest; row: they are numbered like text.
     """
@@ -133,6 +134,7 @@ class ImageTokens:
     token_id: int
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    outside: tuple[int, int] = (0, 0)
     numbering: Literal["grid", "row"] = "grid"
 
     @property

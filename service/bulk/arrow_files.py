@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from service.bulk.remote import here
 from service.errors import StartError
 
 BATCH_ROWS = 1024
@@ -32,7 +33,7 @@ def schema(path: Path, format: str) -> pa.Schema:
     """Return the types of the columns."""
     with _explained(path):
         if format == "parquet":
-            return pq.read_schema(path)
+            return pq.read_schema(here(path))
         batch = next(_arrow(path), None)
         if batch is None:
             raise StartError(f"{path} is empty")
@@ -47,11 +48,11 @@ def types(path: Path, format: str) -> dict[str, str]:
 def count_rows(path: Path) -> int:
     """Return the number of rows of a parquet file."""
     with _explained(path):
-        return int(pq.read_metadata(path).num_rows)
+        return int(pq.read_metadata(here(path)).num_rows)
 
 
 def _parquet(path: Path, names: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with pq.ParquetFile(here(path), memory_map=True) as file:
         groups = list(range(file.num_row_groups))
         while groups and start >= file.metadata.row_group(groups[0]).num_rows:
             start -= file.metadata.row_group(groups.pop(0)).num_rows
@@ -63,7 +64,7 @@ def _parquet(path: Path, names: Sequence[str], start: int) -> Iterator[pa.Record
 
 
 def _arrow(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.memory_map(str(path)) as mapped:
+    with pa.memory_map(str(here(path))) as mapped:
         try:
             file = pa.ipc.open_file(mapped)
         except pa.ArrowInvalid:  # a stream, as the datasets library writes

@@ -10,12 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from service import machine
-from service.embedding.compute import Computation, Rewrite, cut_by_size
+from service.embedding.compute import Computation, Rewrite
 from service.embedding.outputs.classes import CLASS_OUTPUTS
 from service.embedding.outputs.plan import width_in_graph
 from service.embedding.quantization import NUMPY_DTYPES, columns
 from service.embedding.ranking import ACTIVATIONS, classifier_of
 from service.embedding.requests import EmbedOptions, Output, Text
+from service.embedding.tokenize.packing import cut_by_size
 from service.embedding.tokenize.pair_templates import texts_of
 from service.errors import InlayError, StartError
 from service.observability.metrics import Metrics

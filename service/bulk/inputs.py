@@ -13,7 +13,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from service.bulk import text_files
+from service.bulk import remote, text_files
 from service.bulk.text_files import TEXT
 from service.errors import StartError
 
@@ -73,13 +73,17 @@ class Rows:
 
 
 def find(source: str) -> list[Path]:
-    """Return the files that a path, folder or glob names, in order.
+    """Return the files that a path, folder, glob or address names, in order.
 
     Raises:
         StartError: there is no such file, or one has no known format.
     """
-    path = Path(source)
-    if path.is_dir():
+    path = remote.path_of(source)
+    if isinstance(path, remote.Remote):
+        known = remote.find(path)
+        if known != [path]:
+            known = [file for file in known if kind(file) and not file.name.startswith((".", "_"))]
+    elif path.is_dir():
         files = [file for file in sorted(path.rglob("*")) if file.is_file() and _is_visible(file.relative_to(path))]
         known = [file for file in files if kind(file)]
     else:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from service.bulk import inputs
 from service.bulk.embedder import Embedder, Tasks
 from service.bulk.inputs import WINDOW_CHARACTERS, WINDOW_ROWS, Rows
-from service.bulk.outputs import ARRAYS, ArrayParts, Parts
+from service.bulk.outputs import ARRAYS, ArrayParts, Parts, Published
 from service.bulk.plan import BulkRun, Part
 from service.bulk.report import PartReport, Row
 from service.errors import InlayError, StartError
@@ -43,9 +43,12 @@ class PartComputer:
         plan: plan of the run.
         output: path that the run writes.
         embedder: embedder that computes the plan's output.
+        published: called with each file that is complete.
     """
 
-    def __init__(self, plan: BulkRun, output: Path, embedder: Embedder) -> None:
+    def __init__(
+        self, plan: BulkRun, output: Path, embedder: Embedder, published: Published = lambda path: None
+    ) -> None:
         self._embedder = embedder
         most = WINDOW_CHARACTERS
         if not embedder.kind.pooled:  # each character may be a token
@@ -54,7 +57,7 @@ class PartComputer:
         if embedder.kind.sparse and embedder.kind.input_bytes:
             rows = max(1, min(rows, TOKEN_BYTES // embedder.kind.input_bytes))
         self._reader = inputs.Reader(plan.options.columns, rows, most)
-        self.target = _parts(plan, output, embedder)
+        self.target = _parts(plan, output, embedder, published)
         self._report = PartReport()  # of the part that is being written
 
     def run(self, parts: Sequence[Part], progress: Progress) -> None:
@@ -116,10 +119,10 @@ class PartComputer:
         self.target.write(window.part, window.first, window.rows, window.present, output)
 
 
-def _parts(plan: BulkRun, output: Path, embedder: Embedder) -> Parts:
+def _parts(plan: BulkRun, output: Path, embedder: Embedder, published: Published) -> Parts:
     """Return what writes the parts of a run to an output."""
     if output.suffix in ARRAYS:
-        return ArrayParts(plan, output, embedder)
+        return ArrayParts(plan, output, embedder, published)
     from service.bulk.parquet_parts import ParquetParts
 
-    return ParquetParts(plan, output, embedder)
+    return ParquetParts(plan, output, embedder, published)

@@ -6,7 +6,7 @@ missing. One file is made of the parts at the end. Parts of arrays are npy files
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 EMBEDDING = "embedding"  # column of a table
 TENSOR = "embeddings"  # in a safetensors file
 ARRAYS = (".npy", ".safetensors")
+Published = Callable[[Path], None]
 PLAN_FILE = "_plan.json"  # readers of parquet folders skip names that begin with _
 
 
@@ -51,12 +52,13 @@ class Parts(ABC):
     Args:
         output: the file or folder that the run writes.
         embedder: computes the vectors.
+        published: called with each file that is complete.
     """
 
     suffix: str
 
-    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
-        self._output, self._folder = output, folder(output)
+    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder", published: Published) -> None:
+        self._output, self._folder, self._published = output, folder(output), published
         self._dtype, self._shape = embedder.dtype, (run.rows, embedder.columns)
 
     def finished(self, part: Part) -> bool:
@@ -80,17 +82,22 @@ class Parts(ABC):
         """Write the report of a complete part, and give the part its final name."""
         self._close()
         rows.write(self._reports(part))
+        self._published(self._reports(part))
         publish(self._aside(part), self._path(part))
+        self._published(self._path(part))
 
     def report(self, run: BulkRun) -> dict[str, int]:
         """Write the report of the whole run beside its vectors; return how many rows are of each kind."""
-        return written(run, {part: self._reports(part) for part in run.parts()}, report_of(self._output))
+        counts = written(run, {part: self._reports(part) for part in run.parts()}, report_of(self._output))
+        self._published(report_of(self._output))
+        return counts
 
     def merge(self, parts: Sequence[Part]) -> None:
         """Write the parts as one file and remove their folder."""
         aside = self._folder / "whole"
         self._join([self._path(part) for part in parts], aside)
         publish(aside, self._output)
+        self._published(self._output)
         remove(self._folder)
 
     @abstractmethod

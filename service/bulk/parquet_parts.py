@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from service.bulk import arrow_files
+from service.bulk import arrow_files, remote
 from service.bulk.inputs import ARROW, Rows, json_batches, kind
-from service.bulk.outputs import EMBEDDING, Parts
+from service.bulk.outputs import EMBEDDING, Parts, Published
 from service.bulk.plan import BulkRun, Part
 from service.embedding.requests import Output
 from service.errors import StartError
@@ -26,8 +26,8 @@ class ParquetParts(Parts):
 
     suffix = ".parquet"
 
-    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder") -> None:
-        super().__init__(run, output, embedder)
+    def __init__(self, run: BulkRun, output: Path, embedder: "Embedder", published: Published) -> None:
+        super().__init__(run, output, embedder, published)
         options = run.options
         self._vector = pa.list_(pa.from_numpy_dtype(self._dtype), self._shape[1])
         vectors = self._vector if embedder.kind.pooled else pa.large_list(self._vector)
@@ -35,7 +35,7 @@ class ParquetParts(Parts):
             values = pa.list_(pa.from_numpy_dtype(self._dtype))
             vectors = pa.struct({"indices": pa.list_(pa.int32()), "values": values})
         self._name = embedder.output if embedder.classifies else EMBEDDING
-        kept = _fields([Path(file.path) for file in run.files], options.columns.kept)
+        kept = _fields([remote.path_of(file.path) for file in run.files], options.columns.kept)
         self._kept = [field.name for field in kept]
         facts = {
             "model": options.model,

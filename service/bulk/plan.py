@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from service.bulk import remote
 from service.bulk.inputs import Columns, count_rows
 from service.embedding.requests import EmbedOptions
 from service.errors import StartError
@@ -87,7 +88,7 @@ class BulkRun:
         size = self.options.part_rows
         starts = [(file, start) for file in self.files for start in range(0, file.rows, size)]
         return [
-            Part(number, Path(file.path), start, min(size, file.rows - start))
+            Part(number, remote.path_of(file.path), start, min(size, file.rows - start))
             for number, (file, start) in enumerate(starts)
         ]
 
@@ -129,5 +130,7 @@ def planned(options: Options, files: Sequence[Path]) -> BulkRun:
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:
+    if isinstance(path, remote.Remote):
+        return str(path), *remote.stamp(path)
     status = path.stat()
     return os.fspath(path.resolve()), status.st_size, status.st_mtime_ns

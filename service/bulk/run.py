@@ -5,12 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from models.checkpoints.hub import Progress, counter
 from service.bulk import inputs, job, outputs, plan, ray_data
 from service.bulk.embedder import Embedder
+from service.bulk.mirror import Mirror
+from service.bulk.outputs import Published
 from service.bulk.plan import BulkRun, Options
+from service.bulk.remote import Remote
 from service.errors import StartError
 from service.settings import Settings
 
@@ -43,8 +47,8 @@ def run(
     """Embed the texts of some files.
 
     Args:
-        source: a file, folder or glob.
-        output: a folder, or a file whose name says the format.
+        source: a file, folder, glob or address.
+        output: a folder, or a file whose name says the format; here or at an address.
         options: its columns are completed by the first file.
         folder: folder of the exported model.
         ray: the address of a cluster, and the number of actors; None: this process does it.
@@ -53,6 +57,27 @@ def run(
         StartError, ModelError: the texts cannot be embedded; one line.
     """
     files = inputs.find(source)
+    if not isinstance(output, Remote):
+        return _located(files, output, options, folder, settings, progress, ray, lambda path: None)
+    if ray is not None:
+        raise StartError(f"{output}: with --ray all machines write to the same path: name one, and copy it then")
+    with TemporaryDirectory(prefix="inlay-output-") as work:
+        mirror = Mirror(output, Path(work))
+        done = _located(files, mirror.output, options, folder, settings, progress, ray, mirror.push)
+        mirror.finish()
+        return done
+
+
+def _located(
+    files: Sequence[Path],
+    output: Path,
+    options: Options,
+    folder: Path,
+    settings: Settings,
+    progress: Progress,
+    ray: "tuple[str, int] | None",
+    published: Published,
+) -> Done:
     options = replace(options, columns=inputs.columns(files, options.columns))
     _check(output, options)
     where = outputs.folder(output)
@@ -68,7 +93,7 @@ def run(
         if whole is not None and output.is_file():  # stopped between its last two steps
             outputs.remove(where)
             return Done(whole.rows, whole.rows, {})
-        return _run(whole, output, options, files, folder, settings, progress, ray)
+        return _run(whole, output, options, files, folder, settings, progress, ray, published)
 
 
 def _run(
@@ -80,6 +105,7 @@ def _run(
     settings: Settings,
     progress: Progress,
     ray: "tuple[str, int] | None",
+    published: Published,
 ) -> Done:
     embedder = Embedder(options.embed, folder, settings, options.skip_failed)
     if not embedder.kind.pooled and output.suffix in outputs.ARRAYS:
@@ -88,7 +114,8 @@ def _run(
     if whole is None:
         whole = plan.planned(options, files)
         whole.write(outputs.folder(output) / outputs.PLAN_FILE)
-    computer = job.PartComputer(whole, output, embedder)
+        published(outputs.folder(output) / outputs.PLAN_FILE)
+    computer = job.PartComputer(whole, output, embedder, published)
     parts = whole.parts()
     missing = [part for part in parts if not computer.target.finished(part)]
     found = whole.rows - sum(part.rows for part in missing)

@@ -17,6 +17,7 @@ if sys.version_info >= (3, 14):
 else:
     from backports import zstd
 
+from service.bulk.remote import here
 from service.errors import StartError
 
 COMPRESSIONS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
@@ -71,7 +72,7 @@ def delimiter(path: Path) -> str:
 
 def _opened(path: Path) -> IO[str]:
     opener = COMPRESSIONS.get(path.suffix.lower(), open)
-    file: IO[str] = opener(path, "rt", encoding="utf-8-sig", newline="")
+    file: IO[str] = opener(here(path), "rt", encoding="utf-8-sig", newline="")
     return file
 
 

@@ -57,16 +57,8 @@ class EmbedOptions:
             version=export_version(folder),
             columns=Columns(self.column or "", tuple(filter(None, self.keep.split(","))), self.pair_column or None),
             embed=requests.EmbedOptions(
-                (self.output_name,) if self.output_name else (),
-                self.truncate,
-                dtype=self.dtype,
-                prompt_name=self.prompt_name,
-                task=self.task,
-                instruction=self.instruction,
-                input_type=self.input_type,
-                pooling=self.pooling,
-                normalize=self.normalize,
-                dimensions=self.dimensions,
+                outputs=(self.output_name,) if self.output_name else (),
+                **{name: getattr(self, name) for name in requests.EmbedOptions._fields if hasattr(self, name)},
             ),
             part_rows=self.part_rows,
             skip_failed=self.skip_failed,
@@ -81,9 +73,11 @@ def embed(options: EmbedOptions) -> None:
     """
     from service.bulk import inputs
     from service.bulk.outputs import report_of
+    from service.bulk.remote import path_of
     from service.bulk.run import run
 
     _tokenize_by_threads()
+    output = path_of(options.output)
     if options.ray is not None and find_spec("ray") is None:
         fail("--ray needs ray, which is not installed: pip install 'inlay[ray]'")
     for note in inputs.notes(inputs.find(options.source)):
@@ -94,15 +88,15 @@ def embed(options: EmbedOptions) -> None:
     try:
         with progress_bars() as progress:
             computed = options.computed(folder)
-            rows, there, counts = run(options.source, options.output, computed, folder, settings, progress, cluster)
+            rows, there, counts = run(options.source, output, computed, folder, settings, progress, cluster)
     except KeyboardInterrupt:
         fail("stopped; the same command goes on with what is missing", STOPPED)
     seconds = time.monotonic() - started
     speed = f", {(rows - there) / seconds:,.0f} rows/s" if rows > there else ""
     vectors = rows - counts.get("empty", 0) - counts.get("failed", 0)
-    print(f"{options.output}: {vectors:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
+    print(f"{output}: {vectors:,} vectors, {there:,} of them there already; {seconds:.0f} s{speed}")
     if told := [f"{count:,} {TOLD[kind]}" for kind, count in counts.items() if count]:
-        print(f"note: of {rows:,} texts {', '.join(told)}: {report_of(options.output)} has their rows", file=sys.stderr)
+        print(f"note: of {rows:,} texts {', '.join(told)}: {report_of(output)} has their rows", file=sys.stderr)
     if options.fail_on_truncation and counts.get("cut"):
         fail(f"{counts['cut']:,} texts were cut, and --fail-on-truncation is set; the vectors are written")
 

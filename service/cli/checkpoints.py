@@ -166,10 +166,7 @@ def _export(settings: Settings, checkpoint: str, out: Path, options: dict[str, A
     if why is None:
         return
     say(settings, f"exporting {checkpoint} to {out} ({why})")
-    identity, files = (
-        _identity(checkpoint),
-        _files(checkpoint, options),
-    )  # before: a change meanwhile is seen at the next start
+    identity, files = _identity(checkpoint), _files(checkpoint, options)  # before: a later change is seen
     try:
         with progress_bars(shown=settings.log_format != "json") as progress:
             card = export(checkpoint, out, progress=progress, **options)

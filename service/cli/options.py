@@ -54,11 +54,12 @@ def settings_options() -> list[Parameter]:
     options, section = [], ""
     for name, schema in Settings.model_json_schema(by_alias=False)["properties"].items():
         section = SECTIONS.get(name, section)
-        words = _enumerated(schema)
+        first = schema.get("anyOf", [schema])[0]
+        words = ["true", "false"] if first.get("type") == "boolean" else [*map(str, first.get("enum", []))]
         default = f" (default: {shown(schema['default'])})" if schema.get("default") not in (None, []) else ""
         option = typer.Option(
             flag(name),
-            metavar=_metavar(schema, words),
+            metavar=_metavar(first, words),
             help=schema["description"].partition("\n\n")[0] + default,
             show_default=False,
             autocompletion=_completion(words),
@@ -72,18 +73,11 @@ def _completion(words: Sequence[str]) -> Callable[[], Sequence[str]] | None:
     return (lambda: words) if words else None
 
 
-def _enumerated(schema: dict[str, Any]) -> list[str]:
-    """Return the allowed words of an enumerated value; empty for any other value."""
-    first = schema.get("anyOf", [schema])[0]
-    return ["true", "false"] if first.get("type") == "boolean" else [str(word) for word in first.get("enum", [])]
-
-
 def _metavar(schema: dict[str, Any], words: Sequence[str]) -> str:
-    first = schema.get("anyOf", [schema])[0]
     if words:
         choices = f"{{{'|'.join(words)}}}"
         return choices if len(choices) <= WIDEST else "NAME"
-    return METAVARS[first.get("format", first.get("type", "string"))]
+    return METAVARS[schema.get("format", schema.get("type", "string"))]
 
 
 def flag(name: str) -> str:

@@ -108,7 +108,8 @@ def check(context: typer.Context, values: Mapping[str, str]) -> None:
     """Load everything once and print what would be served."""
     from service.cli.options import read_settings
 
-    _refuse_unknown(context)
+    if context.args:  # not shown: one may be part of a key
+        fail(misused(context.info_name or "", context.args), MISUSED)
     settings = read_settings(values)
     verify = "off" if settings.verify == "off" else "always"
     settings = settings.model_copy(update={"verify": verify, "log_format": "text"})
@@ -139,12 +140,6 @@ def health(url: str | None = None, port: int | None = None, cert: str | None = N
     from service.cli import health
 
     raise typer.Exit(health.check(url, port, cert, key))
-
-
-def _refuse_unknown(context: typer.Context) -> None:
-    """End the command if it got unknown words, without showing them: one may be part of a key."""
-    if context.args:
-        fail(misused(context.info_name or "", context.args), MISUSED)
 
 
 def misused(command: str, words: Sequence[str]) -> str:

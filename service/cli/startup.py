@@ -158,7 +158,9 @@ def _ready(
     if directory is not None:
         log.info("a worker is ready (process %d)", os.getpid())
         if settings.model_control == "explicit":
-            context.registry.shared = SharedChanges(context.registry, directory, place)
+            registry = context.registry
+            changes = {"load": registry.load_here, "unload": registry.unload_here}
+            registry.shared = SharedChanges(changes, directory, place)
         _save_repeatedly(context.metrics, asyncio.get_running_loop())
     if directory is None or _first(directory):
         announce(settings, context, grpc_port)

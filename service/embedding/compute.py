@@ -1,12 +1,12 @@
 """Computes jobs on the calling thread, without queue, deadline or event loop: for bulk runs, Ray and calibration."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from service.embedding.execution import reduce, run_of
 from service.embedding.model import Model
 from service.embedding.outputs.kind import Job
 from service.embedding.requests import EmbedOptions, EmbedRequest, Output, Text
-from service.embedding.tokenize.packing import Packed, Rows, Work, pack, packed
+from service.embedding.tokenize.packing import Packed, Rows, Work, cut_by_size, pack, packed
 from service.embedding.tokenize.prompts import check_prompts, prompt_of, with_ending
 from service.errors import StartError
 from service.settings import Settings
@@ -118,17 +118,3 @@ class Computation:
 
     def _prompted(self, texts: Sequence[Text]) -> list[Text]:
         return [text._replace(text=self._prompt + text.text) for text in texts] if self._prompt else list(texts)
-
-
-def cut_by_size(numbers: Iterable[int], sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Yield ranges of consecutive numbers whose sizes add up to at most `most`; a larger one is alone."""
-    chosen: list[int] = []
-    room = most
-    for number in numbers:
-        if chosen and sizes[number] > room:
-            yield chosen
-            chosen, room = [], most
-        chosen.append(number)
-        room -= sizes[number]
-    if chosen:
-        yield chosen

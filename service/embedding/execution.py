@@ -32,7 +32,7 @@ from service.embedding.tokenize.packing import (
 from service.errors import BadInput
 from service.request_context import RequestContext
 from service.runtime.engine import Engine
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.callers import ItemTimes
 
 EXACT_TOKENS = 8192  # of a padded batch on CPU: a larger one may change bits (models/graphs/attention.py)
 
@@ -185,7 +185,8 @@ def run_of(engine: Engine, card: Card, name: str, max_tokens: int, heads: Engine
     if not graph.attends:
         return run
     most = 0 if graph.one_by_one else min(max_tokens, EXACT_TOKENS) if engine.device == "cpu" else max_tokens
-    return _in_groups(with_sparse(run, heads or engine, card), partial(_by_length, most))
+    run = with_sparse(run, heads or engine, card)
+    return _in_groups(run, lambda works: rectangles([work.packed.tokens for work in works], most))
 
 
 def _in_groups(run: Run, groups_of: Callable[[list[Work[Any]]], list[list[int]]]) -> Run:
@@ -202,11 +203,6 @@ def _in_groups(run: Run, groups_of: Callable[[list[Work[Any]]], list[list[int]]]
         return rows
 
     return run_groups
-
-
-def _by_length(max_tokens: int, works: list[Work[Packed]]) -> list[list[int]]:
-    """Return groups of works of like length, whose padded rectangle is within the budget."""
-    return rectangles([work.packed.tokens for work in works], max_tokens)
 
 
 def _by_key(key: Callable[[int, Work[Any]], Hashable], works: list[Work[Any]]) -> list[list[int]]:

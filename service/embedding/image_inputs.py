@@ -20,7 +20,7 @@ from service.embedding.requests import Ids, Picture
 from service.embedding.tokenize.packing import Pixels, Rows, Work
 from service.errors import BadInput, TooLong, WrongModelKind
 from service.request_context import RequestContext
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.callers import ItemTimes
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 
@@ -56,7 +56,7 @@ class ImageReader:
             for index, picture in pictures.items():
                 assert spec.image.preprocessor is not None
                 prepared = await self._decoder.decoded(spec.image.preprocessor, picture.data, index)
-                feeds = await self._decoder.in_turn(tower_feeds, spec, prepared)
+                feeds = await self._decoder.turns.run(tower_feeds, spec, prepared)
                 height, width = grids[index]
                 patches = height * width
                 rows = spec.tokens(grids[index]) * spec.width * len(spec.parts)

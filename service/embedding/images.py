@@ -98,7 +98,7 @@ class Images:
             else:
                 assert image.preprocessor is not None
                 ready = await self._decoder.decoded(image.preprocessor, sent.data, index)
-            feeds.append(await self._decoder.in_turn(checked, image, ready, index))
+            feeds.append(await self._decoder.turns.run(checked, image, ready, index))
             self._budget.reserve(sum([array.nbytes for array in feeds[-1].values()]), context)
             rows += rows_of(image, feeds[-1])
             if rows > self._settings.max_request_tokens:

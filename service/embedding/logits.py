@@ -15,7 +15,7 @@ from models.artifacts.card import HEAD
 from models.positions.arithmetic import Arithmetic
 from models.positions.table import Output, Table
 from models.recipes.heads import OutputHead
-from models.tables.row_blocks import Check, never_cancel
+from models.tables.row_blocks import Check
 from service.embedding.model import Model
 from service.errors import BadRequest, NotFound, OutOfRange, WrongShape
 
@@ -126,7 +126,7 @@ def whole(states: HiddenStates, output: str) -> Table:
     return states.table({output: Output(shape, rows)})
 
 
-def top(states: HiddenStates, top_k: int, check: Check = never_cancel) -> Table:
+def top(states: HiddenStates, top_k: int, check: Check) -> Table:
     """Return the tokens of the largest logits of each row, the largest first; of equal ones the lower id is first.
 
     Args:

@@ -1,7 +1,6 @@
 """PictureDecoder: decodes pictures in threads if they are small, else in the heavy process; callers take turns."""
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from typing import TypeVar
 
@@ -16,7 +15,6 @@ from service.settings import Settings
 
 THREAD_BYTES = 1 << 16  # of a picture that a thread decodes: every 41 bytes of a JPEG may draw all its pixels again
 PIXEL_BYTES = 16  # of memory while a picture is decoded, or resized
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 
@@ -27,12 +25,15 @@ class PictureDecoder:
         settings: the largest picture.
         budget: the memory of all requests.
         threads: number of threads that decode small pictures.
+
+    Attributes:
+        turns: runs functions in threads, in the turn of the caller.
     """
 
     def __init__(self, settings: Settings, budget: MemoryBudget, threads: int = 1) -> None:
         self._max_pixels, self._budget = settings.max_image_pixels, budget
         self._fetcher = PictureFetcher(settings.image_hosts, settings.max_body_bytes)
-        self.turns = HeavyLane(0, sys.maxsize, 0, threads)
+        self.turns = HeavyLane(threads=threads)
 
     async def fetched(self, inputs: Sequence[Item]) -> Sequence[Item | Picture]:
         """Return the inputs with the bytes of those pictures that are addresses; raise BadInput as PictureFetcher."""
@@ -58,7 +59,3 @@ class PictureDecoder:
         with ExitStack() as held:
             hold = self._budget.held_for
             return await run_beside(decoded, *picture, lambda pixels: held.enter_context(hold(PIXEL_BYTES * pixels)))
-
-    async def in_turn(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return the result of a function, which a thread runs in the caller's turn."""
-        return await self.turns.run(function, *arguments)

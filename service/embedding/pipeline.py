@@ -24,7 +24,8 @@ from service.errors import BadInput, BadRequest
 from service.observability.metrics import Metrics
 from service.request_context import RequestContext
 from service.scheduling.admission import estimated_tokens, reserved
-from service.scheduling.fair_queue import FairQueue, ItemTimes
+from service.scheduling.callers import ItemTimes
+from service.scheduling.fair_queue import FairQueue
 from service.scheduling.memory_budget import MemoryBudget
 from service.settings import Settings
 

@@ -21,7 +21,7 @@ from models import VERSION
 from models.errors import BadEncoding, NoWritableFolder
 from models.positions.table import DTYPES, Output, Table, rounded
 from models.tables.quantization import QuantizedTable
-from service.errors import BadParameters, Overloaded, TooLarge, Unsupported
+from service.errors import BadParameters, TooLarge, Unsupported
 from service.machine import available_cpus
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -171,19 +171,12 @@ class Tables:
             Overloaded: the tables being sent leave no room for this one.
         """
         body = self.cached(key)
-        if body is not None and self._reserved(len(body), call):
+        if body is not None and self.streaming.reserved(len(body), call):
             return _once(body)
-        if file.size <= self._largest and self._reserved(file.size, call):
+        if file.size <= self._largest and self.streaming.reserved(file.size, call):
             return self._fill(key, file)
         self.streaming.reserve(block_bytes(file.outputs), call)
         return self._compute(file)
-
-    def _reserved(self, size: int, call: RequestContext) -> bool:
-        try:
-            self.streaming.reserve(size, call)
-        except (Overloaded, TooLarge):
-            return False
-        return True
 
     async def _compute(self, file: TableFile) -> AsyncGenerator[memoryview, None]:
         """Yield the bytes of a file; blocks of many values are made in a thread."""

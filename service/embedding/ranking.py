@@ -29,6 +29,7 @@ from service.settings import Settings
 MOST_TOGETHER = 16  # queries of one request that wait or run
 COPIED_INLINE = 1 << 17  # characters of pairs that are joined on the event loop
 MULTI_LABEL = "multi_label_classification"
+NO_CLASSIFIER = "Model is not a classifier model"
 Scores = NDArray[np.float64]
 Document = str | Picture
 Pair = tuple[str, Document]
@@ -67,10 +68,10 @@ class Labelled(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """How pairs are read.
+    """How texts or pairs are read.
 
     Args:
-        options: how both texts are read and cut; `max_tokens` is of a pair, or of a late-interaction model's document.
+        options: how texts are read and cut; `max_tokens` is of a pair, or of a late-interaction model's document.
         activation: activation of the logits; None: the model's own. MaxSim has none.
         parts: how many tokens of each text are read, and in how many chunks.
         instruction: what a causal reranker is to judge by; None: its own. It keeps the end of what it reads of a pair,
@@ -126,12 +127,6 @@ def text_activation(card: Card) -> ScoreActivation | None:
     return card.classifier.activation if card.classifier.ranks else label_activation(card.classifier)
 
 
-def not_a_classifier(card: Card) -> WrongModelKind:
-    """Return the error for a model that cannot label texts."""
-    what = "labels of tokens" if card.classifier else "embeddings"
-    return WrongModelKind("Model is not a classifier model", remedy=f"{card.name} gives {what}, by /embed")
-
-
 def not_a_ranker(card: Card) -> WrongModelKind:
     """Return the error for a model that cannot score pairs."""
     return WrongModelKind(
@@ -140,7 +135,7 @@ def not_a_ranker(card: Card) -> WrongModelKind:
     )
 
 
-# ---- labels and scores of one run
+# ---- activations of logits
 
 
 def _softmax(logits: Scores) -> Scores:
@@ -161,48 +156,9 @@ ACTIVATIONS: dict[ScoreActivation, Callable[[Scores], Scores]] = {
 }
 
 
-async def classify(
-    embedder: Embedder,
-    model: Model,
-    inputs: Sequence[Input],
-    context: RequestContext,
-    options: EmbedOptions,
-    activation: ScoreActivation | None = None,
-) -> Labelled:
-    """Return the scores of each input's labels; they do not depend on the other inputs.
-
-    Args:
-        options: how the inputs are read and cut.
-        activation: activation of the logits; None: `label_activation`.
-
-    Raises:
-        WrongModelKind: the model gives a text no labels.
-        InlayError: as EmbeddingPipeline.embed.
-    """
-    card, classifier = model.card, model.card.classifier
-    if classifier is None or not classifies(card):
-        raise not_a_classifier(card)
-    if not reads_pairs(card) and any([type(item) is Text for item in inputs]):
-        raise WrongModelKind(
-            "Model is not a classifier model", remedy=f"{card.name} reads pairs in a template: /rerank"
-        )
-    how = activation or label_activation(classifier)
-    scores, result = await _scored(embedder, model, inputs, context, options, how)
-    return Labelled(scores, classifier.labels, result)
-
-
-async def _scored(
-    embedder: Embedder,
-    model: Model,
-    inputs: Sequence[Input],
-    context: RequestContext,
-    options: EmbedOptions,
-    activation: ScoreActivation,
-) -> tuple[Scores, EmbedResult]:
-    """Return the activated logits of inputs, [inputs, labels], and the facts."""
-    options = options._replace(outputs=(CLASS_LOGITS,))
-    result = await embedder.embed(EmbedRequest(inputs, model.card.name, options), context)
-    return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64)), result
+def _activated(result: EmbedResult, activation: ScoreActivation) -> Scores:
+    """Return the activated logits of inputs, [inputs, labels]."""
+    return ACTIVATIONS[activation](result.outputs[0].rows.astype(np.float64))
 
 
 def _check_template(card: Card, template: PairTemplate, reading: Reading) -> None:
@@ -224,42 +180,15 @@ def _check_template(card: Card, template: PairTemplate, reading: Reading) -> Non
         )
 
 
-async def rank_by_maxsim(
-    embedder: Embedder,
-    model: Model,
-    query: str,
-    documents: Sequence[Document],
-    context: RequestContext,
-    options: EmbedOptions,
-) -> Ranks:
-    """Return the score of each document with a query, and the facts about both runs.
-
-    Args:
-        options: how both are read and cut; `max_tokens` is of a text alone.
-
-    Raises:
-        InlayError: as EmbeddingPipeline.embed.
-    """
-    assert model.card.multi_vector is not None
-    name, of_documents = model.card.name, options._replace(outputs=(MULTI_VECTOR,), input_type="document")
-    of_query = of_documents._replace(input_type="query", max_tokens=None)
-    asked = await embedder.embed(EmbedRequest([Text(query)], name, of_query), context)
-    result = await embedder.embed(EmbedRequest([*map(_as_input, documents)], name, of_documents), context)
-    vectors, rows = asked.outputs[0].rows, result.outputs[0]
-    scores = await asyncio.to_thread(maxsim, vectors, split_rows(rows.rows, rows.lengths), model.card.multi_vector.mean)
-    whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
-    return Ranks(scores, whole)
-
-
 def _as_input(document: Document) -> Input:
     return Text(document) if isinstance(document, str) else document
 
 
-# ---- many queries, long documents
+# ---- scores of texts and of pairs
 
 
 class Scorer:
-    """Scores pairs of texts.
+    """Scores texts by their labels, and pairs of texts.
 
     Args:
         embedder: runs the models.
@@ -269,6 +198,50 @@ class Scorer:
 
     def __init__(self, embedder: Embedder, budget: MemoryBudget, settings: Settings) -> None:
         self._embedder, self._budget, self._settings = embedder, budget, settings
+
+    async def classify(
+        self, model: Model, inputs: Sequence[Input], context: RequestContext, reading: Reading
+    ) -> Labelled:
+        """Return the scores of each input's labels, which do not depend on the other inputs.
+
+        They are activated as the reading says, else by `label_activation`.
+
+        Raises:
+            WrongModelKind: the model gives a text no labels.
+            InlayError: as EmbeddingPipeline.embed.
+        """
+        card, classifier = model.card, model.card.classifier
+        if classifier is None or not classifies(card):
+            what = "labels of tokens" if classifier else "embeddings"
+            raise WrongModelKind(NO_CLASSIFIER, remedy=f"{card.name} gives {what}, by /embed")
+        if not reads_pairs(card) and any([type(item) is Text for item in inputs]):
+            raise WrongModelKind(NO_CLASSIFIER, remedy=f"{card.name} reads pairs in a template: /rerank")
+        request = EmbedRequest(inputs, card.name, reading.options._replace(outputs=(CLASS_LOGITS,)))
+        result = await self._embedder.embed(request, context)
+        scores = _activated(result, reading.activation or label_activation(classifier))
+        return Labelled(scores, classifier.labels, result)
+
+    async def maxsim(
+        self, model: Model, query: str, documents: Sequence[Document], context: RequestContext, options: EmbedOptions
+    ) -> Ranks:
+        """Return the score of each document with a query, and the facts about both runs.
+
+        Args:
+            options: how both are read and cut; `max_tokens` is of a text alone.
+
+        Raises:
+            InlayError: as EmbeddingPipeline.embed.
+        """
+        card, embed = model.card, self._embedder.embed
+        assert card.multi_vector is not None
+        of_documents = options._replace(outputs=(MULTI_VECTOR,), input_type="document")
+        of_query = of_documents._replace(input_type="query", max_tokens=None)
+        asked = await embed(EmbedRequest([Text(query)], card.name, of_query), context)
+        result = await embed(EmbedRequest([*map(_as_input, documents)], card.name, of_documents), context)
+        vectors, rows = asked.outputs[0].rows, result.outputs[0]
+        scores = await asyncio.to_thread(maxsim, vectors, split_rows(rows.rows, rows.lengths), card.multi_vector.mean)
+        whole = result._replace(tokens=asked.tokens + result.tokens, characters=asked.characters + result.characters)
+        return Ranks(scores, whole)
 
     async def score(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the score of each pair, which does not depend on the others.
@@ -351,7 +324,7 @@ class Scorer:
             if card.multi_vector is None:
                 raise not_a_ranker(card)
             documents = [document for _, document in pairs]
-            return await rank_by_maxsim(self._embedder, model, pairs[0][0], documents, context, reading.options)
+            return await self.maxsim(model, pairs[0][0], documents, context, reading.options)
         template = classifier.template
         texts = [Text(query, document) for query, document in pairs if isinstance(document, str)]
         if template:
@@ -359,10 +332,9 @@ class Scorer:
             inline = sum([len(pair.text) + len(pair.pair or "") for pair in texts]) <= COPIED_INLINE
             making = template, model.tokenizer, texts, reading.instruction, self._settings.max_request_characters
             texts = texts_of(*making) if inline else await asyncio.to_thread(texts_of, *making)
-        options = reading.options._replace(special_tokens=template is None)
-        how = reading.activation or classifier.activation
-        scores, result = await _scored(self._embedder, model, texts, context, options, how)
-        return Ranks(scores[:, 0], result)
+        options = reading.options._replace(outputs=(CLASS_LOGITS,), special_tokens=template is None)
+        result = await self._embedder.embed(EmbedRequest(texts, card.name, options), context)
+        return Ranks(_activated(result, reading.activation or classifier.activation)[:, 0], result)
 
     async def _cosines(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""

@@ -10,14 +10,10 @@ Source: sentence-transformers 6.2, util.similarity.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.recipes.heads import MultiVector
-
-Function = Literal["maxsim", "meanmaxsim"]
 Vectors = NDArray[np.float32]  # [n, width]
 BLOCK_ROWS = 32  # of a query
 BLOCK_PRODUCTS = 1 << 18  # of two numbers: OpenBLAS divides larger ones among threads (0.3)
@@ -51,8 +47,3 @@ def _largest(query: Vectors, document: Vectors) -> NDArray[np.float32]:
         for start in range(0, len(document), columns):
             np.maximum(best, (part @ turned[:, start : start + columns]).max(axis=1), out=best)
     return largest
-
-
-def function_of(multi_vector: MultiVector) -> Function:
-    """Return the function by which a model's files compare its texts."""
-    return "meanmaxsim" if multi_vector.mean else "maxsim"

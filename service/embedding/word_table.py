@@ -1,6 +1,5 @@
 """The word table of a served model: its rows, the ids that a text stands for, and computations on it."""
 
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -138,7 +137,7 @@ class TableComputations:
     """Runs computations on word tables and output heads in threads, one of a kind at a time; callers take turns."""
 
     def __init__(self) -> None:
-        self._lanes: defaultdict[Kind, HeavyLane] = defaultdict(partial(HeavyLane, 0, sys.maxsize, 0, 1))
+        self._lanes: defaultdict[Kind, HeavyLane] = defaultdict(partial(HeavyLane, threads=1))
         self._results: WeakKeyDictionary[Model, dict[object, Any]] = WeakKeyDictionary()
 
     async def run(self, kind: Kind, compute: Callable[[Check], Result]) -> Result:

@@ -160,6 +160,8 @@ class Call:
             context.deadline = self._deadline
         context.caller = identity.key_name or address_of(self._grpc.peer())
         context.passes = identity.passes
+        if identity.bulk:
+            context.make_bulk()
         return context
 
     async def perform(self, handler: Handler, request: Any, context: RequestContext) -> Any:
@@ -170,9 +172,10 @@ class Call:
         """
         served = self._served
         shared, method = served.shared, served.method
-        began, status, admitted = perf_counter(), "CANCELLED", False
+        began, status, admitted, caller = perf_counter(), "CANCELLED", False, context.caller
         self.silent = False
         served.limit.read(self)
+        data = request
         try:
             if type(request) is bytes:
                 if len(request) > UNCOUNTED_BYTES:
@@ -181,7 +184,7 @@ class Call:
                     await shared.admission.turns.wait(len(request), context.caller)
                 request = await decode(method.request, request)
             if method.admitted:
-                shared.admission.acquire(context.caller)
+                shared.admission.acquire(caller)
                 admitted = True
             try:
                 if context.deadline is None:
@@ -190,7 +193,8 @@ class Call:
                     async with within(context.deadline):
                         answer = await handler(request, context)
             except ModelNotLoaded as missing:  # met before a stream of requests is read, or an answer written
-                answer = await loaded_first(missing, partial(handler, request, context), context.deadline)
+                again = partial(self._again, handler, data, context)
+                answer = await loaded_first(missing, again, context.deadline)
             status = "OK"
             return answer
         except Exception as error:
@@ -199,8 +203,12 @@ class Call:
             return failure
         finally:
             if admitted:
-                shared.admission.release(context.caller)
+                shared.admission.release(caller)
             shared.metrics.request("grpc", served.metric_name, status, perf_counter() - began, context)
+
+    async def _again(self, handler: Handler, data: Any, context: RequestContext) -> Any:
+        """Return the handler's answer to a request that it has already taken apart."""
+        return await handler(await decode(self._served.method.request, data) if type(data) is bytes else data, context)
 
     def _failure(self, error: Exception) -> InlayError:
         """Return the InlayError that the caller receives for an error, and count it by its code."""
@@ -270,7 +278,7 @@ class UnaryCall(Call):
             await grpc_context.send_initial_metadata(method.initial_metadata(answer))
         data = method.serialize(answer)
         del answer  # its rows: grpc makes a copy of the message
-        context.written()
+        context.written(perf_counter())
         self.succeed(truncation.metadata(context.truncated) if context.truncated else ())
         return data
 
@@ -348,7 +356,7 @@ class BidirectionalCall(Call):
             async for answer, context in answers:
                 if isinstance(answer, InlayError):
                     await self.abort(answer)
-                await grpc_context.write(self._served.method.serialize(answer))
+                await grpc_context.write(answer if type(answer) is bytes else self._served.method.serialize(answer))
                 self._unsent.discard(context)
                 context.release()
         self.succeed(truncation.metadata(tuple(sorted(self._truncated)), self._cut))

@@ -23,18 +23,15 @@ NAMES = (health.SERVICE_NAME, reflection.SERVICE_NAME)
 class OpenStreams:
     """Bounds the streams of health checks and reflection, and ends them when the server begins to stop."""
 
-    def __init__(self, max_streams: int = MAX_STREAMS) -> None:
+    def __init__(self) -> None:
         self.stopping = asyncio.Event()
-        self._max_streams = max_streams
         self._active = 0
 
     @asynccontextmanager
     async def one(self, context: Context) -> AsyncIterator[None]:
         """Count one stream for the length of a block; if there are too many, end it with RESOURCE_EXHAUSTED."""
-        if self._active >= self._max_streams:
-            message = (
-                f"{self._active} streams of health and reflection are open, which is all: call Check, or try later"
-            )
+        if self._active >= MAX_STREAMS:
+            message = f"{MAX_STREAMS} streams of health and reflection are open, which is all: call Check, or try later"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
         self._active += 1
         try:

@@ -8,18 +8,7 @@ from service.error_status import STATUSES
 from service.errors import InlayError
 
 Handler = Callable[..., Any]
-StatusOf = Callable[[InlayError], str]
 Metadata = Sequence[tuple[str, str]]
-
-
-def inlay_status(error: InlayError) -> str:
-    """Return the name of the gRPC status of an error in inlay.v1."""
-    return STATUSES[error.code].grpc
-
-
-def inlay_message(error: InlayError) -> str:
-    """Return the message of an error in inlay.v1."""
-    return error.message
 
 
 def serialize(message: Any) -> bytes:
@@ -40,8 +29,8 @@ class Method:
         admitted: whether a request counts against `max_concurrent_requests` until it is answered.
         probe: whether the method only reports the server's state; full limits of other methods do not refuse it.
         management: whether the method is left out if there is a management port, as REST's probes are.
-        error_answer: for "bidirectional", what stands in the stream for a request that failed, from the request (None:
-            it could not be read) and its error; None: the error ends the call.
+        error_answer: for "bidirectional", the wire bytes of what stands in the stream for a request that failed, from
+            the request (None: it could not be read) and its error; None: the error ends the call.
         initial_metadata: for "unary", metadata sent before the answer.
     """
 
@@ -53,7 +42,7 @@ class Method:
     admitted: bool = False
     probe: bool = False
     management: bool = False
-    error_answer: Callable[[Any, InlayError], Any] | None = None
+    error_answer: Callable[[Any, InlayError], bytes] | None = None
     initial_metadata: Callable[[Any], Metadata] | None = None
 
 
@@ -65,7 +54,7 @@ class Service:
         name: full name, e.g. inlay.v1.Embedder.
         serving: returns its state in health checks while the server is ready; False: no loaded model supports it.
         metric_prefix: stands before the names of its methods in the metrics.
-        status_of: the name of the gRPC status of an error.
+        status_of: the name of the gRPC status of an error; by default that of inlay.v1.
         message_of: the message of an error.
     """
 
@@ -73,5 +62,5 @@ class Service:
     methods: Sequence[Method]
     serving: Callable[[], bool] = lambda: True
     metric_prefix: str = ""
-    status_of: StatusOf = inlay_status
-    message_of: Callable[[InlayError], str] = inlay_message
+    status_of: Callable[[InlayError], str] = lambda error: STATUSES[error.code].grpc
+    message_of: Callable[[InlayError], str] = lambda error: error.message

@@ -5,7 +5,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -30,6 +30,7 @@ from service.grpc.methods import Method, Service
 from service.observability.metrics import GATE, Metrics
 from service.request_context import RequestContext
 from service.scheduling.admission import AdmissionController
+from service.scheduling.priority import HEADER, is_bulk
 from service.security.api_keys import Key
 from service.security.tls import Pem, Renewed, contents, files
 from service.settings import Settings
@@ -52,6 +53,7 @@ class Pipeline(grpc.GenericRpcHandler):
         silent_seconds: how long a call may wait for its first message while others are refused for want of room.
         max_readers: requests whose messages are read at a time, each of which may be as large as one may be.
         open_handlers: handlers that are served without key, limits and metrics, by path.
+        bulk_paths: methods whose requests give way to others, by path.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class Pipeline(grpc.GenericRpcHandler):
         silent_seconds: float,
         max_readers: int,
         open_handlers: Mapping[str, Any],
+        bulk_paths: Collection[str] = (),
     ) -> None:
         self._shared, self._keys = shared, shared.keys
-        self._open_handlers = open_handlers
+        self._open_handlers, self._bulk_paths = open_handlers, bulk_paths
         self._services = {service.name: service for service in services}
         requests = CallLimit(max_requests, silent_seconds, max_readers)
         streams, probes = CallLimit(max_requests, silent_seconds), CallLimit(max_requests, silent_seconds)
@@ -105,6 +108,9 @@ class Pipeline(grpc.GenericRpcHandler):
         waits = served.limit.crowded and served.call_class is UnaryCall
         call: Call = (WaitingUnaryCall if waits else served.call_class)(served, metadata, task, identity, key)
         try:
+            sent = next((str(value) for name, value in metadata if name == HEADER), None)
+            if is_bulk(sent, f"/{served.path}", self._bulk_paths):
+                identity.make_bulk()
             served.limit.add(call)
             if not call.request_streaming:
                 served.limit.begin_reading(call)
@@ -163,6 +169,7 @@ class RpcServer:
             settings.client_seconds,
             max(1, settings.max_receiving_bytes // settings.max_body_bytes // 2),
             open_handlers(self.health, self._streams, [service.name for service in self._services]),
+            settings.bulk_paths,
         )
         self._set_health(True)
         return 0
@@ -206,17 +213,9 @@ class RpcServer:
         finally:
             self._set_health(passes)
 
-    def drain(self) -> None:
-        """Report NOT_SERVING to health checks, and serve on."""
-        self.health.drain()
-
-    def refuse(self) -> None:
-        """Report NOT_SERVING to health checks, and end the streams of watchers."""
-        self.health.stop()
-
     async def stop(self) -> None:
         """Stop taking calls and finish those in flight, for at most `shutdown_seconds`."""
-        self.refuse()
+        self.health.stop()
         deadline, taken = monotonic() + MAX_ARRIVED_SECONDS, -1
         while taken != self.pipeline.calls_taken and monotonic() < deadline:
             taken = self.pipeline.calls_taken

@@ -4,30 +4,29 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any
 
-IN_FLIGHT = 64  # requests of one stream worked on at a time
+IN_FLIGHT = 64  # requests of one stream worked on at a time, if they are small
 PLACE_BYTES = 4096  # of a request for each place that it takes of these: a stream holds 256 KiB, or one request
 
 
 async def in_order(
-    requests: AsyncIterator[bytes], work: Callable[[bytes], Coroutine[Any, Any, Any]], in_flight: int = IN_FLIGHT
+    requests: AsyncIterator[bytes], work: Callable[[bytes], Coroutine[Any, Any, Any]]
 ) -> AsyncGenerator[Any, None]:
     """Yield the result of `work` for each request, in the requests' order.
 
     Args:
         work: called with each request, in a task of its own.
-        in_flight: requests worked on at a time, if they are small.
 
     Raises:
         Exception: what reading the requests raised, after the answers to those before it.
     """
-    places = asyncio.Semaphore(in_flight)
+    places = asyncio.Semaphore(IN_FLIGHT)
     answers: asyncio.Queue[tuple[asyncio.Task[Any], int] | None] = asyncio.Queue()
     tasks: set[asyncio.Task[Any]] = set()
 
     async def read() -> None:
         try:
             async for request in requests:
-                taken = min(in_flight, 1 + len(request) // PLACE_BYTES)
+                taken = min(IN_FLIGHT, 1 + len(request) // PLACE_BYTES)
                 for _ in range(taken):
                     await places.acquire()
                 answers.put_nowait((_begin(work(request), tasks), taken))

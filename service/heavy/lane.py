@@ -160,6 +160,7 @@ class HeavyLane:
         processes: how many; 0: the same work in threads of this process, without limits.
         memory_bytes: what a task may allocate.
         seconds: of the processor that a task may take.
+        threads: how many, where there are no processes; None: one a processor.
 
     Attributes:
         processes: these processes.
@@ -168,7 +169,9 @@ class HeavyLane:
         seconds: seconds of these together.
     """
 
-    def __init__(self, processes: int, memory_bytes: int, seconds: float, threads: int | None = None) -> None:
+    def __init__(
+        self, processes: int = 0, memory_bytes: int = sys.maxsize, seconds: float = 0, threads: int | None = None
+    ) -> None:
         self._threads = ThreadPoolExecutor(processes or threads or available_cpus(), "heavy")
         self.processes = [HeavyProcess(memory_bytes, seconds) for _ in range(processes)]
         self._free = list(self.processes)
@@ -245,7 +248,7 @@ class HeavyLane:
                 self._free.append(process)
 
 
-_open = [HeavyLane(0, sys.maxsize, 0)]  # threads, where no service runs; the newest is used
+_open = [HeavyLane()]  # threads, where no service runs; the newest is used
 
 
 @contextmanager

@@ -13,14 +13,22 @@ from typing import Annotated, Any, Literal, get_args
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, GetCoreSchemaHandler, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    StrictBool,
+    WithJsonSchema,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from models.positions.arithmetic import Arithmetic
 from models.positions.rope.frequencies import MAX_ROTARY_DIM
 from models.positions.table import DTYPES, MAX_POSITION, MAX_WIDTH, Positions
 from service.http.json_structure import check_structure
-from service.http.tensors import tensor
+from service.http.tensors import array_of_lists, tensor
 
 MAX_ROWS = 2**24
 MAX_LISTED = 2**20  # positions in a list: they are held in memory
@@ -131,21 +139,11 @@ def integers(value: Any, axes: int) -> Int64s:
         value = rows[0] if axes == 1 and len(rows) == 1 else rows
     if not isinstance(value, list):
         raise ValueError("send a list of integers")
-    numbers = _array([value] if axes == 2 and value and not isinstance(value[0], list) else value)
+    lists = [value] if axes == 2 and value and not isinstance(value[0], list) else value
+    numbers = array_of_lists(lists, {int}, "integers")
     if numbers.dtype != np.int64 or numbers.ndim != axes or not numbers.size:
         raise ValueError(f"send {'one list' if axes == 1 else 'lists of equal length'} of integers of 64 bits")
     return numbers
-
-
-def _array(value: list[Any]) -> NDArray[Any]:
-    rows = value if value and isinstance(value[0], list) else [value]
-    for row in rows:
-        if not isinstance(row, list) or not set(map(type, row)) <= {int}:  # numpy takes true for 1
-            raise ValueError("only integers can stand in the list")
-    try:
-        return np.array(value)
-    except (ValueError, OverflowError):
-        raise ValueError("the lists are of different lengths") from None
 
 
 def _triple(value: Any) -> tuple[int, int, int]:
@@ -213,38 +211,26 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def read_scaling_value(value: Any, kind: str) -> Any:
-    """Return a parameter of a RoPE scaling in the types of config.json: a number, a boolean or a tuple of numbers.
+def value_of_text(kind: str, value: Any) -> Any:
+    """Return the JSON value that a text in a query string stands for, a list without its brackets.
 
     Args:
-        value: the value in JSON or a query string; None stays.
-        kind: kind of the parameter in `scaling_parameters.PARAMETERS`.
-
-    Raises:
-        ValueError: the value is of another kind.
+        kind: one of SCALING_VALUES.
+        value: any other value, and a text that stands for none, is returned as it is.
     """
-    if value is None:
-        return None
-    if isinstance(value, str):
+    if not isinstance(value, str):
+        return value
+    try:
         parts = _json(f"[{value.lower()}]")
-        value = parts[0] if kind != "numbers" and len(parts) == 1 else parts
-    if kind == "numbers":
-        if (
-            not isinstance(value, list | tuple)
-            or not 0 < len(value) <= MAX_ROTARY_DIM
-            or not all(map(_is_number, value))
-        ):
-            raise ValueError("it is no list of finite numbers")
-        return tuple(value)
-    if not (isinstance(value, bool) if kind == "boolean" else _is_number(value)):
-        raise ValueError(f"it is no {'boolean' if kind == 'boolean' else 'finite number'}")
-    return value
+    except ValueError:
+        return value
+    return parts[0] if kind != "numbers" and len(parts) == 1 else parts
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
+_Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+_Numbers = Annotated[list[_Number], Field(min_length=1, max_length=MAX_ROTARY_DIM), AfterValidator(tuple)]
+SCALING_VALUES: dict[str, Any] = {"number": _Number, "boolean": StrictBool, "numbers": _Numbers}
+"""Types of the parameters of a RoPE scaling, by their kinds in `scaling_parameters.PARAMETERS`."""
 TENSOR: dict[str, Any] = {
     "anyOf": [
         {"type": "array", "title": "Nested lists of numbers", "items": {}},

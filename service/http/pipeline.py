@@ -7,7 +7,7 @@ The server calls `prepare` for a new head, `accept` when a request's head is com
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Protocol
@@ -32,8 +32,10 @@ from service.scheduling.admission import AdmissionController
 from service.scheduling.loaded_first import loaded_first
 from service.scheduling.loop_turns import SMALL_BYTES
 from service.scheduling.memory_budget import MemoryBudget
+from service.scheduling.priority import HEADER, is_bulk
 from service.security.api_keys import Keys
 
+PRIORITY = HEADER.encode()
 CHALLENGE = (b"www-authenticate", b"Bearer")  # with every 401 (RFC 9110, 15.5.2)
 TURN_BYTES = 16384  # of the bodies that batch handlers answer in one turn of the event loop: about 2 ms
 SAME_TURN_SECONDS = 40e-6  # a request that follows the last answer sooner was readable before it: others are too
@@ -69,6 +71,7 @@ class Pipeline:
         max_body_bytes: largest size of one body, before and after decoding.
         compression: when responses are compressed.
         strict_fields: whether bodies of other people's protocols may hold known fields alone.
+        bulk_paths: paths whose requests give way to others.
 
     Attributes:
         budget: bounds the memory of the requests being computed and answered.
@@ -87,13 +90,14 @@ class Pipeline:
         cors: Cors | None = None,
         budget: MemoryBudget | None = None,
         strict_fields: bool = False,
+        bulk_paths: Collection[str] = (),
     ) -> None:
         self.router = router
         self._admission = admission
         self._metrics = metrics
         self._lifecycle = lifecycle
         self._max_body_bytes, self._compression = max_body_bytes, compression
-        self._strict_fields = strict_fields
+        self._strict_fields, self._bulk_paths = strict_fields, bulk_paths
         self._keys = keys
         self._access_log = access_log
         self._cors = cors or Cors()
@@ -119,6 +123,8 @@ class Pipeline:
         head.template = match.route.path if match is not None else self.router.template(head.path)
         try:
             self._check_head(head)
+            sent = head.headers.get(PRIORITY)
+            head.bulk = is_bulk(None if sent is None else sent.decode("latin-1"), head.template or "", self._bulk_paths)
         except InlayError as error:
             head.error = error
         if match is None:
@@ -202,6 +208,8 @@ class Pipeline:
                 request.refused_at_gate = True  # unless its key opens the gate
                 request.key = self._keys.acquire(shown_key(request.varying.get(b"authorization", b"")), request.context)
                 request.refused_at_gate = False
+            if head.bulk:
+                request.context.make_bulk()
             if head.error is not None:
                 raise head.error
             if not request.varying.keys().isdisjoint(TIMEOUT_NAMES):
@@ -231,10 +239,11 @@ class Pipeline:
         if self._strict_fields:
             request.context.strict_fields = True
         route, cors_headers, admitted = request.head.route, request.head.cors_headers, False
+        caller = request.context.caller  # which a field of the body may change
         assert route is not None
         try:
             if route.admitted:
-                self._admission.acquire(request.context.caller)
+                self._admission.acquire(caller)
                 admitted = True
             response = await self._handled(request, request.handler or route.handler)
             return _with_headers(response, cors_headers) if cors_headers else response
@@ -253,7 +262,7 @@ class Pipeline:
             return self.error_response(request, InlayError("the service has a fault; its log says more"))
         finally:
             if admitted:
-                self._admission.release(request.context.caller)
+                self._admission.release(caller)
 
     async def _handled(self, request: Request, handler: Handler) -> Response:
         """Decode the body, call the handler within the deadline and compress the response, as the head says."""
@@ -300,15 +309,15 @@ class Pipeline:
     def finish(self, request: Request, status: int) -> None:
         """Count and release a request whose response has been sent, or whose client has left (GONE)."""
         now = perf_counter()
+        route, context, seconds = request.head.route, request.context, now - request.arrived
         if request.key is not None:
-            request.key.release(now - request.arrived)
-        route = request.head.route
-        context = request.context
+            request.key.release(seconds)
         if request.refused_at_gate:
-            self._metrics.request("http", GATE, str(status), now - request.arrived, context)
+            self._metrics.request("http", GATE, status, seconds, context)
         elif route is not None and not route.probe:
-            self._metrics.request("http", route.path, str(status), now - request.arrived, context)
-        context.written()
+            self._metrics.request("http", route.path, status, seconds, context)
+        if context.encoding is not None:
+            context.written(now)
         if context.reservations is not None:
             context.release()
         if self._access_log is not None:

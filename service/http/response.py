@@ -35,6 +35,6 @@ def json_response(document: Any, status: int = 200, headers: Headers = ()) -> Re
     return Response((body,), (*JSON_HEADERS, *headers), status)
 
 
-def bytes_response(body: bytes | memoryview, media_type: str, headers: Headers = ()) -> Response:
+def bytes_response(body: bytes | memoryview, media_type: str) -> Response:
     """Return bytes of a media type as a response."""
-    return Response((body,), ((b"content-type", media_type.encode()), *headers))
+    return Response((body,), ((b"content-type", media_type.encode()),))

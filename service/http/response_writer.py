@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from functools import lru_cache
 from http.client import responses as PHRASES
 from typing import Any
 
@@ -36,6 +35,8 @@ class ResponseWriter:
         self._waiting = 0  # bytes in the transport, while its buffer is full
         self._transport = transport
         self._server_state = server_state
+        self._default_headers: list[tuple[bytes, bytes]] | None = None
+        self._default_lines = b""
         self._writable: asyncio.Event | None = None  # while the transport's buffer is full
         self.written = 0
 
@@ -67,13 +68,19 @@ class ResponseWriter:
         is_head, size = request.head.verb == "HEAD", sum(map(len, body))
         # a handler of HEAD leaves the body out and may declare its length
         head = _head(status, headers, None if is_head and not size else size, keep_alive)
-        date = _lines(tuple(self._server_state.default_headers))
-        lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.context.request_id, date)
+        lines = b"%b%bx-request-id: %b\r\n%b\r\n" % (head, lines, request.context.request_id, self._date())
         self.written += len(lines) + size
         if is_head or status in BODILESS:
             self._transport.write(lines)
         else:
             self._transport.writelines((lines, *body))
+
+    def _date(self) -> bytes:
+        """Return the headers of uvicorn as lines."""
+        headers = self._server_state.default_headers  # another list every second
+        if headers is not self._default_headers:
+            self._default_headers, self._default_lines = headers, b"".join([b"%b: %b\r\n" % each for each in headers])
+        return self._default_lines
 
     async def stream(self, request: Request, response: Response, keep_alive: bool) -> None:
         """Write a response part by part, no faster than the client reads it.
@@ -85,8 +92,8 @@ class ResponseWriter:
         left = declared_length(response)
         chunked = left is None and request.head.version == "1.1"
         head = _head(response.status, response.headers, None, keep_alive) + (CHUNKED_LINE if chunked else b"")
-        date = _lines(tuple(self._server_state.default_headers))
-        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % (head, response.lines, request.context.request_id, date))
+        lines = head, response.lines, request.context.request_id, self._date()
+        self._send(b"%b%bx-request-id: %b\r\n%b\r\n" % lines)
         if request.head.verb == "HEAD":
             return
         async with aclosing(response.stream) as parts:  # type: ignore[type-var]
@@ -176,8 +183,3 @@ def _made_head(status: int, headers: Headers, size: int | None, keep_alive: bool
     if not keep_alive:
         lines.append(CLOSE_LINE)
     return b"".join(lines)
-
-
-@lru_cache(maxsize=8)
-def _lines(headers: Headers) -> bytes:
-    return b"".join([b"%b: %b\r\n" % header for header in headers])

@@ -52,6 +52,7 @@ class Head:
         parameters: the values of the route's `{names}`.
         may_compress: whether responses may be compressed, or name Accept-Encoding in Vary.
         codings: the content codings of documents and of numbers; None: they are not coded.
+        bulk: whether its requests give way to others.
         batched: whether small requests go to the route's batch handler first.
         memo: what the route's handler keeps of it.
     """
@@ -62,6 +63,7 @@ class Head:
     cors_headers: "Headers" = ()
     may_compress = True
     codings: tuple[str | None, str | None] = (None, None)
+    bulk = False
     batched = False
     memo: Any = None
 

@@ -43,17 +43,13 @@ class HttpProtocol(asyncio.Protocol):
     _incoming: Request | None = None
     _received_bytes = 0  # of the request as a whole
     _received_requests = 0  # whose head came so far
-    _unparsed, _parsed_bytes = b"", 0  # what came, and how much of it is parsed
+    _parsed_bytes = 0  # of _unparsed
     _last_bytes = b""  # of what is parsed: the end of a head may be cut
-    _parsing = False
     _is_last = False  # no request follows it on this connection
-    _discarding = False  # further data is dropped, and the connection closes
     _discard_bytes = DISCARDED_BYTES
     # the request being answered
     _current: Request | None = None
     _task: asyncio.Task[None] | None = None
-    _keep_alive = True
-    _closing = False
     # the client's pace
     _timer: asyncio.TimerHandle | None = None
 
@@ -72,6 +68,11 @@ class HttpProtocol(asyncio.Protocol):
         self._writer: ResponseWriter
         self._body = IncomingBody(app.intake)
         self._idle_since: float | None = self._loop.time()
+        # read for every request, which takes Python 3.11 ten times as long of a class
+        self._unparsed = b""  # what came
+        self._parsing = self._closing = False
+        self._keep_alive = True
+        self._discarding = False  # further data is dropped, and the connection closes
 
     # ---- asyncio.Protocol
 

@@ -23,7 +23,6 @@ SAFETENSORS_DTYPES = {
     "int32": "I32",
     "bool": "BOOL",
 }
-NUMBERS = {int, float}
 
 
 def tensor(value: Any) -> NDArray[Any]:
@@ -33,7 +32,10 @@ def tensor(value: Any) -> NDArray[Any]:
         ValueError: the value is neither; the message says what is allowed.
     """
     if isinstance(value, list):
-        return _nested(value)
+        array = array_of_lists(value, {int, float}, "numbers")
+        if array.dtype.kind not in "if":
+            raise ValueError("the lists are too deep, or hold an integer beyond 64 bits")
+        return _checked(array.astype(np.float64))
     if not isinstance(value, dict) or set(value) != set(MEMBERS):
         raise ValueError("send nested lists of numbers or an object of dtype, shape and data (base64)")
     try:
@@ -65,24 +67,22 @@ def tensor_of_bytes(dtype: Any, shape: Any, data: bytes | memoryview) -> NDArray
     return _checked(np.frombuffer(data, DTYPES[dtype]).reshape(shape))
 
 
-def _nested(value: list[Any]) -> NDArray[Any]:
-    if not _holds_numbers(value):
-        raise ValueError("only numbers can stand in the lists")
+def array_of_lists(value: list[Any], allowed: set[type], what: str) -> NDArray[Any]:
+    """Return nested lists as an array; raise ValueError for other values than `what`, or lists of different lengths."""
+    if not _holds(value, allowed):
+        raise ValueError(f"only {what} can stand in the lists")
     try:
-        array = np.array(value)
+        return np.array(value)
     except (ValueError, OverflowError):
         raise ValueError("the lists are of different lengths") from None
-    if array.dtype.kind not in "if":
-        raise ValueError("the lists are too deep, or hold an integer beyond 64 bits")
-    return _checked(array.astype(np.float64))
 
 
-def _holds_numbers(values: list[Any]) -> bool:
-    """Return whether the lists hold only numbers; numpy would read true as 1, and texts as seconds."""
+def _holds(values: list[Any], allowed: set[type]) -> bool:
+    """Return whether the lists hold only allowed types; numpy would read true as 1, and texts as seconds."""
     kinds = set(map(type, values))
     if list not in kinds:
-        return kinds <= NUMBERS
-    return kinds <= {list, *NUMBERS} and all([_holds_numbers(each) for each in values if type(each) is list])
+        return kinds <= allowed
+    return kinds <= {list, *allowed} and all([_holds(each, allowed) for each in values if type(each) is list])
 
 
 def _checked(array: NDArray[Any]) -> NDArray[Any]:

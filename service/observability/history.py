@@ -52,8 +52,7 @@ class SlowestRequests:
             slow |= {"model": last.model, "tokens": last.tokens, "stages": {name: round(s, 6) for name, s in stages}}
         entry = seconds, next(self._numbers), slow
         (heappush if len(self._heap) < SLOWEST else heappushpop)(self._heap, entry)
-        if len(self._heap) == SLOWEST:
-            self.least = self._heap[0][0]
+        self.least = self._heap[0][0] if len(self._heap) == SLOWEST else QUICK_SECONDS
 
     def shown(self) -> list[Slow]:
         """Return the requests that are kept."""
@@ -74,8 +73,8 @@ class History:
 
     def __init__(self, now: float, snapshots: Sequence[Snapshot]) -> None:
         self._samples: deque[bytes] = deque(maxlen=SAMPLES)
-        self._taken = now
         self._before: Numbers = _counted(totals(snapshots))
+        self._taken = now
 
     def is_due(self, now: float) -> bool:
         """Return whether a sample should be taken: all workers take theirs when the same ten seconds have ended."""

@@ -65,7 +65,7 @@ FAMILIES = (
     Family("inlay_model_workers", "gauge", "Workers that have a model loaded.", ("model",)),
     Family("inlay_model_waiting", "gauge", "Requests that wait for a model to be loaded."),
     Family("inlay_model_load_seconds", "histogram", "Time of a load on demand.", ("model",), LOAD_SECONDS),
-    Family("inlay_model_evictions", "counter", "Models unloaded for others, or after keep_alive.", ("model", "reason")),
+    Family("inlay_model_evictions", "counter", "Models unloaded for others, or after keep_alive.", ("reason",)),
     Family(
         "inlay_default_model_missing", "gauge", "1 while the default model that is named is not loaded.", merged="max"
     ),

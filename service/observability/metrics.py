@@ -86,7 +86,7 @@ class Metrics:
 
     def __init__(self, store: MetricStore | None = None) -> None:
         self.store = store or MetricStore()
-        self._requests: dict[Key, tuple[list[float], Histogram | None, bool]] = {}
+        self._requests: dict[tuple[str, str, str | int], tuple[list[float], Histogram | None, bool]] = {}
         self._key_uses: dict[tuple[str, str], KeyUse] = {}  # by the key's name and the model's
         self._key_label: Callable[[str], str] | None = None
         self._histograms: dict[Key, Histogram] = {}
@@ -115,7 +115,7 @@ class Metrics:
         self._key_label = label
 
     def request(
-        self, protocol: str, method: str, status: str, seconds: float, context: RequestContext = NO_CALL
+        self, protocol: str, method: str, status: str | int, seconds: float, context: RequestContext = NO_CALL
     ) -> None:
         """Count an answered request for its method and its key, and its time if it succeeded.
 
@@ -123,9 +123,9 @@ class Metrics:
             context: shows whose it is, and where its time went if it is one of the slowest.
         """
         if seconds > self._slowest.least:
-            self._slowest.note(seconds, protocol, method, status, context)
+            self._slowest.note(seconds, protocol, method, str(status), context)
         numbers = self._requests.get((method, protocol, status))
-        count, times, refused = numbers or self._request((method, protocol, status))
+        count, times, refused = numbers or self._request(method, protocol, status)
         count[0] += 1
         if times is not None:
             times.observe(seconds)
@@ -144,13 +144,13 @@ class Metrics:
         for histogram in self._histograms.values():
             histogram.settle()
 
-    def _request(self, key: Key) -> tuple[list[float], Histogram | None, bool]:
-        method, protocol, status = key
-        times = None
-        if status == "OK" or status.startswith("2"):
+    def _request(self, method: str, protocol: str, status: str | int) -> tuple[list[float], Histogram | None, bool]:
+        text, times = str(status), None
+        if text == "OK" or text.startswith("2"):
             times = self._histogram("inlay_request_seconds", method, protocol)
-        refused = status not in NO_REFUSALS and status >= "400"
-        numbers = self._requests[key] = (self.store.counter(("inlay_requests", *key)), times, refused)
+        refused = text not in NO_REFUSALS and text >= "400"
+        count = self.store.counter(("inlay_requests", method, protocol, text))
+        numbers = self._requests[method, protocol, status] = count, times, refused
         return numbers
 
     def _key_use(self, context: RequestContext, model: str) -> KeyUse:
@@ -209,13 +209,14 @@ class Metrics:
             run.observed += [inference] * count
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
-        for context, size in zip(contexts, tokens, strict=True):
-            ended = Pass(model, size, batch, times, now)
-            context.encoding = encode.observe, ended
+        observe = encode.observe
+        for place, context in enumerate(contexts):
+            ended = Pass(model, tokens[place], batch, times, now)
+            context.encoding = observe, ended
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(ended)
             if context.key_name and self._key_label is not None:
-                self._key_use(context, model).tokens[0] += size
+                self._key_use(context, model).tokens[0] += ended.tokens
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""
@@ -246,9 +247,9 @@ class Metrics:
         """Record the time in which a model was loaded on demand."""
         self._histogram("inlay_model_load_seconds", model).observe(seconds)
 
-    def evicted(self, model: str, reason: str) -> None:
+    def evicted(self, reason: str) -> None:
         """Count a model that was unloaded for a reason: memory or keep_alive."""
-        self._store.counter(("inlay_model_evictions", model, reason))[0] += 1
+        self.store.counter(("inlay_model_evictions", reason))[0] += 1
 
     def watch(self, read: Callable[[], Mapping[Key, float]]) -> None:
         """Show at each scrape the gauges that `read` returns, and counters whose totals each worker shows for itself.

@@ -27,7 +27,7 @@ from service.scheduling.batcher import Batcher
 from service.scheduling.fair_queue import FairQueue
 from service.settings import Settings, available_memory
 
-LOOP_SECONDS = 5e-3  # of an input that is alone, on the event loop: a hop to a thread and back takes it 0.5 ms
+LOOP_SECONDS = 8e-3  # of an input that is alone, on the event loop: a hop to a thread and back takes it 0.5 ms
 INLINE_VALUES = 200_000  # output values a run may make on the event loop: about 0.4 ms
 BATCH_VALUES = 4_000_000  # output values of one row-wise batch: 16 MB
 ENCODER_TOKENS = {"cpu": 512, "openvino": 1024, "cuda": 16384}
@@ -190,6 +190,7 @@ def _batcher(
             settings.max_queue_seconds,
             budget,
             max(1, 3 * settings.max_concurrent_requests // 4),  # the others are for callers with few
+            settings.bulk_share,
         ),
         runs=runs,
         run_alone=run_of(engine.alone, card, name, budget, engine) if graph.attends and engine.alone else None,

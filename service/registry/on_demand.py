@@ -8,12 +8,12 @@ makes room, never one that is pinned or that a request waits for or uses.
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from models.artifacts.card import Card
 from service import machine
@@ -25,9 +25,6 @@ from service.observability.metrics import Metrics
 from service.registry import store
 from service.registry.loading import read_card
 from service.settings import Settings
-
-if TYPE_CHECKING:
-    from service.registry.registry import ModelRegistry
 
 WAITING_PART = 4  # of the requests at a time may wait for models, so that requests for loaded ones find room
 STAY = 4  # a model stays for this many times what its load took, so that loads take at most a fifth of the time
@@ -103,20 +100,28 @@ class Residencies:
 
 
 class OnDemand:
-    """Decides which models of a registry are in memory.
+    """Decides which models are in memory.
 
     Args:
+        models: the loaded ones, a live view.
+        offered: those that requests may name, loaded or not, a live view.
+        load: loads a model whatever memory is left; raises BadRequest or NotFound.
+        put_away: unloads a model that is loaded again when it is needed, and returns it.
         clock: seconds, of `Residency` too.
     """
 
     def __init__(
         self,
-        registry: "ModelRegistry",
+        models: Mapping[str, Model],
+        offered: Mapping[str, Model],
+        load: Callable[[str], Awaitable[None]],
+        put_away: Callable[[str], Model],
         settings: Settings,
         metrics: Metrics,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._registry, self._metrics, self.clock = registry, metrics, clock
+        self._models, self._offered, self._load_version, self._put_away = models, offered, load, put_away
+        self._metrics, self.clock = metrics, clock
         self._budget, self._wait_seconds = settings.model_memory_bytes, settings.max_queue_seconds
         self._most_waiting = max(1, settings.max_concurrent_requests // WAITING_PART)
         self._turn = asyncio.Lock()
@@ -147,12 +152,12 @@ class OnDemand:
 
     async def look(self) -> None:
         """Unload the models whose time is over."""
-        for name in [*self._registry.models]:
+        for name in [*self._models]:
             if self._is_over(name):
                 await self._evict(name, "keep_alive")
 
     def _is_over(self, name: str) -> bool:
-        model = self._registry.models.get(name)
+        model = self._models.get(name)
         return model is not None and self.seconds_left(model) <= 0 and self._is_idle(model)
 
     async def load(self, name: str) -> None:
@@ -163,12 +168,12 @@ class OnDemand:
             Unavailable: no request waits for it any more.
         """
         async with self._turn:
-            offered = self._registry.offered.get(name)
+            offered = self._offered.get(name)
             if offered is not None and offered.residency is not None:
                 await self._make_room(name, offered.residency.size)
             began = self.clock()
-            await self._registry.load_version(name)
-            model = self._registry.models.get(name)
+            await self._load_version(name)
+            model = self._models.get(name)
             if model is not None and model.residency is not None:
                 residency, now = model.residency, self.clock()
                 residency.loaded_at, residency.used_at, residency.load_seconds = now, now, now - began
@@ -196,7 +201,7 @@ class OnDemand:
 
     async def _load_for_requests(self, name: str) -> None:
         try:
-            if name not in self._registry.models:
+            if name not in self._models:
                 await self.load(name)
         except (BadRequest, NotFound) as error:
             self._failed[name] = self.clock() + FAILED_SECONDS, error.received
@@ -218,7 +223,7 @@ class OnDemand:
                 await asyncio.sleep(ROOM_SECONDS)
 
     def _others(self, name: str) -> list[Model]:
-        return [model for other, model in self._registry.models.items() if other != name]
+        return [model for other, model in self._models.items() if other != name]
 
     def _least_recently_used(self, besides: str) -> str | None:
         """Return the name of the model that makes room; None while all are pinned or in use, or it was just loaded."""
@@ -235,8 +240,8 @@ class OnDemand:
         return not model.busy and not self._waiting[model.card.name]
 
     async def _evict(self, name: str, reason: str) -> None:
-        freed = [self._registry.put_away(name)]
-        self._metrics.evicted(name, reason)
+        freed = [self._put_away(name)]
+        self._metrics.evicted(reason)
         await asyncio.to_thread(_free, freed)
 
 

@@ -416,7 +416,8 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     names = named, settings.store, load, metrics, reasons, settings.model_of_alias
     registry = ModelRegistry(models, *names, residencies, waiting)
     if residencies is not None:
-        registry.on_demand = OnDemand(registry, settings, metrics)
+        changes = registry.load_version, registry.put_away
+        registry.on_demand = OnDemand(registry.models, registry.offered, *changes, settings, metrics)
     return registry
 
 

@@ -6,29 +6,28 @@ second, makes the changes that it has not made, and notes how far it has come; o
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from service.errors import BadRequest, InlayError, NotFound
 from service.observability.metric_store import is_held
-
-if TYPE_CHECKING:
-    from service.registry.registry import ModelRegistry
 
 LOOK_SECONDS = 0.1
 Verb = Literal["load", "unload"]
 
 
 class SharedChanges:
-    """The changes of one worker's registry, in step with those of the others.
+    """The changes of one worker's models, in step with those of the others.
 
     Args:
+        changes: make a change in this process.
         directory: the folder that all workers share, in which each locks `N.lock`.
         worker: the supervisor's number for this worker.
     """
 
-    def __init__(self, registry: "ModelRegistry", directory: Path, worker: int) -> None:
-        self._registry, self._directory = registry, directory
+    def __init__(self, changes: Mapping[str, Callable[[str], Awaitable[None]]], directory: Path, worker: int) -> None:
+        self._make, self._directory = changes, directory
         self._changes, self._note = directory / "changes", directory / f"changes-{worker}"
         self._made = 0  # bytes of the file whose changes this worker has made
         self._faults: dict[str, str] = {}  # why the last load of a model failed
@@ -63,7 +62,7 @@ class SharedChanges:
             for name, verb in {name: verb for verb, name in map(json.loads, lines.splitlines())}.items():
                 self._faults.pop(name, None)
                 try:
-                    await (self._registry.load_here if verb == "load" else self._registry.unload_here)(name)
+                    await self._make[verb](name)
                 except NotFound:  # it is not loaded here, or gone from the store
                     pass
                 except InlayError as error:

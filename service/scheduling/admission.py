@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from service.errors import Overloaded
-from service.scheduling.fair_queue import FairQueue
+from service.request_context import BULK
+from service.scheduling.fair_queue import BULK_PART, FairQueue
 from service.scheduling.loop_turns import LoopTurns
 from service.scheduling.memory_budget import HeldByCallers
 
@@ -27,15 +28,24 @@ class AdmissionController:
     def __init__(self, max_requests: int) -> None:
         self._max_requests = max_requests
         self._callers = HeldByCallers(max_requests - max_requests // LAST_PART, max_requests // LITTLE_PART)
+        self._max_bulk = max(1, int(max_requests * BULK_PART))
         self.turns = LoopTurns()
-        self.active = 0
+        self.active = self._bulk = 0
 
     def acquire(self, caller: str = "") -> None:
         """Admit one request.
 
         Raises:
-            Overloaded: `max_requests` are being served, or nearly as many and several of them are the caller's.
+            Overloaded: `max_requests` are being served, or nearly as many and several of them are the caller's, or
+                as many bulk requests as may.
         """
+        bulk = caller.startswith(BULK)
+        if bulk and self._bulk >= self._max_bulk:
+            raise Overloaded(
+                f"{self._bulk} bulk requests are being served",
+                allowed=f"this server takes {self._max_bulk} at a time",
+                remedy="try again in a moment",
+            )
         if self.active >= self._max_requests or not self._callers.take(caller, 1, self.active):
             raise Overloaded(
                 f"{self.active} requests are being served",
@@ -43,6 +53,7 @@ class AdmissionController:
                 remedy="try again in a moment",
             )
         self.active += 1
+        self._bulk += bulk
 
     def has_room(self, requests: int) -> bool:
         """Return whether this many more requests could be admitted."""
@@ -51,6 +62,7 @@ class AdmissionController:
     def release(self, caller: str = "") -> None:
         """End one request."""
         self.active -= 1
+        self._bulk -= caller.startswith(BULK)
         self._callers.give_back(caller, 1)
 
     @contextmanager

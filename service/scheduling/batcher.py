@@ -4,11 +4,12 @@ A request that finds the engine idle runs at once; requests that arrive while al
 batch. There is no timer. A small batch and a short lone item run on the event loop itself, which saves a hop to a
 thread; others run in threads. A batch is bounded in cost, and in time by the measured speed, since a request waits for
 one of the runs that are under way when it comes. A light request does not: one run more may begin for those that are at
-most half as large as each run under way, and the operating system shares the cores among them.
+most half as large as a request in each run under way, and the operating system shares the cores among them.
 """
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import Context
@@ -19,12 +20,14 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from service.errors import EngineFailure
-from service.scheduling.fair_queue import FairQueue, Item, ItemTimes, QueuedItem, Result
+from service.scheduling.callers import Item, ItemTimes, QueuedItem, Result
+from service.scheduling.fair_queue import FairQueue
 
 GATHERING_TURNS = 6  # turns of the event loop without a new request, after which no other is readable
 SINGLE_CALLER_TURNS = 1  # the same if the last run had one item: each turn costs its caller 4 µs
 RUN_SECONDS = 0.03  # a batch of several items takes about this long; MiniLM computes no less than in runs of 0.1 s
-LIGHT_SHARE = 2  # a light run costs at most this part of each run that it begins beside
+SMALL_RUNS = 2  # requests that fit such a batch may fill one so many times as large: 32 callers get 15 % more texts
+LIGHT_SHARE = 2  # a light run costs at most this part of the largest request in each run that it begins beside
 MIN_RUN_COST = 64  # of such a batch: with fewer rows a matrix product reads its weights for too little work
 Observer = Callable[[int, int, float, float], None]
 Ran = TypeVar("Ran")
@@ -50,6 +53,7 @@ class _Run(Generic[Item, Result]):
 
     Attributes:
         cost: the cost of its items.
+        largest: the cost of those of one request, the largest.
     """
 
     batch: list[QueuedItem[Item, Result]]
@@ -58,9 +62,13 @@ class _Run(Generic[Item, Result]):
     is_light: bool
     together: int = 1
     cost: int = field(init=False)
+    largest: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cost = sum([waiting.cost for waiting in self.batch])
+        costs = Counter[ItemTimes]()
+        for waiting in self.batch:
+            costs[waiting.times] += waiting.cost
+        self.cost, self.largest = costs.total(), max(costs.values())
 
 
 class Batcher(Generic[Item, Result]):
@@ -156,7 +164,7 @@ class Batcher(Generic[Item, Result]):
         runs = self._under_way.values()
         if any([run.is_light for run in runs]):
             return 0
-        return min(self._run_cost, min([run.cost for run in runs]) // LIGHT_SHARE)
+        return min(self._run_cost, min([run.largest for run in runs]) // LIGHT_SHARE)
 
     def check(self, cost: int, deadline: float | None = None, caller: str = "") -> None:
         """Raise Overloaded or DeadlineExceeded if a caller's request of this cost could not join now."""
@@ -243,20 +251,22 @@ class Batcher(Generic[Item, Result]):
     def _next(self) -> None:
         """Begin a run on the event loop, or as many in threads as are allowed while items wait."""
         self._gathering = self._staggered = False
-        while self.queue.items and (most := self._next_cost()):
+        while self.queue.items and (most := self._next_costs()) != (0, 0):
             began, is_light = self._clock(), not self._free
-            batch = self.queue.take(most, began, is_light)
+            batch = self.queue.take(most[0], began, is_light, most[1])
             if not batch:  # nothing else may run now
                 return
             if not self._begins_in_thread(_Run(batch, began, self._idle_until, is_light)):
                 self._gather_soon()
                 return
 
-    def _next_cost(self) -> int:
-        """Return what the next batch may cost: what waits is divided among the runs that may begin."""
+    def _next_costs(self) -> tuple[int, int]:
+        """Return what the next batch may cost, and one of small requests: what waits is divided among the free runs."""
         if not (free := self._free):
-            return self._light_cost
-        return min(self._run_cost, max(1, -(-self.queue.cost // free)))  # texts without a token cost nothing
+            return self._light_cost, 0
+        share = max(1, -(-self.queue.cost // free))  # texts without a token cost nothing
+        small = min(SMALL_RUNS * self._run_cost, self._max_batch_cost)
+        return min(self._run_cost, share), min(small, share)
 
     def _begins_in_thread(self, run: _Run[Item, Result]) -> bool:
         """Run a batch; return whether a thread runs it: False if it ran here, or no thread could be started."""

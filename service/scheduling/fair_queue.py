@@ -5,139 +5,35 @@ Callers share the graph evenly: a caller's turn is the virtual time at which it 
 first, those of like size in the order of arrival, and its oldest request gets a fixed part of what the caller gets. A
 text is so computed in the next run, beside a flood of another caller or of its own; requests of a flood end one after
 the other and not all at the end, and none starves (`tests/service/scheduling/test_overload.py`).
+
+Bulk callers, whose names begin with BULK, run while no others wait, and get a share of the cost while others do
+(`tests/service/scheduling/test_priority.py`). They share among themselves as the others do.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic
 
 from service.errors import DeadlineExceeded, Overloaded
-from service.request_context import StageTimes
+from service.request_context import BULK
+from service.scheduling.callers import Caller, Item, ItemTimes, QueuedItem, Request, Result
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 NEVER = float("-inf")
 RATE_WEIGHT = 0.2  # weight of the newest full batch in the drain rate
 LOOK_AHEAD = 4  # full batches of a request's items that run by their cost: padded graphs compute 10 to 20 % fewer rows
-OLDEST_SHARE = 4  # a caller's oldest request gets 1 for each 4 that its others get
 MAX_REMEMBERED = 1024  # callers without queued work that had more than their share
 SMALL_SHARE = 8  # a caller that holds less than this part of the queue ...
 HEADROOM = 1.25  # ... may join until the queue is this much over its bound: the others cannot fill it alone
 SLOWDOWN = 64  # a request may be delayed by this many times its own run time, and besides by a part of max_seconds:
-CALM_FRACTION = 9  # this part, and
-OVERLOADED_FRACTION = 90  # this part after a refusal, until there was none
-HOLD_FRACTION = 15  # for this part of max_seconds
+CALM_FRACTION = 6  # this part, and
+OVERLOADED_FRACTION = 60  # this part after a refusal, until there was none
+HOLD_FRACTION = 10  # for this part of max_seconds
+OWN_WORK = 2  # a request without a deadline has max_seconds and this many times its own run time
+BULK_PART = 3 / 4  # of the queue's bounds, for bulk callers together
 FULL_BATCHES = 1.5  # full batches that may always be queued, so that the next run is a full one
 MAX_RETRY_SECONDS = 10.0  # most seconds that other refused requests add to a retry: many of them may never come
-
-
-@dataclass(slots=True, eq=False)
-class ItemTimes:
-    """Seconds that the items of one request waited and ran; each item of a batch counts the batch's whole run.
-
-    Args:
-        caller: the caller's name; callers share a graph evenly.
-
-    Attributes:
-        batched: the items of those batches.
-    """
-
-    caller: str = ""
-    items: int = 0
-    queued: float = 0.0
-    ran: float = 0.0
-    batched: int = 0
-
-    def means(self, tokenization: float) -> tuple[StageTimes, float]:
-        """Return the seconds of each stage, and the items of a batch, as means over the items."""
-        items = self.items or 1
-        return StageTimes(tokenization, self.queued / items, self.ran / items), self.batched / items
-
-
-class QueuedItem(NamedTuple, Generic[Item, Result]):
-    """One item and the future that its request awaits. The items of a request run in this order.
-
-    Args:
-        window: number of the full batches of its request before it, in steps of LOOK_AHEAD.
-        number: number of the item in the order of arrival.
-        times: collects the request's times; items of one request share it.
-        deadline: time on the clock of `since` after which the caller no longer waits.
-    """
-
-    window: int
-    cost: int
-    number: int
-    item: Item
-    since: float
-    future: "asyncio.Future[Result]"
-    times: ItemTimes
-    deadline: float | None
-
-
-@dataclass(slots=True, eq=False)
-class Request(Generic[Item, Result]):
-    """The queued items of one request.
-
-    Attributes:
-        items: a heap of its queued items.
-        cost: their cost.
-        added: cost of all its items so far.
-    """
-
-    items: list[QueuedItem[Item, Result]] = field(default_factory=list)
-    cost: int = 0
-    added: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Caller(Generic[Item, Result]):
-    """What one caller has queued and reserved.
-
-    Attributes:
-        turn: the virtual time of the graph at which its next item is due.
-        requests: its requests that have queued items, the oldest first.
-        cost: cost of the queued items and the reservations.
-        reservations: the number of admitted requests that are still being tokenized.
-        owed: cost that its oldest request should have got and has not.
-    """
-
-    name: str
-    turn: float
-    requests: dict[ItemTimes, Request[Item, Result]] = field(default_factory=dict)
-    cost: int = 0
-    reservations: int = 0
-    owed: float = 0.0
-
-    def smallest_first(self, most: int | None = None) -> deque[Request[Item, Result]]:
-        """Return its requests by the work that is left, to a factor of two, then by arrival.
-
-        Args:
-            most: cost of a request that is returned, with its items that have run; None: any.
-        """
-        requests = [request for request in self.requests.values() if most is None or request.added <= most]
-        return deque(sorted(requests, key=lambda request: request.cost.bit_length()))
-
-    def next_request(self, smallest: deque[Request[Item, Result]]) -> Request[Item, Result] | None:
-        """Return the request whose item runs next; None if nothing is queued.
-
-        Args:
-            smallest: its requests when the batch was begun, smallest first.
-        """
-        while smallest and not smallest[0].items:
-            smallest.popleft()
-        if not smallest:
-            return None
-        oldest = next(iter(self.requests.values()))
-        return oldest if self.owed >= oldest.items[0].cost and oldest in smallest else smallest[0]
-
-    def charge(self, cost: int, request: Request[Item, Result]) -> None:
-        """Count an item of a request as served, which makes the caller's next one due later."""
-        self.turn += cost
-        is_oldest = request is next(iter(self.requests.values()))
-        self.owed = max(0.0, self.owed - cost) if is_oldest else self.owed + cost / OLDEST_SHARE
 
 
 Head = tuple[float, int, Caller[Item, Result], deque[Request[Item, Result]]]
@@ -162,6 +58,7 @@ class FairQueue(Generic[Item, Result]):
         max_seconds: how long others may delay a new request, by the measured drain rate; None: any time.
         full_cost: the cost of a full batch.
         max_requests: the requests that may be queued, reservations included; None: any number.
+        bulk_share: the part of the cost that bulk callers get while others wait too, below 1.
 
     Attributes:
         requests: the number of requests with something queued or reserved.
@@ -172,15 +69,24 @@ class FairQueue(Generic[Item, Result]):
     """
 
     def __init__(
-        self, max_cost: int, max_seconds: float | None, full_cost: int = 0, max_requests: int | None = None
+        self,
+        max_cost: int,
+        max_seconds: float | None,
+        full_cost: int = 0,
+        max_requests: int | None = None,
+        bulk_share: float = 0.1,
     ) -> None:
         self._max_cost, self._max_requests = max_cost, max_requests
-        self._max_seconds, self._full_cost = max_seconds, full_cost
+        self._max_seconds, self._full_cost, self._bulk_share = max_seconds, full_cost, bulk_share
+        self._patience = float("inf") if max_seconds is None else max_seconds
         self._callers: dict[str, Caller[Item, Result]] = {}  # callers with queued or reserved work
         self._turns: dict[str, float] = {}  # turns of callers that left after more than their share, the oldest first
         self._number = 0  # of the newest item
-        self._now = 0.0  # virtual time
-        self._refused_at = self._next_retry = NEVER
+        # of callers that are not bulk, and of those that are:
+        self._now = [0.0, 0.0]  # virtual time
+        self._costs = [0, 0]  # queued and reserved
+        self._refused_at, self._next_retry = [NEVER, NEVER], [NEVER, NEVER]
+        self._owed = 0.0  # cost that bulk callers should have got beside others, and have not
         self.requests = self.items = self.cost = self.reserved = 0
         self.rate: float | None = None
 
@@ -194,6 +100,7 @@ class FairQueue(Generic[Item, Result]):
         active = self._active(caller)
         active.cost += cost
         active.reservations += 1
+        self._costs[active.is_bulk] += cost
         self.reserved += cost
         self.requests += 1
 
@@ -202,6 +109,7 @@ class FairQueue(Generic[Item, Result]):
         active = self._callers[caller]
         active.cost -= cost
         active.reservations -= 1
+        self._costs[active.is_bulk] -= cost
         self.reserved -= cost
         self.requests -= 1
         self._retire((active,))
@@ -209,7 +117,7 @@ class FairQueue(Generic[Item, Result]):
     def _active(self, name: str) -> Caller[Item, Result]:
         """Return the state of a caller that joins."""
         if name not in self._callers:
-            self._callers[name] = Caller(name, self._turns.pop(name, 0.0))
+            self._callers[name] = Caller(name, self._turns.pop(name, 0.0), name.startswith(BULK))
         return self._callers[name]
 
     def _retire(self, callers: Iterable[Caller[Item, Result]]) -> None:
@@ -220,12 +128,13 @@ class FairQueue(Generic[Item, Result]):
         for caller in callers:
             if not caller.requests and not caller.reservations:
                 del self._callers[caller.name]
-                if caller.turn > self._now:
+                if caller.turn > self._now[caller.is_bulk]:
                     self._turns[caller.name] = caller.turn
         while len(self._turns) > MAX_REMEMBERED:
             del self._turns[next(iter(self._turns))]
         if not self.items:
             self._turns.clear()
+            self._owed = 0.0
             for caller in self._callers.values():
                 caller.turn = caller.owed = 0.0
 
@@ -248,14 +157,15 @@ class FairQueue(Generic[Item, Result]):
                 f"{deadline - now:.3g} s are left and this needs about {needed:.3g} s",
                 remedy="allow more time or try again later",
             )
+        bulk = caller.startswith(BULK)
         self._check_room(cost, now, caller, delay)
-        if delay <= self._allowed(cost, now):
+        if delay <= self._allowed(cost, now, bulk):
             return
-        wait = self._retry_after(cost, now, delay, 0.0)
+        wait = self._retry_after(cost, now, delay, 0.0, bulk)
         raise Overloaded(
             f"the tokens that are waiting would delay this request by {delay:.2g} s",
             wait,
-            allowed=f"this server lets one wait {self._allowed(cost, now):.2g} s",
+            allowed=f"this server lets one wait {self._allowed(cost, now, bulk):.2g} s",
             remedy="try again in a moment",
         )
 
@@ -265,8 +175,12 @@ class FairQueue(Generic[Item, Result]):
             return 0.0
         held, requests = self._held(caller)
         before = min(held, cost * requests)
-        other_callers = len(self._callers) - (caller in self._callers)
-        return (before + min(self.cost + self.reserved - held, (before + cost) * other_callers)) / self.rate
+        bulk, others = caller.startswith(BULK), len(self._callers) - (caller in self._callers)
+        if not self._costs[1]:
+            return (before + min(self._costs[0] - held, (before + cost) * others)) / self.rate
+        others -= sum([each.is_bulk != bulk for each in self._callers.values()])
+        ahead = before + min(self._costs[bulk] - held, (before + cost) * others)
+        return (ahead + self._costs[0] if bulk else ahead / (1 - self._bulk_share)) / self.rate
 
     def _held(self, name: str) -> tuple[int, int]:
         """Return the cost and the number of the requests that a caller has queued or reserved."""
@@ -278,33 +192,36 @@ class FairQueue(Generic[Item, Result]):
         return cost / self.rate if self.rate else 0.0
 
     def _check_room(self, cost: int, now: float, caller: str, delay: float) -> None:
-        ahead, (held, requests) = self.cost + self.reserved, self._held(caller)
-        over = ahead + cost - _bound(self._max_cost, held + cost)
+        ahead, (held, requests), bulk = self.cost + self.reserved, self._held(caller), caller.startswith(BULK)
+        part = BULK_PART if bulk else 1
+        over = ahead + cost - part * _bound(self._max_cost, self._max_cost if bulk else held + cost)
         if over > 0:
             raise Overloaded(
                 f"{ahead} tokens are waiting and this request brings {cost}",
-                self._retry_after(cost, now, delay, over),
-                allowed=f"the queue holds {self._max_cost}",
+                self._retry_after(cost, now, delay, over, bulk),
+                allowed=f"the queue holds {self._max_cost * part:.0f}",
                 remedy="try again in a moment",
             )
-        if self._max_requests is not None and self.requests >= _bound(self._max_requests, requests + 1):
+        if self._max_requests is not None and self.requests >= part * _bound(
+            self._max_requests, self._max_requests if bulk else requests + 1
+        ):
             raise Overloaded(
                 f"{self.requests} requests are waiting",
-                self._retry_after(cost, now, delay, ahead / self.requests),
-                allowed=f"the queue holds {self._max_requests}",
+                self._retry_after(cost, now, delay, ahead / self.requests, bulk),
+                allowed=f"the queue holds {self._max_requests * part:.0f}",
                 remedy="try again in a moment",
             )
 
-    def _allowed(self, cost: int, now: float) -> float:
+    def _allowed(self, cost: int, now: float, bulk: bool = False) -> float:
         """Return the seconds that others may delay a request of this cost."""
         if self._max_seconds is None or self.rate is None:
             return float("inf")
-        refuses = now - self._refused_at < self._max_seconds / HOLD_FRACTION
+        refuses = now - self._refused_at[bulk] < self._max_seconds / HOLD_FRACTION
         patience = self._max_seconds / (OVERLOADED_FRACTION if refuses else CALM_FRACTION)
         seconds = min(self._max_seconds, patience + SLOWDOWN * cost / self.rate)
         return max(seconds, FULL_BATCHES * self._full_cost / self.rate)
 
-    def _retry_after(self, cost: int, now: float, delay: float, over: float) -> float | None:
+    def _retry_after(self, cost: int, now: float, delay: float, over: float, bulk: bool) -> float | None:
         """Return the seconds after which a refused request should be sent again; refused requests are spread over time.
 
         Args:
@@ -312,9 +229,10 @@ class FairQueue(Generic[Item, Result]):
         """
         if self.rate is None:
             return None
-        self._refused_at = now
-        wait = max(over / self.rate, delay - self._allowed(cost, now), min(self._next_retry - now, MAX_RETRY_SECONDS))
-        self._next_retry = now + wait + cost / self.rate
+        self._refused_at[bulk] = now
+        others = min(self._next_retry[bulk] - now, MAX_RETRY_SECONDS)
+        wait = max(over / self.rate, delay - self._allowed(cost, now, bulk), others)
+        self._next_retry[bulk] = now + wait + cost / self.rate
         return wait
 
     # ---- which items run next
@@ -332,7 +250,7 @@ class FairQueue(Generic[Item, Result]):
         self._number += 1
         caller = self._callers.get(times.caller) or self._active(times.caller)
         if not caller.requests:
-            caller.turn = max(caller.turn, self._now)
+            caller.turn = max(caller.turn, self._now[caller.is_bulk])
         request = caller.requests.get(times)
         if request is None:
             request = caller.requests[times] = Request()
@@ -342,10 +260,13 @@ class FairQueue(Generic[Item, Result]):
         request.added += cost
         request.cost += cost
         caller.cost += cost
+        self._costs[caller.is_bulk] += cost
         self.items += 1
         self.cost += cost
 
-    def take(self, max_cost: int, now: float, light: bool = False) -> list[QueuedItem[Item, Result]]:
+    def take(
+        self, max_cost: int, now: float, light: bool = False, small_cost: int = 0
+    ) -> list[QueuedItem[Item, Result]]:
         """Return the next batch, at most `max_cost` in cost unless one item alone costs more; refuse late items.
 
         Where more waits than one batch, an item that a full batch would make late is refused: at twice the capacity
@@ -353,29 +274,68 @@ class FairQueue(Generic[Item, Result]):
 
         Args:
             light: take only requests of up to `max_cost`, of callers whose turn is at most a full batch away.
+            small_cost: what a batch may cost whose last request costs up to `max_cost`, where that is more.
         """
+        full_cost = max(max_cost, small_cost)
+        costs = max_cost, full_cost
         batch: list[QueuedItem[Item, Result]] = []
-        fits, taken = light or self.cost <= max_cost or self.items == 1, 0
+        fits = light or self.cost <= full_cost or self.items == 1
+        full = None if fits else full_cost
         callers = [caller for caller in self._callers.values() if caller.requests]
-        first_turn = min([caller.turn for caller in callers], default=self._now)
+        if not self._costs[1]:
+            self._take_of(callers, batch, costs, now, full, light)
+        else:
+            bulk = [caller for caller in callers if caller.is_bulk]
+            others = [caller for caller in callers if not caller.is_bulk]
+            if bulk and others and not light:
+                self._owed -= self._take_of(bulk, batch, costs, now, full, light, self._owed)
+            taken = self._take_of(others, batch, costs, now, full, light)
+            if bulk:
+                self._owed += taken * self._bulk_share / (1 - self._bulk_share)
+            if not batch:
+                self._take_of(bulk, batch, costs, now, full, light)
+        self._retire(callers)
+        return batch
+
+    def _take_of(
+        self,
+        callers: Sequence[Caller[Item, Result]],
+        batch: list[QueuedItem[Item, Result]],
+        costs: tuple[int, int],
+        now: float,
+        full: int | None,
+        light: bool,
+        most: float | None = None,
+    ) -> int:
+        """Add items of callers, all bulk or none, to a batch as `take` says; return their cost.
+
+        Args:
+            costs: what the batch may cost, and if its last request costs no more than that.
+            full: as for `_due`.
+            most: their cost at most; None: that of the batch decides.
+        """
+        if not callers:
+            return 0
+        taken, held = 0, sum([item.cost for item in batch])
+        first_turn, bulk = min([caller.turn for caller in callers]), callers[0].is_bulk
         heads = [
-            (each.turn, place, each, each.smallest_first(max_cost if light else None))
+            (each.turn, place, each, each.smallest_first(costs[0] if light else None))
             for place, each in enumerate(callers)
             if not light or each.turn <= first_turn + self._full_cost
         ]
         heapify(heads)
-        while request := self._due(heads, now, None if fits else max_cost):
+        while request := self._due(heads, now, full):
             item, (_, place, caller, smallest) = request.items[0], heads[0]
-            if batch and taken + item.cost > max_cost:
+            bound = costs[request.added <= costs[0]]
+            if (batch and held + taken + item.cost > bound) or (most is not None and taken + item.cost > most):
                 break
             taken += item.cost
             batch.append(item)
             caller.charge(item.cost, request)
             self._remove(item, caller, request)
             heapreplace(heads, (caller.turn, place, caller, smallest))
-        self._now = max(self._now, first_turn) + taken / (len(callers) or 1)
-        self._retire(callers)
-        return batch
+        self._now[bulk] = max(self._now[bulk], first_turn) + taken / len(callers)
+        return taken
 
     def _due(self, heads: list[Head[Item, Result]], now: float, full: int | None) -> Request[Item, Result] | None:
         """Return the request whose item runs next, of the first caller of a heap; refuse late items before it.
@@ -392,12 +352,33 @@ class FairQueue(Generic[Item, Result]):
             item = request.items[0]
             done = now if full is None else now + self._run_seconds(max(item.cost, full))
             if not item.future.done():
-                if item.deadline is None or done <= item.deadline:
+                waited = now - item.since
+                if waited <= self._patience if item.deadline is None else done <= item.deadline:
                     return request
-                late = f"the time allowed was over after {now - item.since:.3g} s of waiting"
-                item.future.set_exception(DeadlineExceeded(late, remedy="allow more or try again later"))
+                late = self._lateness(item, waited, caller, request.added)
+                if late is None:
+                    return request
+                item.future.set_exception(late)
             self._remove(item, caller, request)
         return None
+
+    def _lateness(
+        self, item: QueuedItem[Item, Result], waited: float, caller: Caller[Item, Result], cost: int
+    ) -> DeadlineExceeded | None:
+        """Return the error of an item that came too late to its turn, in a request of this cost.
+
+        None: its request names no deadline and is bulk, or long enough to take more time by itself.
+        """
+        if item.deadline is not None:
+            late = f"the time allowed was over after {waited:.3g} s of waiting"
+            return DeadlineExceeded(late, remedy="allow more or try again later")
+        if caller.is_bulk or self.rate is None or waited <= self._patience + OWN_WORK * self._run_seconds(cost):
+            return None
+        return DeadlineExceeded(
+            f"this waited {waited:.3g} s and is not done",
+            allowed=f"a request that names no deadline has {self._patience:g} s and the time of its own work",
+            remedy="name a longer one, such as inlay-timeout-ms, send fewer inputs, or try again later",
+        )
 
     def _remove(
         self, item: QueuedItem[Item, Result], caller: Caller[Item, Result], request: Request[Item, Result]
@@ -406,6 +387,7 @@ class FairQueue(Generic[Item, Result]):
         heappop(request.items)
         request.cost -= item.cost
         caller.cost -= item.cost
+        self._costs[caller.is_bulk] -= item.cost
         self.items -= 1
         self.cost -= item.cost
         if not request.items:

@@ -85,6 +85,14 @@ class MemoryBudget:
             context.reservations = []
         context.reservations.append((partial(self.give_back, caller=caller), size))
 
+    def reserved(self, size: int, context: RequestContext) -> bool:
+        """Reserve bytes as `reserve` does; return False where there is no room."""
+        try:
+            self.reserve(size, context)
+        except (Overloaded, TooLarge):
+            return False
+        return True
+
     @contextmanager
     def held_for(self, size: int) -> Iterator[None]:
         """Reserve bytes for the length of a block; raise as `reserve` does."""

@@ -26,7 +26,11 @@ FIRST_SECONDS = 0.1  # seconds assumed for that mean until a request was timed
 MIN_CHARACTERS = 16  # guesses are not slowed down; shorter keys are warned of, not refused: people try things with them
 _ENTRY = re.compile(r"(?:([A-Za-z0-9_.-]{1,64}):)?([A-Za-z0-9._~+/-]+=*)((?:\s+\S+)*)")  # b64token (RFC 6750)
 _LIMIT = re.compile(r"(concurrent|rate)=(\d+(?:\.\d+)?)")
-SHAPE = "[NAME:]KEY [concurrent=N] [rate=PER_SECOND], the key of letters, digits and -._~+/ with = at its end alone"
+_PRIORITIES = {"priority=bulk": True, "priority=interactive": False}
+SHAPE = (
+    "[NAME:]KEY [concurrent=N] [rate=PER_SECOND] [priority=bulk], the key of letters, digits and -._~+/ with = at its "
+    "end alone"
+)
 OTHER = "other"  # what metrics call the keys behind those that they show
 HEADER = "the header authorization: Bearer KEY"
 log = logging.getLogger(__name__)
@@ -42,6 +46,7 @@ class Key:
         short: whether it has fewer than MIN_CHARACTERS.
         concurrent: requests at a time; None: any number.
         rate: requests a second; None: any number.
+        bulk: its requests give way to others.
         active: number of its requests in flight, counted without a limit too: the file may set one meanwhile.
     """
 
@@ -50,14 +55,15 @@ class Key:
     short: bool
     concurrent: int | None
     rate: float | None
+    bulk: bool = False
     active: int = 0
     _seconds: float = FIRST_SECONDS
     _ready: float = 0.0  # requests that may come at `_since`
     _since: float = -math.inf
 
     def configure(self, new: "Key") -> None:
-        """Take the name and the limits of the same key in a file that was read again."""
-        self.name, self.concurrent, self.rate = new.name, new.concurrent, new.rate
+        """Take the name, the limits and the priority of the same key in a file that was read again."""
+        self.name, self.concurrent, self.rate, self.bulk = new.name, new.concurrent, new.rate, new.bulk
 
     def acquire(self, now: float) -> None:
         """Admit a request; raise KeyLimited, with the seconds until there is room."""
@@ -139,6 +145,8 @@ class Keys:
         if key is None:
             raise Unauthorized("the key is not one of this server's", remedy=f"check {HEADER}")
         context.show_key(key.name)
+        if key.bulk:
+            context.make_bulk()
         key.acquire(self._clock())
         return key
 
@@ -211,6 +219,9 @@ def _key(line: str, where: str, number: int, concurrent: int | None, rate: float
         raise StartError(f"{where} is not a key: {SHAPE}")
     limits: dict[str, Any] = {"concurrent": concurrent, "rate": rate}
     for word in fields[3].split():
+        if word in _PRIORITIES:
+            limits["bulk"] = _PRIORITIES[word]
+            continue
         limit = _LIMIT.fullmatch(word)
         if not limit or float(limit[2]) <= 0 or (limit[1] == "concurrent" and not limit[2].isdigit()):
             raise StartError(f"{where} has an invalid limit: {SHAPE}")

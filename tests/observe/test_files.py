@@ -30,6 +30,8 @@ def samples() -> dict[str, set[str]]:
     metrics.passes([context], "m", [1], StageTimes(0.1, 0.1, 0.1))
     metrics.request("http", "embed", "200", 0.1, context)
     metrics.ignored(1)
+    metrics.load_took("m", 0.1)
+    metrics.evicted("memory")
     values = {"model": "m", "graph": "encoder", "python": "3", "version": "1"}
     gauges = [family for family in FAMILIES if family.kind == "gauge" or "heavy" in family.name]
     metrics.watch(lambda: {(each.name, *[values[label] for label in each.labels]): 1 for each in gauges})

@@ -24,14 +24,16 @@ from tests.observe.queries import CHART_FILES, OBSERVE, drawn, read, rules
 
 pytestmark = pytest.mark.observe
 SECONDS = 60
+KEY = "correct-horse-battery"
 COMPARES = re.compile(r" (==|<|>) ")
 
 
 @pytest.fixture(scope="module")
 def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Two workers with a vector cache under light load: valid and invalid requests, REST and gRPC."""
+    """Two workers with a vector cache and a key under light load: valid and invalid requests, REST and gRPC."""
     log = tmp_path_factory.mktemp("service") / "log"
-    with running(store, log, "--workers", "2", "--vector-cache-bytes", "1000000") as process:
+    flags = ["--workers", "2", "--vector-cache-bytes", "1000000", "--api-keys", f"observed:{KEY}"]
+    with running(store, log, *flags) as process:
         stop = Event()
         thread = Thread(target=ask, args=(process, stop))
         thread.start()
@@ -42,14 +44,15 @@ def service(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
 
 def ask(service: Running, stop: Event) -> None:
     with (
-        httpx.Client(base_url=service.url) as client,
+        httpx.Client(base_url=service.url, headers={"authorization": f"Bearer {KEY}"}) as client,
         grpc.insecure_channel(service.rpc_address) as channel,
     ):
         stub = EmbedderStub(channel)
         while not stop.wait(0.05):
             client.post("/embed", json={"inputs": ["a sentence", "another one"]})
             client.post("/embed", json={"inputs": []})
-            stub.Embed(pb.EmbedRequest(inputs=[pb.Input(text="a third")]))
+            metadata = [("authorization", f"Bearer {KEY}")]
+            stub.Embed(pb.EmbedRequest(inputs=[pb.Input(text="a third")]), metadata=metadata)
 
 
 class Prometheus:

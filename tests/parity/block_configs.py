@@ -291,6 +291,7 @@ _QWEN_MIXTURE = _mixture("num_experts") | {
 }
 _LN: Config = {"rms_norm_eps": None, "layer_norm_eps": lambda draw: draw.choice((1e-5, 1e-3))}
 PUBLISHED = {"neobert", "llama_bidirec", "nvembed", "dpr", "minicpm"}  # judged in two other modules here
+PUBLISHED |= {"qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}  # in test_image_tokens_live.py
 CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "bert": encoder(),
     "mpnet": encoder(type_vocab_size=None),
@@ -301,7 +302,11 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
     "camembert": encoder(),
     "xlm-roberta": encoder(),
     "electra": encoder(embedding_size=lambda draw: draw.choice((8, 16))),
-    "albert": encoder(embedding_size=8, num_hidden_groups=lambda draw: draw.choice((1, 1, 2, 3))),
+    "albert": encoder(
+        embedding_size=8,
+        num_hidden_groups=lambda draw: draw.choice((1, 1, 2, 3)),
+        inner_group_num=lambda draw: draw.choice((1, 1, 2)),
+    ),
     "luke": encoder(entity_vocab_size=5, entity_emb_size=4),
     "longformer": encoder(attention_window=lambda draw: [draw.choice((4, 16, 130))] * 4, num_hidden_layers=4),  # not 2
     "big_bird": encoder(
@@ -365,6 +370,8 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         pos_att_type=lambda draw: draw.choice((["c2p"], ["p2c"], ["p2c", "c2p"], "p2c|c2p")),
         share_att_key=flag,
         norm_rel_ebd=lambda draw: draw.choice(("none", "layer_norm")),
+        conv_kernel_size=lambda draw: draw.choice((0, 3, 5)),
+        conv_act=lambda draw: draw.choice(("tanh", "gelu")),
     ),
     "deberta": encoder(
         type_vocab_size=lambda draw: draw.choice((0, 2)),
@@ -557,7 +564,19 @@ CONFIGS: dict[str, Callable[[Draw], Config]] = {
         sliding_window=lambda draw: draw.choice((None, 64)),
         rope_parameters=theta,
     ),
-    "stablelm": decoder(**_LN, head_dim=None, use_qkv_bias=flag, rope_parameters=partial(0.5)),
+    "stablelm": decoder(**_LN, head_dim=None, use_qkv_bias=flag, qk_layernorm=flag, rope_parameters=partial(0.5)),
+    "lfm2": decoder(
+        rms_norm_eps=None,
+        head_dim=None,
+        norm_eps=lambda draw: draw.choice((1e-5, 1e-3)),
+        full_attn_idxs=lambda draw: draw.choice(([], [1], [0, 2])),
+        conv_bias=flag,
+        conv_L_cache=lambda draw: draw.choice((2, 3, 4)),
+        block_auto_adjust_ff_dim=flag,
+        block_multiple_of=16,
+        num_hidden_layers=lambda draw: draw.randint(2, 4),
+        rope_parameters=theta,
+    ),
     "cohere": decoder(**_LN, head_dim=None, rope_parameters=theta),
     "cohere2": decoder(
         **_LN,

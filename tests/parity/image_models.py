@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 SPECIAL_OF_GEMMA = ("<pad>", "<eos>", "<bos>", "<image>")
+JINA_TASKS = ("retrieval", "text-matching", "code")
 WIDTH = 16  # of a vector of a token
 CLASSES = {
     "qwen2_vl": ("Qwen2VLConfig", "Qwen2VLModel"),
@@ -80,6 +81,55 @@ def config_of(family: str, tokenizer: Tokenizer, draw: random.Random) -> Any:
     ids = {"image_token_id": tokenizer.token_to_id("<|image_pad|>")}
     ids |= {f"vision_{side}_token_id": tokenizer.token_to_id(f"<|vision_{side}|>") for side in ("start", "end")}
     return getattr(transformers, CLASSES[family][0])(text_config=text, vision_config=vision, **ids)
+
+
+def write_jina(folder: Path, seed: int) -> tuple[Any, Any, dict[str, dict[Any, torch.Tensor]]]:
+    """Write a jina-embeddings-v4; return the model, the projection, and what each task adds to the weight of a module.
+
+    The names of its adapters have the prefix that its class has since its weights were written.
+    """
+    model, projection = write("qwen2_5_vl", "engine", folder, seed)
+    path = folder / "model.safetensors"
+    held = load_file(path)
+    names = {name: name.replace("language_model.", "model.") for name in held}
+    names |= {name: name.replace("custom_text_proj", "multi_vector_projector") for name in held if "custom" in name}
+    save_file({names[name]: tensor for name, tensor in held.items()}, path, {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["JinaEmbeddingsV4Model"], "auto_map": {"AutoModel": "modeling_jina_embeddings_v4.X"}}
+    (folder / "config.json").write_text(json.dumps(config | {"task_names": list(JINA_TASKS)}))
+    modules = {f"model.language_model.{name}": each for name, each in model.language_model.named_modules()}
+    linear = {name: each for name, each in modules.items() if isinstance(each, torch.nn.Linear)}
+    linear["multi_vector_projector"] = projection
+    added = write_lora(folder / "adapters", folder, linear, JINA_TASKS)
+    return model, projection, added
+
+
+def write_adapter(folder: Path, base: Path, decoder: Any, projection: Any) -> dict[str, dict[Any, torch.Tensor]]:
+    """Write an adapter of a model that colpali-engine trained; return what it adds to the weight of a module."""
+    linear = {f"model.{name}": each for name, each in decoder.named_modules() if isinstance(each, torch.nn.Linear)}
+    added = write_lora(folder, base, linear | {"custom_text_proj": projection}, ("",))
+    for name in ("tokenizer.json", "tokenizer_config.json", "preprocessor_config.json"):
+        (folder / name).write_text((base / name).read_text())
+    return added
+
+
+def write_lora(
+    folder: Path, base: Path, linear: dict[str, Any], tasks: tuple[str, ...]
+) -> dict[str, dict[Any, torch.Tensor]]:
+    """Write adapters of modules, for each task; return what each adds to the weight of a module."""
+    stored: dict[str, torch.Tensor] = {}
+    added: dict[str, dict[Any, torch.Tensor]] = {}
+    for task in tasks:
+        for name, module in linear.items():
+            a, b = torch.randn(2, module.in_features) / 4, torch.randn(module.out_features, 2) / 4
+            ending = f".{task}.weight" if task else ".weight"
+            stored |= {f"base_model.model.{name}.lora_{key}{ending}": each for key, each in (("A", a), ("B", b))}
+            added.setdefault(task, {})[module] = 0.5 * b @ a
+    folder.mkdir()
+    save_file(stored, folder / "adapter_model.safetensors")
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 1, "base_model_name_or_path": str(base)}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return added
 
 
 def write_paligemma(layout: str, folder: Path, seed: int) -> tuple[Any, Any]:

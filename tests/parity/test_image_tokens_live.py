@@ -15,11 +15,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from transformers import ColPaliProcessor, PreTrainedTokenizerFast
+from transformers import ColPaliProcessor, ColQwen2ForRetrieval, PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 from models.artifacts.export import export
+from models.errors import BadCheckpoint
 from service.embedding.requests import Picture, Text
 from tests.embed_requests import embed_request
 from tests.parity import image_models
@@ -59,11 +60,16 @@ class Judge:
         hidden: torch.Tensor = self.model(input_ids=ids).last_hidden_state[0]
         return hidden
 
-    def of_picture(self, picture: Image.Image, prompt: str) -> torch.Tensor:
+    def read(self, picture: Image.Image, prompt: str) -> tuple[torch.Tensor, Any]:
+        """Return the ids of a prompt with an image, [1, n], and the image's pixels and grid."""
         prepared = self.processor(images=[picture], return_tensors="pt")
         tokens = int(prepared["image_grid_thw"].prod()) // 4
         text = prompt.replace("<|image_pad|>", "<|image_pad|>" * tokens)
         ids = torch.tensor(self.tokenizer.encode(text, add_special_tokens=False).ids)[None]
+        return ids, prepared
+
+    def of_picture(self, picture: Image.Image, prompt: str) -> torch.Tensor:
+        ids, prepared = self.read(picture, prompt)
         types = (ids == self.model.config.image_token_id).int()
         hidden: torch.Tensor = self.model(
             input_ids=ids, mm_token_type_ids=types, attention_mask=torch.ones_like(ids), **prepared
@@ -144,6 +150,57 @@ def test_colpali_has_transformers_vectors(layout: str, seed: int, tmp_path: Path
     query = asyncio.run(service.pipeline.embed(embed_request([Text("what?")], input_type="query")))
     judged = unit(projection(judge.of_query("what?")))
     ledger.check("paligemma", f"queries, {layout}", difference(query.outputs[0].rows, judged), TOLERANCE)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_colqwen2_has_positions_by_row_and_column(seed: int, tmp_path: Path, ledger: Ledger) -> None:
+    """transformers 5.23 numbers an image's tokens in ColQwen2ForRetrieval like a text's; Inlay does as colpali-engine.
+
+    Its inner class, told which tokens are an image's (mm_token_type_ids), computes what Inlay does.
+    """
+    model, projection = image_models.write("qwen2_vl", "native", tmp_path / "checkpoint", seed)
+    export(tmp_path / "checkpoint", tmp_path / "store/pages")
+    picture, judge = pictures()[0], Judge(tmp_path / "checkpoint", model)
+    result = asyncio.run(Service(tmp_path / "store").pipeline.embed(embed_request([png(picture)])))
+    by_grid = unit(projection(judge.of_picture(picture, PAGE)))
+    whole = ColQwen2ForRetrieval.from_pretrained(tmp_path / "checkpoint").eval()
+    ids, prepared = judge.read(picture, PAGE)
+    pixels, grid = prepared["pixel_values"][None], prepared["image_grid_thw"]
+    found = whole(input_ids=ids, attention_mask=torch.ones_like(ids), pixel_values=pixels, image_grid_thw=grid)
+    like_text = found.embeddings[0].detach().numpy()
+    ledger.check("qwen2_vl", "by row and column", difference(result.outputs[0].rows, by_grid), TOLERANCE)
+    assert difference(result.outputs[0].rows, like_text) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(("task", "passage"), [("retrieval", "Passage"), ("text-matching", "Query")])
+@pytest.mark.parametrize("seed", range(2))
+def test_jina_v4_has_one_and_several_vectors(
+    task: str, passage: str, seed: int, tmp_path: Path, ledger: Ledger
+) -> None:
+    model, projection, added = image_models.write_jina(tmp_path / "checkpoint", seed)
+    with torch.no_grad():
+        for module, change in added[task].items():
+            module.weight += change
+    with pytest.raises(BadCheckpoint, match="add --route code or retrieval or text-matching"):
+        export(tmp_path / "checkpoint", tmp_path / "store/x")
+    export(tmp_path / "checkpoint", tmp_path / "store/jina", route=task)
+    service, judge = Service(tmp_path / "store"), Judge(tmp_path / "checkpoint", model)
+    page = f"{PAGE.removesuffix('<|endoftext|>')}\n"
+    images = [judge.of_picture(picture, page) for picture in pictures()]
+    behind = len(judge.tokenizer.encode(page.partition("<|vision_end|>")[2]).ids)
+    before = len(judge.tokenizer.encode(page.partition("<|vision_start|>")[0]).ids)
+    inputs = [Text("some text"), *map(png, pictures())]
+    for prompt, prefix in (("passage", f"{passage}: "), (None, "Query: ")):
+        text = judge.of_text(f"{prefix}some text")
+        wanted = [text.mean(dim=0, keepdim=True)]
+        wanted += [hidden[before : len(hidden) - behind].mean(dim=0, keepdim=True) for hidden in images]
+        result = asyncio.run(service.pipeline.embed(embed_request(inputs, prompt_name=prompt)))
+        judged = np.concatenate([unit(each) for each in wanted])
+        ledger.check("jina v4", f"mean, {task}", difference(result.outputs[0].rows, judged), TOLERANCE)
+    several = embed_request(inputs, None, ("multi_vector_embedding",))
+    result = asyncio.run(service.pipeline.embed(several))
+    judged = np.concatenate([unit(projection(each)) for each in (judge.of_text(f"{passage}: some text"), *images)])
+    ledger.check("jina v4", f"several, {task}", difference(result.outputs[0].rows, judged), TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(3))

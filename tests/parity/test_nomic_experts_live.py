@@ -135,11 +135,11 @@ class Judge:
         return x.numpy()
 
 
-def written(seed: int, folder: Path) -> Judge:
+def written(seed: int, folder: Path, **changes: Any) -> Judge:
     """The judge of a random checkpoint with the files of the published one."""
     draw = random.Random(f"nomic experts {seed}")
     torch.manual_seed(draw.randrange(1 << 30))
-    config = drawn(draw)
+    config = drawn(draw) | changes
     tensors = {}
     for name, shape in shapes(config).items():
         noise = torch.randn(shape)
@@ -151,7 +151,7 @@ def written(seed: int, folder: Path) -> Judge:
         else:
             fan_in = config["n_inner"] if name.endswith((".w2", "fc2.weight")) else config["n_embd"]
             tensors[name] = 0.7 * noise / fan_in**0.5
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(config))
     modules = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from models.artifacts.export import export
-from tests.parity.block_configs import decoder, encoder, theta
+from tests.parity.block_configs import CONFIGS, decoder, encoder, theta
 from tests.parity.conftest import Ledger
 from tests.parity.test_blocks_live import LENGTHS, SEEDS, TOLERANCE, Encoder, randomise, relative
 
@@ -161,7 +162,68 @@ def nvembed(draw: random.Random, folder: Path) -> Any:
     return model.double()
 
 
-MADE = {"neobert": neobert, "llama_bidirec": llama_bidirec, "nvembed": nvembed}
+class Distances(nn.Module):
+    """BERT's self-attention with an embedding of each distance of query and key, as transformers 4 has it."""
+
+    def __init__(self, own: Any, config: Any, of_keys: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.of_keys = own.query, own.key, own.value, of_keys
+        self.heads, self.most = config.num_attention_heads, config.max_position_embeddings
+        self.distance_embedding = nn.Embedding(2 * self.most - 1, config.hidden_size // self.heads)
+
+    def forward(self, rows: Any, *_: Any, **__: Any) -> tuple[Any, None]:
+        parts = (linear(rows[0]).view(rows.shape[1], self.heads, -1) for linear in (self.query, self.key, self.value))
+        query, key, value = (part.transpose(0, 1) for part in parts)
+        places = torch.arange(rows.shape[1])
+        embedded = self.distance_embedding(places[:, None] - places + self.most - 1)
+        scores = query @ key.transpose(1, 2) + torch.einsum("hld,lrd->hlr", query, embedded)
+        if self.of_keys:
+            scores = scores + torch.einsum("hrd,lrd->hlr", key, embedded)
+        shares = (scores / query.shape[-1] ** 0.5).softmax(dim=-1)
+        return (shares @ value).transpose(0, 1).reshape(rows.shape), None
+
+
+def with_distances(kind: str, draw: random.Random, folder: Path) -> Any:
+    config = transformers.BertConfig(**encoder()(draw), attn_implementation="eager")
+    model = transformers.BertModel(config).eval()
+    for layer in model.encoder.layer:
+        layer.attention.self = Distances(layer.attention.self, config, kind == "relative_key_query")
+    randomise(model, "bert")
+    model.save_pretrained(folder)  # its table of positions too, which is not added
+    (folder / "config.json").write_text(json.dumps(config.to_dict() | {"position_embedding_type": kind}))
+    with torch.no_grad():
+        model.embeddings.position_embeddings.weight.zero_()
+    return lambda ids: model.double()(ids[None]).last_hidden_state[0]
+
+
+def lfm2_bidirectional(draw: random.Random, folder: Path) -> Any:
+    config = transformers.Lfm2Config(**CONFIGS["lfm2"](draw) | {"conv_L_cache": 3}, is_causal=False)
+    model = transformers.AutoModel.from_config(config, attn_implementation="eager").eval()
+    randomise(model, "lfm2")
+    model.save_pretrained(folder)
+    written = json.loads((folder / "config.json").read_text()) | {"architectures": ["Lfm2BidirectionalModel"]}
+    del written["is_causal"]
+    written["auto_map"] = {"AutoModel": "modeling_lfm2_bidirectional.Lfm2BidirectionalModel"}
+    (folder / "config.json").write_text(json.dumps(written))
+    for layer in model.layers:
+        if not layer.is_attention_layer:  # its convolution is centered
+            layer.conv.forward = partial(centered, layer.conv)
+    return lambda ids: model.double()(ids[None], use_cache=False).last_hidden_state[0]
+
+
+def centered(own: Any, hidden_states: Any, **_: Any) -> Any:
+    b, c, z = own.in_proj(hidden_states).transpose(1, 2).chunk(3, dim=1)
+    mixed = nn.functional.conv1d(b * z, own.conv.weight, own.conv.bias, padding=1, groups=b.shape[1])
+    return own.out_proj((c * mixed).transpose(1, 2))
+
+
+MADE = {
+    "neobert": neobert,
+    "llama_bidirec": llama_bidirec,
+    "nvembed": nvembed,
+    "lfm2 bidirectional": lfm2_bidirectional,
+    **{kind: partial(with_distances, kind) for kind in ("relative_key", "relative_key_query")},
+}
 
 
 @pytest.mark.parametrize("seed", SEEDS)

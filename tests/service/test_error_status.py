@@ -11,7 +11,7 @@ from service.protocols.oip.errors import STATUSES as OIP_STATUSES
 from service.protocols.oip.errors import grpc_status as oip_grpc_status
 from service.protocols.openai.errors import CODES as CODES_OF_OPENAI
 from service.protocols.openai.errors import INVALID_REQUESTS, OpenAIFault
-from service.protocols.tei.errors import grpc_status as tei_grpc_status
+from service.protocols.tei.rpc import grpc_status as tei_grpc_status
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, InlayError)]
 CODES = {kind.code: kind for kind in KINDS if "code" in vars(kind)}

@@ -82,7 +82,7 @@ def screenshots(page: Page, name: str, config: pytest.Config, widths: Iterable[i
         if config.getoption("--save-screenshots"):
             _save(page.screenshot(full_page=True), PICTURES / f"{name}-{width}-{theme}.png")
             if (name, width, theme) == OF_README:
-                top: Any = {"x": 0, "y": 0, "width": width, "height": 1000}
+                top: Any = {"x": 0, "y": 0, "width": width, "height": 1150}
                 _save(page.screenshot(full_page=True, clip=top), PICTURES.with_suffix(".png"))
     if before:
         page.set_viewport_size(before)

@@ -14,9 +14,13 @@ Open = Callable[[str], Page]
 OBJECT = quote('{"toString": 1, "valueOf": 1}')  # which cannot become a text
 
 
-@pytest.mark.parametrize("view", ["toString", "__proto__", "nothing", "try/"])
-def test_unknown_view_shows_try(view: str, opened: Open) -> None:
-    expect(opened(view).get_by_role("heading", level=1)).to_contain_text("Try")
+@pytest.mark.parametrize("view", ["toString", "__proto__", "nothing"])
+def test_unknown_view_shows_search(view: str, opened: Open) -> None:
+    expect(opened(view).get_by_role("heading", level=1)).to_contain_text("Search")
+
+
+def test_a_slash_behind_a_view_is_nothing(opened: Open) -> None:
+    expect(opened("try/").get_by_role("heading", level=1)).to_contain_text("Try")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,17 @@ def shares(vectors: np.ndarray, topics: list[str]) -> float:
     return float((names[nearest] == names[:, None]).mean())
 
 
-def test_which_of_two_models_separates_topics_better(opened: Open, web_server: Served) -> None:
+def test_clusters_of_the_same_words_stay_apart(opened: Open) -> None:
+    names = opened("models").evaluate("""async () => {
+      const { labelsOf } = await import("/web/views/search/plane.js");
+      return labelsOf(["number line", "line number", "number line"], [0, 1, 2], 3);
+    }""")
+    assert len(set(names)) == 3
+
+
+def test_which_of_two_models_separates_topics_better(
+    opened: Open, web_server: Served, screenshots: Callable[..., None]
+) -> None:
     page = opened("search")
     topics = ["pets"] * 8 + ["money"] * 8
     pets = [
@@ -127,3 +137,4 @@ def test_which_of_two_models_separates_topics_better(opened: Open, web_server: S
     for model in (DEMO, SEVERAL):
         expect(page.get_by_role("list", name=f"Neighbours by {model}").get_by_role("listitem")).to_have_count(K)
     axe(page)
+    screenshots(page, "search-two", [360])

@@ -43,7 +43,7 @@ def test_a_request_is_counted_and_drawn(opened: Callable[[str], Page]) -> None:
     page = opened("now")
     send_one(page)
     routes = page.get_by_role("region", name="By route")
-    expect(routes.get_by_role("row").filter(has_text="/embed")).to_be_visible(timeout=30_000)
+    expect(routes.get_by_role("rowheader", name="/embed", exact=True)).to_be_visible(timeout=30_000)
     expect(page.get_by_role("region", name="Requests", exact=True).locator(".u-legend")).to_contain_text("/embed")
     expect(page.get_by_role("region", name="By model").get_by_role("row").filter(has_text=DEMO)).to_be_visible()
 
@@ -132,6 +132,7 @@ def test_charts_stay_when_the_server_stops_and_go_on(page: Page, web_server: Ser
 
 def test_times_of_charts_are_hours_of_the_day(page: Page, web_server: Served) -> None:
     page.add_init_script(f"({DRAWN})()")
+    told(page, hour(requests_in_flight=1))
     open_view(page, web_server, "now")
     page.wait_for_function("() => window.drawn.size > 5")
     drawn = page.evaluate("[...window.drawn]")

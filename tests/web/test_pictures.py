@@ -69,7 +69,9 @@ def test_which_picture_fits_a_sentence(pictures: Page, dual_server: Served) -> N
     axe(pictures)
 
 
-def test_picture_finds_its_like_and_labels_are_the_servers(pictures: Page, dual_server: Served) -> None:
+def test_picture_finds_its_like_and_labels_are_the_servers(
+    pictures: Page, dual_server: Served, screenshots: Callable[..., None]
+) -> None:
     pictures.get_by_label("Search", exact=True).fill("b c")
     pictures.locator(".hits button").filter(has_text="blue").click()
     expect(pictures.locator(".hits td.text").first).to_contain_text("blue")
@@ -82,7 +84,7 @@ def test_picture_finds_its_like_and_labels_are_the_servers(pictures: Page, dual_
     sent = dual_server.http.post(f"/models/{VISION}/similarity", json=body).json()["probabilities"][0]
     bars = pictures.get_by_role("region", name="Labels of a picture").locator(".bar-value")
     expect(bars).to_have_text([f"{share:.4f}" for share in sorted(sent, reverse=True)])
-    axe(pictures)
+    screenshots(pictures, "search-pictures", [360])
 
 
 def test_picture_finds_texts(page: Page, dual_server: Served) -> None:

@@ -82,9 +82,11 @@ def test_near_duplicates_are_listed_above_a_threshold(opened: Open) -> None:
     wait_for_map(page, 6)
     page.get_by_text("Near-duplicates").click()
     pairs = page.get_by_role("list", name="Pairs that are nearly the same").locator("li")
+    threshold = page.get_by_label("Cosine of at least")
+    threshold.fill("0.99")
     expect(pairs).to_have_count(1)
     expect(pairs).to_contain_text("1.000")
-    page.get_by_label("Cosine of at least").fill("0.8")
+    threshold.fill("0.8")
     expect(pairs).to_have_count(2)
     expect(pairs.nth(1)).to_contain_text("the cat is sleeping")
 
@@ -161,6 +163,16 @@ def test_embedding_is_paused_and_goes_on(opened: Open) -> None:
     expect(page.get_by_text("paused")).to_be_visible()
     page.get_by_role("button", name="Go on").click()
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_embedding_goes_on_once_the_server_answers_again(opened: Open) -> None:
+    page = opened("search")
+    wait_for_map(page, 144)
+    page.route("**/embed", lambda route: route.abort())
+    give(page, "lines.txt", "\n".join(LINES))
+    expect(page.get_by_role("region", name="Texts", exact=True).get_by_role("alert")).to_contain_text("does not answer")
+    page.unroute("**/embed")
+    wait_for_map(page, len(LINES))
 
 
 def test_random_reranker_is_never_the_choice_of_the_page(opened: Open) -> None:

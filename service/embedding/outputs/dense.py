@@ -89,7 +89,10 @@ class SentenceVector(OutputKind):
             return super().reduce(job, index, rows)
         sequence, hidden = job.ids[index], rows[HIDDEN]
         end = end_row(sequence.ids, self.card.pooling.end_id if self.card.pooling else None) if self.mode == EOS else 0
-        return {self.name: pool(self.mode, hidden, sequence.mask, job.prompts.get(index, 0), end)[None]}
+        first, last = job.prompts.get(index, 0), len(hidden)
+        if index in job.images and (spec := self.card.image_tokens):
+            first, last = spec.outside[0], last - spec.outside[1]
+        return {self.name: pool(self.mode, hidden[:last], sequence.mask, first, end)[None]}
 
     def shaped(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the vectors cut, scaled and cut again."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from service.embedding.model import Model, Models
     from service.observability.metrics import Metrics
 
-RUN_TOKENS = 128  # of one run: its values stay in the processor's cache, which halves the time of 512 at once
+RUN_TOKENS = 256  # of one run, whose values stay in the processor's cache; runs of 128 take 5 % longer
 UNCOUNTED_BYTES = 1 << 16  # of the rows of one request, for which no memory is reserved
 
 
@@ -124,23 +124,15 @@ class RowLookup:
             return
         arrays, seconds = ran
         times, start, picked = StageTimes(0.0, 0.0, seconds), 0, bool(plan.options.outputs)
+        named, token_bytes = list(zip(plan.names, arrays, strict=True)), plan.token_bytes
         contexts, sizes = [member[1] for member in members], [member[4] for member in members]
         self._metrics.passes(contexts, name, sizes, times, len(members))
         for number, context, _, lengths, size in members:
-            stop, held = start + size, size * plan.token_bytes
-            if held <= UNCOUNTED_BYTES or self._reserved(context.copies * held, context):
-                named = zip(plan.names, arrays, strict=True)
+            stop, held = start + size, size * token_bytes
+            if held <= UNCOUNTED_BYTES or self._budget.reserved(context.copies * held, context):
                 outputs = tuple([Output(output, rows[start:stop], lengths, False) for output, rows in named])
                 results[number] = EmbedResult(name, outputs, size, picked, lengths, 0, times)
             start = stop
-
-    def _reserved(self, size: int, context: RequestContext) -> bool:
-        """Reserve memory for the rows of one request; return False where there is no room."""
-        try:
-            self._budget.reserve(size, context)
-        except InlayError:
-            return False
-        return True
 
 
 def _plain_ids(inputs: Sequence[Input]) -> list[Int64s]:

@@ -127,7 +127,8 @@ def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
     def run_sparse(works: list[Work[Packed]]) -> list[Rows]:
         if not any(SPARSE in work.outputs for work in works):
             return run(works)
-        rows = run([work._replace(outputs=_computed(work.outputs)) for work in works])
+        computed = [dict.fromkeys(HIDDEN if name == SPARSE else name for name in work.outputs) for work in works]
+        rows = run([work._replace(outputs=tuple(names)) for work, names in zip(works, computed, strict=True)])
         asking = [index for index, work in enumerate(works) if SPARSE in work.outputs]
         hidden = [_attended(rows[index][HIDDEN], works[index]) for index in asking]
         ids = [_attended(works[index].packed.ids, works[index]) for index in asking]
@@ -137,10 +138,6 @@ def with_sparse(run: Run, engine: Engine, card: Card) -> Run:
         return rows
 
     return run_sparse
-
-
-def _computed(outputs: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(HIDDEN if name == SPARSE else name for name in outputs))
 
 
 def _attended(rows: NDArray[np.generic], work: Work[Packed]) -> NDArray[np.generic]:

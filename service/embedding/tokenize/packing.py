@@ -1,6 +1,6 @@
 """Packing: joins the tokens of many sequences to one row without padding, and splits the results again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -114,6 +114,20 @@ def rectangles(lengths: Sequence[int], most: int) -> list[list[int]]:
         else:
             groups.append([index])
     return groups
+
+
+def cut_by_size(numbers: Iterable[int], sizes: Sequence[int] | Mapping[int, int], most: int) -> Iterator[list[int]]:
+    """Yield ranges of consecutive numbers whose sizes add up to at most `most`; a larger one is alone."""
+    chosen: list[int] = []
+    room = most
+    for number in numbers:
+        if chosen and sizes[number] > room:
+            yield chosen
+            chosen, room = [], most
+        chosen.append(number)
+        room -= sizes[number]
+    if chosen:
+        yield chosen
 
 
 def join(parts: Sequence[Packed]) -> Packed:

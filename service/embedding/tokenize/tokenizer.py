@@ -1,7 +1,7 @@
 """Tokenizers: text to token ids and back, with the model's own special tokens and limits."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,6 +14,7 @@ import numpy as np
 from models.recipes.static import WordRules
 from service.embedding.limits import too_many_tokens
 from service.embedding.requests import Cut, Ids, Int64s, OwnTokens, Text
+from service.embedding.tokenize.packing import cut_by_size
 from service.embedding.tokenize.text_tokens import (
     LongText,
     TextTokens,
@@ -118,18 +119,19 @@ class Tokenizer:
             TooLong, EmptyInput: a text is too long and must not be cut, or gives no token.
         """
         longest, ids = self._longest(cut.most, limit), dict[int, Ids]()
-        for batch in _batches(texts):
+        sizes = {index: len(text.text) + len(text.pair or "") for index, text in texts.items()}
+        for batch in cut_by_size(texts, sizes, TOGETHER_CHARACTERS):
             whole = {
-                index: text.text if text.pair is None else (text.text, text.pair)
-                for index, text in batch
-                if len(text.text) <= longest and (text.pair is None or len(text.pair) <= longest)
+                index: texts[index].text if texts[index].pair is None else texts[index][:2]
+                for index in batch
+                if max(len(texts[index].text), len(texts[index].pair or "")) <= longest
             }
             encodings = self._encode(list(whole.values()), cut.special_tokens)
             encoded = dict(zip(whole, encodings, strict=True))
-            for index, text in batch:
+            for index in batch:
                 encoding = encoded.get(index)
                 if encoding is None or not 0 < len(encoding) <= (cut.most or len(encoding)):
-                    ids[index], _ = self._read(index, text, cut, limit)
+                    ids[index], _ = self._read(index, texts[index], cut, limit)
                 else:
                     types = np.array(encoding.type_ids, np.int64) if self._segments else None
                     read = np.array(encoding.ids, np.int64)
@@ -416,18 +418,3 @@ def _longest(max_characters: int | None, most: int | None, limit: int | None) ->
     """Return the characters of a text that is tokenized whole, with its special tokens."""
     whole = None if most is None else whole_characters(most)
     return min([each for each in (whole, max_characters, limit) if each is not None], default=float("inf"))
-
-
-def _batches(texts: Mapping[int, Text]) -> Iterator[list[tuple[int, Text]]]:
-    """Yield texts that are tokenized together, with their numbers."""
-    batch: list[tuple[int, Text]] = []
-    room = TOGETHER_CHARACTERS
-    for index, text in texts.items():
-        size = len(text.text) + len(text.pair or "")
-        if batch and size > room:
-            yield batch
-            batch, room = [], TOGETHER_CHARACTERS
-        batch.append((index, text))
-        room -= size
-    if batch:
-        yield batch

@@ -39,8 +39,8 @@ from service.http.worker_threads import inline_or_in_thread
 from service.protocols.cohere.errors import CohereError, render_embed_error
 from service.protocols.inlay import DATA as INLAY
 from service.protocols.inlay import needs
+from service.protocols.inlay.inputs import decode_picture
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.pictures import decode_picture
 
 PREFIXES = ("/v1/embed", "/v2/embed")
 DATA = openapi_data.read(__package__, INLAY.parts)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.ranking import Ranks, Scorer
+from service.embedding.ranking import Ranks
 from service.embedding.requests import Picture
 from service.errors import FieldPath, MissingField, WrongType
 from service.http import openapi_data
@@ -99,7 +99,7 @@ def answer_of(
     Args:
         with_documents: results hold their documents where `return_documents` is not sent.
     """
-    scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
+    max_inputs = context.settings.max_inputs
 
     async def answer(request: Request, data: Any) -> Response:
         request.render_error = render_rerank_error
@@ -107,8 +107,10 @@ def answer_of(
         ranking = await inline_or_in_thread(size, read, data, max_inputs)
         body, pairs = ranking.body, [(ranking.body.query, text) for text in ranking.texts]
         reading = body.reading(body.truncation, body.raw_scores, body.max_chunks_per_doc)
+        if body.priority > 0:
+            request.context.make_bulk()
         model = context.registry.get(body.named, needs.ranks)
-        ranks = await scorer.score(model, pairs, request.context, reading)
+        ranks = await context.scorer.score(model, pairs, request.context, reading)
         shown = with_documents if body.return_documents is None else body.return_documents in (True, "true")
         document = await inline_or_in_thread(size, _document, ranking, ranks, request, shown)
         return await inline_or_in_thread(size if shown else 0, json_response, document)

@@ -6,14 +6,13 @@ An unknown field of the body is an error, because it is a typing mistake.
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import orjson
 from pydantic import BaseModel, Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.requests import DIRECTIONS, Chunking, EmbedOptions, EmbedRequest, EmbedResult, Ids, Spans
-from service.embedding.tokenize.prompts import SPELLINGS as SPELLINGS_OF_USES
+from service.embedding.requests import Chunking, EmbedOptions, EmbedRequest, EmbedResult, Spans
 from service.errors import InlayError, UnsupportedMedia
 from service.http.formats import Encode, check_json, count_values, encoder
 from service.http.response import Response
@@ -22,22 +21,14 @@ from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json,
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import DATA, pooled_bytes, prompt_embeds
 from service.protocols.inlay.forms import is_form, read_form
-from service.protocols.inlay.inputs import (
-    INPUT_TYPE_ABOUT,
-    INPUT_TYPES,
-    INSTRUCTION_ABOUT,
-    POOLING_NAMES,
-    POOLING_SPELLINGS,
-    decode,
-)
+from service.protocols.inlay.inputs import decode
 from service.protocols.inlay.late_chunking import read_spans
+from service.protocols.inlay.options import OptionFields
 from service.request_context import RequestContext
 
 if TYPE_CHECKING:
     from service.registry.registry import ModelRegistry
 
-OPTIONS = ("truncate", "normalize", "dimensions", "dtype", "prompt_name", "task", "max_active_dims", "instruction")
-"""Fields that are options of the core by the same names and values."""
 LATE_CHUNKING = ("spans", "span_unit", "chunking")
 ROWS_FORMATS = ("float", "base64")
 PROMPT_EMBEDS_FORMATS = (prompt_embeds.PROMPT_EMBEDS, prompt_embeds.INPUT_EMBEDS)
@@ -57,32 +48,24 @@ class ChunkingBody(BaseModel, extra="forbid", strict=True):
     )
 
 
-class EmbedBody(BaseModel, extra="forbid", strict=True):
-    """What to embed, and the form of the response."""
+class InputFields(BaseModel):
+    """The inputs of a body, their model and its outputs."""
 
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: str | None = Field(None, description="a model's name; left out: the server's default")
     outputs: Annotated[list[str], Field(min_length=1, fail_fast=True)] | str | None = Field(
         None, description="one name or a list of names from the model's outputs; left out: a bare list of vectors"
     )
-    truncate: bool | None = Field(None, description="true cuts inputs that are too long, false refuses them")
-    truncation_direction: Literal["Right", "right", "Left", "left"] | None = Field(
-        None, description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"
-    )
-    normalize: bool | None = Field(None, description="true scales pooled vectors to unit length, false does not")
-    dimensions: int | None = Field(None, gt=0, description="an integer from 1: leading values kept, then normalised")
-    pooling: POOLING_NAMES | None = Field(None, description=f"one of {', '.join(get_args(POOLING_NAMES))}")
+
+
+class EmbedBody(OptionFields, InputFields, extra="forbid"):
+    """What to embed, and the form of the response."""
+
     dtype: Literal["float32", "float16", "bfloat16", "int8", "uint8", "binary", "ubinary"] = Field(
         "float32",
         description="float32, float16 or bfloat16; of sentence vectors also int8 or uint8 (of a model that was "
         "calibrated), binary or ubinary (signs, eight to a byte)",
     )
-    prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
-    task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
-    max_active_dims: int | None = Field(
-        None, gt=0, description="an integer from 1: the largest values kept of a sparse vector"
-    )
-    instruction: str | None = Field(None, description=INSTRUCTION_ABOUT)
     spans: Annotated[Any, WithJsonSchema(DATA.parts["spans"])] = Field(
         None, description="a vector of each span [start, stop] instead of one of the whole text, which is encoded whole"
     )
@@ -93,7 +76,6 @@ class EmbedBody(BaseModel, extra="forbid", strict=True):
     chunking: Annotated[Any, WithJsonSchema(ChunkingBody.model_json_schema())] = Field(
         None, description="an object of size and overlap: spans of so many tokens"
     )
-    input_type: INPUT_TYPES | None = Field(None, description=INPUT_TYPE_ABOUT)
     encoding_format: Literal["float", "base64", "prompt_embeds", "input_embeds", "bytes", "bytes_only"] = Field(
         "float",
         description="float or base64 (vectors in JSON responses; little-endian, in `dtype`); whatever Accept says: "
@@ -160,14 +142,8 @@ def _spans(sent: dict[str, Any], bare: bool, max_inputs: int | None) -> Spans | 
 def _known_options(rest: bytes, bare: bool) -> tuple[str | None, EmbedOptions, AnswerForm]:
     """Return the model, the options and the form of the response; cached, because callers repeat their options."""
     fields = validated(EmbedBody, {"inputs": None} | orjson.loads(rest))
-    outputs, pooling = fields.outputs, fields.pooling
-    options = EmbedOptions(
-        outputs=() if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs),
-        truncation_direction=DIRECTIONS[fields.truncation_direction],
-        pooling=POOLING_SPELLINGS.get(pooling, pooling) if pooling else None,
-        input_type=SPELLINGS_OF_USES[fields.input_type] if fields.input_type else None,
-        **{name: getattr(fields, name) for name in OPTIONS},
-    )
+    outputs = (fields.outputs,) if isinstance(fields.outputs, str) else tuple(fields.outputs or ())
+    options = fields.options(outputs, fields.dtype)
     return fields.model, options, AnswerForm(fields.encoding_format, "dtype" in fields.model_fields_set, bare)
 
 
@@ -221,7 +197,7 @@ class EmbedHandler:
         answers: list[Response | InlayError | Handler] = []
         read_ones: list[tuple[int, Request, AnswerForm, Encode]] = []
         to_look_up: list[tuple[EmbedRequest, RequestContext]] = []
-        for number, request in enumerate(requests):
+        for request in requests:
             try:
                 encode = request.head.memo or _format_of(request.head)
                 embed_request, form = read(request.body, self._max_inputs)
@@ -230,11 +206,10 @@ class EmbedHandler:
                 answers.append(self._of_form if of_form else error.without_frames())
                 continue
             answers.append(partial(self._embed, embed_request, form, encode))
-            inputs = embed_request.inputs
-            if form.encoding in ROWS_FORMATS and inputs and type(inputs[0]) is Ids:
-                read_ones.append((number, request, form, encode))
+            if form.encoding in ROWS_FORMATS:
+                read_ones.append((len(answers) - 1, request, form, encode))
                 to_look_up.append((embed_request, request.context))
-        results = self._lookup.answer(to_look_up) if to_look_up else ()
+        results = self._lookup.answer(to_look_up)
         for (number, request, form, encode), result in zip(read_ones, results, strict=True):
             if result is not None:
                 answers[number] = self._response(request, result, form, encode)

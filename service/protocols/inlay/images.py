@@ -30,8 +30,8 @@ from service.http.tensors import tensor
 from service.http.validation_errors import quoted, unknown_field, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.inlay import DATA, needs
+from service.protocols.inlay.inputs import decode_picture, picture
 from service.protocols.inlay.parsing import parse_json_fields, query_values
-from service.protocols.inlay.pictures import decode_picture
 from service.protocols.inlay.rpc_fields import array_of, fields_of
 from service.request_context import RequestContext
 
@@ -76,16 +76,12 @@ async def _answer(context: ServiceContext, request: Request) -> Response:
     name = request.parameters["name"]
     context.registry.get(name)
     encode = encoder(request.head.headers.get(b"accept"))
-    _check_type(request.media_type)
+    if not (JSON_TYPES.fullmatch(request.media_type) or request.media_type in PICTURES):
+        known = ", ".join(("application/json", *PICTURES))
+        raise UnsupportedMedia(f"content-type is {quoted(request.media_type)}", allowed=f"this path reads {known}")
     inputs, body = await in_thread(_read, request)
     result = await context.images.embed(ImagesRequest(inputs, name, body.options()), request.context)
     return await inline_or_in_thread(count_values(result), encode, result, body.encoding_format == "base64")
-
-
-def _check_type(media_type: str) -> None:
-    if not (JSON_TYPES.fullmatch(media_type) or media_type in PICTURES):
-        known = ", ".join(("application/json", *PICTURES))
-        raise UnsupportedMedia(f"content-type is {quoted(media_type)}", allowed=f"this path reads {known}")
 
 
 def _read(request: Request) -> tuple[ImageInputs, ImagesBody]:
@@ -122,15 +118,13 @@ def read_input(value: Any, index: int) -> Sequence[Picture | Values]:
         received = f"has {' and '.join(sent) or 'no image'}"
         kind = ConflictingFields if sent else MissingField
         raise kind(received, field=path, allowed="send one of image, pixel_values")
-    name, path = sent[0], (*path, sent[0])
+    name = sent[0]
     if name == "image":
-        if not isinstance(value["image"], str):
-            raise WrongType(f"is {quoted(value['image'])}", field=path, allowed="send a data URL or base64")
-        return [decode_picture(value["image"], path)]
+        return [picture({name: value[name]}, path)]
     try:
         array = tensor(value[name])
     except ValueError as error:
-        raise BadInput(f"cannot be read: {error}", field=path) from None
+        raise BadInput(f"cannot be read: {error}", field=(*path, name)) from None
     return split_stack(name, array, read_grid(value.get("grid"), ("inputs", index, "grid")))
 
 

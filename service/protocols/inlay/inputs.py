@@ -5,15 +5,15 @@ one look at each value, and its errors name the place in the caller's document.
 """
 
 from operator import countOf
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+import pybase64
 
 from service.embedding.limits import check_inputs
 from service.embedding.requests import Ids, Input, Int64s, Picture, Text
-from service.errors import FieldPath, MissingField, OutOfRange, UnknownField, WrongShape, WrongType
+from service.errors import BadInput, FieldPath, MissingField, OutOfRange, UnknownField, WrongShape, WrongType
 from service.http.validation_errors import quoted
-from service.protocols.inlay.pictures import decode_picture
 
 FORMS = 'a text, a list of ids, a pair ["a", "b"] or an object {"input_ids": [...]} or {"image": "data:..."}'
 EXTRAS = ("task_type_ids", "langs", "bbox")
@@ -27,14 +27,6 @@ ITEMS = {
     "langs": "a language is an integer from 0",
     "bbox": "a box is four integers from 0",
 }
-INPUT_TYPES = Literal["query", "document", "passage", "search_query", "search_document", "classification", "clustering"]
-POOLING_NAMES = Literal["cls", "mean", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", "last-token"]
-POOLING_SPELLINGS = {"last-token": "lasttoken"}  # text-embeddings-inference's name
-INSTRUCTION_ABOUT = "a text: what the inputs are queries for, of models with prompts that hold an instruction"
-INPUT_TYPE_ABOUT = (
-    "what the texts are for: query or document (or passage, search_query, search_document), classification or "
-    "clustering; brings the model's prompt for it, if it has one, unless prompt_name or task is sent"
-)
 
 
 def decode(inputs: Any, max_inputs: int | None = None) -> list[Input]:
@@ -102,6 +94,25 @@ def picture(value: dict[str, Any], path: FieldPath) -> Picture:
     if type(value["image"]) is not str:
         raise WrongType(f"is {quoted(value['image'])}", field=(*path, "image"), allowed="send a data URL or base64")
     return decode_picture(value["image"], (*path, "image"))
+
+
+def decode_picture(text: str, path: FieldPath) -> Picture:
+    """Return the picture in a data URL, in bare base64 or at an address; raise BadInput for any other text."""
+    if text[:5].lower() == "data:":
+        head, comma, text = text.partition(",")
+        if not comma or not head.lower().endswith(";base64"):
+            allowed = "a data URL is data:image/png;base64, and base64 after it"
+            raise BadInput(f"is {quoted(head)}", field=path, allowed=allowed)
+    elif text[:8].lower().startswith(("http://", "https://")):
+        return Picture(b"", text, path)
+    elif "://" in text[:64]:
+        remedy = "send the file itself, as a data URL"
+        raise BadInput(f"is {quoted(text)}", field=path, allowed="addresses are not fetched", remedy=remedy)
+    try:
+        return Picture(pybase64.b64decode("".join(text.split()), validate=True))
+    except ValueError:
+        remedy = "send a data URL or bare base64 of a JPEG, PNG or WebP file"
+        raise BadInput("is not base64", field=path, remedy=remedy) from None
 
 
 def _object(value: dict[str, Any], path: FieldPath, index: int) -> Ids:

@@ -9,11 +9,9 @@ from typing import Any
 from models.artifacts.card import Card
 from models.recipes.heads import MultiVector
 from models.recipes.positional_encodings import Encodings
-from models.recipes.sentence_modules import SentenceModules
 from service import machine
 from service.context import ServiceContext
 from service.embedding.model import Model
-from service.embedding.scores import function_of
 from service.http.response import Response, json_response
 from service.http.routes import Handler, Request, Route
 from service.machine import Mappings
@@ -71,10 +69,6 @@ def _encodings(encodings: Encodings) -> dict[str, Any]:
     return {field.name: getattr(encodings, field.name) for field in fields(encodings)} | {"ropes": ropes}
 
 
-def _step_names(modules: SentenceModules | None) -> list[str]:
-    return [type(step).__name__ for step in modules.steps] if modules else []
-
-
 def _vectors(vectors: MultiVector | None) -> dict[str, Any] | None:
     if vectors is None:
         return None
@@ -83,12 +77,12 @@ def _vectors(vectors: MultiVector | None) -> dict[str, Any] | None:
         "query_tokens": vectors.query.max_tokens,
         "document_tokens": vectors.document.max_tokens,
         "expanded_tokens": vectors.expansion.tokens if vectors.expansion else None,
-        "function": function_of(vectors),
+        "function": "meanmaxsim" if vectors.mean else "maxsim",
     }
 
 
 FLAT: dict[str, Callable[[Any], Any]] = {
-    "modules": _step_names,
+    "modules": lambda modules: [type(step).__name__ for step in modules.steps] if modules else [],
     "multi_vector": _vectors,
     "prompts": list,
     "encodings": _encodings,

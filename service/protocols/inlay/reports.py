@@ -17,7 +17,7 @@ from service.http.response import Response, json_response
 from service.http.routes import Request, Route
 from service.protocols.inlay import analysis, gradient, logits, similar, similarity
 from service.protocols.inlay.parsing import from_body, from_query
-from service.protocols.inlay.positions.responses import table_form, table_response
+from service.protocols.inlay.positions.responses import media_type_of, table_response
 from service.request_context import RequestContext
 
 Computed = TableCall | dict[str, Any]
@@ -53,11 +53,11 @@ class Report:
         read = (
             await from_body(self.parameters, request) if self.verb == "POST" else from_query(self.parameters, request)
         )
-        form = table_form(request, read) if isinstance(read, TypedArrayOptions) else None
+        media_type = media_type_of(request, read) if isinstance(read, TypedArrayOptions) else ""
         computed = await self.compute(context, subject, read, request.context)
-        if isinstance(computed, dict) or form is None:
+        if isinstance(computed, dict) or not isinstance(read, TypedArrayOptions):
             return json_response(computed)
-        return await table_response(request, context.tables, computed, form)
+        return await table_response(request, context.tables, computed, media_type, read)
 
 
 REPORTS = (

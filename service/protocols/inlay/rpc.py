@@ -27,7 +27,6 @@ from service.request_context import RequestContext
 from service.scheduling.batcher import GATHERING_TURNS
 
 log = logging.getLogger(__name__)
-Embedded = EmbedResult | PromptEmbeds
 DESCRIBED = {field.name for field in pb.Model.DESCRIPTOR.fields} - {"flops_per_token", "card_json"}
 """The fields of a Model that a summary holds by the same names."""
 
@@ -42,13 +41,12 @@ def service(context: ServiceContext) -> Service:
         name="inlay.v1.Embedder",
         methods=(
             admitted(name="Embed", request=pb.EmbedRequest, handler=embed, serialize=embed_response),
-            Method(
+            admitted(
                 name="EmbedStream",
                 request=pb.EmbedRequest,
                 handler=embed,
-                serialize=_stream_answer,
+                serialize=stream_response,
                 kind="bidirectional",
-                admitted=True,
                 error_answer=_stream_error,
             ),
             admitted(name="Positions", request=pb.PositionsRequest, handler=tables.table, kind="server_stream"),
@@ -115,7 +113,7 @@ class EmbedHandler:
         self._max_inputs = context.settings.max_inputs
         self._lookup = GatheredLookup(context.lookup)
 
-    async def __call__(self, message: pb.EmbedRequest, call: RequestContext) -> Embedded:
+    async def __call__(self, message: pb.EmbedRequest, call: RequestContext) -> EmbedResult | PromptEmbeds:
         """Return the outputs, or rows for another inference server in the request's encoding."""
         request, form = decode(message, self._max_inputs)
         if form.encoding == "float":
@@ -127,15 +125,10 @@ class EmbedHandler:
         return prompt_embeds.prompt_embeds(result) if form.encoding == PROMPT_EMBEDS else result
 
 
-def _stream_answer(answer: Embedded | pb.EmbedStreamResponse) -> bytes:
-    return serialize(answer) if isinstance(answer, pb.EmbedStreamResponse) else stream_response(answer)
-
-
-def _stream_error(request: object, error: InlayError) -> pb.EmbedStreamResponse:
+def _stream_error(request: object, error: InlayError) -> bytes:
     wait = retry_milliseconds(error)
-    return pb.EmbedStreamResponse(
-        error=pb.Error(code=error.code, message=error.message, index=error.index, retry_after_ms=wait)
-    )
+    failure = pb.Error(code=error.code, message=error.message, index=error.index, retry_after_ms=wait)
+    return serialize(pb.EmbedStreamResponse(error=failure))
 
 
 class Models:

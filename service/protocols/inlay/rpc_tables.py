@@ -11,9 +11,10 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, TableFile
 from service.embedding.word_table import word_table
+from service.http.parameter_types import TypedArrayOptions
 from service.protocols.inlay.analysis import AnalysisQuery, analysed
 from service.protocols.inlay.logits import LogitsParameters, logits_call, with_head
-from service.protocols.inlay.positions.responses import TableForm, chosen_outputs, json_facts
+from service.protocols.inlay.positions.responses import chosen_outputs, json_facts
 from service.protocols.inlay.positions.schemes import call_maker, find_scheme
 from service.protocols.inlay.rpc_fields import read_message, tensor_of
 from service.protocols.inlay.similar import SimilarParameters, search
@@ -37,27 +38,22 @@ class TableMethods:
         make_call = call_maker(self._context, scheme, request.model)
         parameters = await read_message(scheme.parameters, request)
         call = make_call(parameters)
-        async for chunk in self._chunks(call, parameters.dtype, parameters.output, call_context):
+        async for chunk in self._chunks(call, parameters, call_context):
             yield chunk
 
     async def _chunks(
-        self, call: TableCall, dtype: str, output: str | None, call_context: RequestContext
+        self, call: TableCall, options: TypedArrayOptions, call_context: RequestContext
     ) -> AsyncGenerator[pb.PositionsChunk, None]:
-        """Yield the facts and shapes of a table, then its bytes, in chunks of about CHUNK_BYTES.
-
-        Args:
-            dtype: dtype of floats.
-            output: one of the table's; None: all.
-        """
-        tables, form = self._context.tables, TableForm("", dtype, output)
+        """Yield the facts and shapes of a table, then its bytes, in chunks of about CHUNK_BYTES."""
+        tables = self._context.tables
         table = await tables.run(call.table)
-        outputs = chosen_outputs(tables, table, form)
+        outputs = chosen_outputs(tables, table, options)
         if call.held_bytes:
             tables.streaming.reserve(call.held_bytes, call_context)
         shapes = [
             pb.OutputShape(name=typed.name, dtype=typed.dtype.upper(), shape=typed.output.shape) for typed in outputs
         ]
-        facts = orjson.dumps(json_facts(table, outputs, form)).decode()
+        facts = orjson.dumps(json_facts(table, outputs, options.dtype)).decode()
         for start in range(0, len(facts), FACTS_CHARACTERS):
             part = facts[start : start + FACTS_CHARACTERS]
             yield pb.PositionsChunk(facts_json=part, outputs=() if start else shapes)
@@ -91,7 +87,7 @@ class TableMethods:
         model = with_head(self._model(request.model, call_context))
         parameters = await read_message(LogitsParameters, request)
         call = await logits_call(self._context, model, parameters, call_context)
-        async for chunk in self._chunks(call, parameters.dtype, parameters.output, call_context):
+        async for chunk in self._chunks(call, parameters, call_context):
             yield chunk
 
     async def similar(self, request: pb.SimilarRequest, call_context: RequestContext) -> pb.SimilarResponse:

@@ -1,6 +1,6 @@
 """Fields of vLLM's bodies, and parts of answers, that several protocols share: cutting, pairs, raw scores, labels."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -12,25 +12,35 @@ from service.errors import EmptyRequest, TooManyInputs
 
 NOT_SPECIFIED = "default/not-specified"  # what infinity-client sends for a model that was not named
 ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
+Priority = Annotated[
+    int, Field(ge=-(2**31), lt=2**31, description="an integer; above 0: bulk, which gives way to other requests")
+]
 RequestId = Annotated[str | None, Field(description="a text: becomes part of the response's id")]
 
 
-class ScoredBody(BaseModel, strict=True):
-    """The fields that every body of scores has. Other fields are ignored, and named in a header."""
+class PromptBody(BaseModel, strict=True):
+    """The fields that every body of vLLM's has. Other fields are ignored, and named in a header."""
 
     model: ModelName = None
-    use_activation: bool | None = Field(None, description="false leaves scores as the model gives them")
     truncate_prompt_tokens: int | None = Field(
         None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
     )
-    truncation_side: str | None = Field(
-        None, pattern="^(left|right)$", description="right keeps the beginning, left the end"
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="right keeps the beginning, left the end"
     )
+
+    priority: Priority = 0
 
     @property
     def named(self) -> str | None:
         """The name of the model; None: the body names none."""
-        return named(self.model)
+        return None if self.model == NOT_SPECIFIED else self.model
+
+
+class ScoredBody(PromptBody):
+    """The fields that every body of scores has."""
+
+    use_activation: bool | None = Field(None, description="false leaves scores as the model gives them")
 
 
 class PairsBody(ScoredBody):
@@ -68,11 +78,6 @@ def cut(tokens: int | None, side: str | None, truncate: bool | None = None) -> E
     most = tokens if tokens and tokens > 0 else None
     direction = DIRECTIONS.get(side, "right")
     return EmbedOptions(truncate=True if tokens else truncate, truncation_direction=direction, max_tokens=most)
-
-
-def named(model: str | None) -> str | None:
-    """Return the `model` of a body; None: it names none."""
-    return None if model == NOT_SPECIFIED else model
 
 
 def activation(*raw: bool | None) -> ScoreActivation | None:

@@ -18,21 +18,9 @@ from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
 from service.http.worker_threads import in_thread, inline_or_in_thread
 from service.protocols.oip import messages
-from service.protocols.oip.messages import (
-    BYTES,
-    CONTENTS,
-    SHOWN_CHARACTERS,
-    VERSION,
-    Answer,
-    Inference,
-    InferParameters,
-    InputTensor,
-    OutputForm,
-    input_error,
-)
 
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
-JSON_TYPES = {"BOOL": (bool, "true and false"), BYTES: (str, "strings")}  # of elements, where not whole numbers
+JSON_TYPES = {"BOOL": (bool, "true and false"), messages.BYTES: (str, "strings")}  # of elements; else whole numbers
 JSON_BYTES = 16  # of a number, at most, but for integers
 JSON_BYTES_HEADER = b"inference-header-content-length"
 _BINARY_TYPE = (b"content-type", OCTETS.encode())
@@ -49,7 +37,7 @@ class InferInput(BaseModel, strict=True):
     """A tensor of a request, with its data here or as raw bytes after the JSON."""
 
     name: str = Field(description="a string")
-    datatype: str = Field(description="a string", json_schema_extra={"enum": list(CONTENTS)})
+    datatype: str = Field(description="a string", json_schema_extra={"enum": list(messages.CONTENTS)})
     shape: list[Any] = Field(description="a list", json_schema_extra={"items": {"type": "integer"}})
     data: Any = Field(None, description="flat or nested as the shape says; BYTES as strings; FP16 and BF16 never")
     parameters: SkipValidation[TensorParameters | None] = Field(None, description="an object")
@@ -67,16 +55,16 @@ class InferRequest(BaseModel, strict=True):
 
     inputs: list[SkipValidation[InferInput]] = Field(description="a list of tensors")
     outputs: list[SkipValidation[RequestedOutput]] | None = Field(None, description="a list of outputs")
-    parameters: SkipValidation[InferParameters | None] = Field(None, description="an object")
+    parameters: SkipValidation[messages.InferParameters | None] = Field(None, description="an object")
     id: str | None = Field(None, description="a string, which the answer repeats")
 
 
-async def read(body: bytes, headers: Mapping[bytes, bytes]) -> Inference:
+async def read(body: bytes, headers: Mapping[bytes, bytes]) -> messages.Inference:
     """Return the request of a body; raise Malformed, BadRequest, TooLarge or Unsupported if it is invalid."""
     return await inline_or_in_thread(len(body), _inference, body, headers.get(JSON_BYTES_HEADER))
 
 
-def _inference(body: bytes, header: bytes | None) -> Inference:
+def _inference(body: bytes, header: bytes | None) -> messages.Inference:
     length = _json_bytes(header, len(body))
     try:
         request = validated(InferRequest, parse_json(body[:length]))
@@ -93,10 +81,10 @@ def _inference(body: bytes, header: bytes | None) -> Inference:
         remedy = "give each its binary_data_size"
         raise WrongShape(f"{len(rest)} bytes behind the JSON belong to no input", remedy=remedy)
     outputs = [_output(index, sent, parameters) for index, sent in enumerate(request.outputs or ())]
-    return Inference(inputs, outputs, parameters, request.id)
+    return messages.Inference(inputs, outputs, parameters, request.id)
 
 
-async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
+async def respond(answer: messages.Answer, reserve: Callable[[int], None]) -> Response:
     """Return an answer as JSON, followed by raw tensors.
 
     Args:
@@ -116,7 +104,7 @@ async def respond(answer: Answer, reserve: Callable[[int], None]) -> Response:
     return Response((head, *raws), (_BINARY_TYPE,), lines=b"%b: %d\r\n" % (JSON_BYTES_HEADER, len(head)))
 
 
-def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
+def _document(answer: messages.Answer) -> tuple[dict[str, Any], list[memoryview], int]:
     """Return the JSON of an answer, the raw tensors that follow it, and the number of values in its lists."""
     binary, default = dict(answer.inference.outputs), answer.inference.parameters.binary_data_output
     entries, raws, values = [], list[memoryview](), 0
@@ -132,7 +120,7 @@ def _document(answer: Answer) -> tuple[dict[str, Any], list[memoryview], int]:
             entry["data"] = tensor.array.ravel()
             values += tensor.array.size
         entries.append(entry)
-    document: dict[str, Any] = {"model_name": answer.model, "model_version": VERSION, "outputs": entries}
+    document: dict[str, Any] = {"model_name": answer.model, "model_version": messages.VERSION, "outputs": entries}
     if answer.inference.id is not None:
         document["id"] = answer.inference.id
     if answer.truncated:
@@ -146,13 +134,13 @@ def _json_bytes(header: bytes | None, size: int) -> int:
         return size
     text = header.strip()
     if not text.isdigit() or len(text) > 18 or int(text) > size:
-        shown = header[:SHOWN_CHARACTERS].decode("latin-1")
+        shown = header[: messages.SHOWN_CHARACTERS].decode("latin-1")
         allowed = f"allowed: 1 to {size}, the body's bytes"
         raise WrongType(f"Inference-Header-Content-Length is {shown!r}", allowed=allowed)
     return int(text)
 
 
-def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memoryview]:
+def _input(index: int, sent: Any, rest: memoryview) -> tuple[messages.InputTensor, memoryview]:
     """Return an input, and the raw bytes that follow its own."""
     entry = validated(InferInput, sent, ("inputs", index))
     name = entry.name
@@ -160,24 +148,24 @@ def _input(index: int, sent: Any, rest: memoryview) -> tuple[InputTensor, memory
     size = _parameters(entry.parameters, "inputs", name).binary_data_size
     if ("data" in sent) is (size is not None):
         received = "has data and binary_data_size" if "data" in sent else "has neither data nor binary_data_size"
-        raise input_error(ConflictingFields, name, received, remedy="send exactly one")
+        raise messages.input_error(ConflictingFields, name, received, remedy="send exactly one")
     if size is None:
         return messages.from_values(name, entry.datatype, entry.shape, _listed(entry)), rest
     if size > len(rest):
         allowed = f"{len(rest)} bytes are left behind the JSON"
-        raise input_error(WrongShape, name, f"has binary_data_size {size}", allowed)
+        raise messages.input_error(WrongShape, name, f"has binary_data_size {size}", allowed)
     return messages.from_raw(name, entry.datatype, entry.shape, rest[:size]), rest[size:]
 
 
-def _output(index: int, sent: Any, parameters: InferParameters) -> OutputForm:
+def _output(index: int, sent: Any, parameters: messages.InferParameters) -> messages.OutputForm:
     entry = validated(RequestedOutput, sent, ("outputs", index))
     binary = _parameters(entry.parameters, "outputs", entry.name).binary_data
-    return OutputForm(entry.name, parameters.binary_data_output if binary is None else binary)
+    return messages.OutputForm(entry.name, parameters.binary_data_output if binary is None else binary)
 
 
 def _parameters(sent: Any, kind: str, name: str) -> TensorParameters:
     parameters = {} if sent is None else sent
-    read = validated(TensorParameters, parameters, (kind, name[:SHOWN_CHARACTERS], "parameters"))
+    read = validated(TensorParameters, parameters, (kind, name[: messages.SHOWN_CHARACTERS], "parameters"))
     messages.check_supported(parameters, kind, name)
     return read
 
@@ -189,13 +177,13 @@ def _listed(tensor: InferInput) -> list[Any]:
     messages.elements(name, tensor.shape)  # checks the shape
     if not isinstance(values, list):
         allowed = 'allowed: a list, flat or nested as "shape" says'
-        raise input_error(WrongType, name, f"has data {quoted(values)}", allowed)
+        raise messages.input_error(WrongType, name, f"has data {quoted(values)}", allowed)
     for depth, size in enumerate(tensor.shape[1:] if values and type(values[0]) is list else (), 1):
         if {len(item) if type(item) is list else -1 for item in values} - {size}:
             received = f"has a list in data that is not {size} long at depth {depth}"
-            raise input_error(WrongShape, name, received, f'"shape" is {tensor.shape}')
+            raise messages.input_error(WrongShape, name, received, f'"shape" is {tensor.shape}')
         values = list(chain.from_iterable(values))
     if not set(map(type, values)) <= {kind}:
         index, odd = next((index, value) for index, value in enumerate(values) if type(value) is not kind)
-        raise input_error(WrongType, name, f"holds {quoted(odd)} as element {index}", f"allowed: {called}")
+        raise messages.input_error(WrongType, name, f"holds {quoted(odd)} as element {index}", f"allowed: {called}")
     return list[Any](values)

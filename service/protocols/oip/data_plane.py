@@ -46,6 +46,8 @@ class DataPlane:
         try:
             allowed = [tensor["name"] for tensor in input_tensors(card)]
             request, places = request_of(card, inference, settings, allowed)
+            if inference.parameters.priority > 1:  # 1 is Triton's highest, 0 its default
+                call.make_bulk()
             if inference.parameters.timeout:
                 call = call.within(started + inference.parameters.timeout / 1e6)
             async with deadlines.within(call.deadline):

@@ -23,7 +23,7 @@ class OipError(BaseModel):
 def http_status(error: InlayError) -> int:
     """Return the HTTP status of an error."""
     status = STATUSES.get(error.code, error_status.STATUSES[error.code].http)
-    return status if status in SHARED_STATUSES or error.code in STATUSES else 400
+    return status if status in SHARED_STATUSES else 400
 
 
 def grpc_status(error: InlayError) -> str:

@@ -64,7 +64,8 @@ def request_of(
         raise ConflictingFields("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
     inputs, places = _sequences(card, tensors, settings) if "input_ids" in tensors else (_texts(tensors), None)
     computed = tuple(dict.fromkeys([_source(card, name) for name in names if name != "lengths"]))
-    return EmbedRequest(inputs, card.name, inference.parameters.options(computed)), places
+    options = inference.parameters.options(computed, inference.parameters.dtype)
+    return EmbedRequest(inputs, card.name, options), places
 
 
 def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Places | None) -> list[OutputTensor]:

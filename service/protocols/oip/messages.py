@@ -5,19 +5,19 @@ Every input of a model is whole numbers or texts, so a tensor becomes an int64 a
 
 import math
 from collections.abc import Mapping, Sequence, Sized
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, Field
 
 from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
-from service.embedding.requests import DIRECTIONS, DTYPES, EmbedOptions, Int64s
+from service.embedding.requests import DTYPES, Int64s
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
-from service.protocols.inlay.inputs import INPUT_TYPES, POOLING_NAMES, POOLING_SPELLINGS
+from service.protocols.inlay.options import INPUT_TYPES, POOLING_NAMES, SIDES, OptionFields
 
 VERSION = "1"  # of every model
 TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
@@ -74,38 +74,27 @@ class OutputTensor(NamedTuple):
 
 
 DTYPE_NAMES = {name: name for name in (*DTYPES, *PRECISIONS)} | FLOATS | {"INT8": "int8", "UINT8": "uint8"}
-DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$")]
+DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$"), AfterValidator(DTYPE_NAMES.__getitem__)]
 
 
-class InferParameters(BaseModel, strict=True):
+class InferParameters(OptionFields):
     """The parameters of a request; others are ignored."""
 
     truncate: bool | None = Field(None, description="true or false")
-    truncation_direction: Literal["right", "left", "Right", "Left"] | None = Field(None, description="right or left")
+    truncation_direction: SIDES | None = Field(None, description="right or left")
     normalize: bool | None = Field(None, description="true or false")
     dimensions: int | None = Field(None, ge=1, description="a whole number from 1")
     pooling: POOLING_NAMES | None = Field(None, description=", ".join(POOLINGS))
-    dtype: DtypeName = Field("float32", description=", ".join(DTYPE_NAMES))
-    prompt_name: str | None = Field(None, description="the name of one of the model's prompts")
-    task: str | None = Field(None, description="one of the model's tasks, whose adapters and prompt are used")
     input_type: INPUT_TYPES | None = Field(None, description=", ".join(SPELLINGS))
     max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
     instruction: str | None = Field(None, description="what the inputs are queries for")
+    dtype: DtypeName = Field("float32", description=", ".join(DTYPE_NAMES))
+    priority: int = Field(0, ge=0, description="a whole number from 0; 2 and more: bulk, which gives way to others")
     timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
     binary_data_output: bool = Field(False, description="true or false")
     triton_enable_empty_final_response: bool = Field(
         False, description="true or false; gRPC: mark the only answer last"
     )
-
-    def options(self, outputs: tuple[str, ...]) -> EmbedOptions:
-        """Return the options of the core's request."""
-        options = EmbedOptions(**self.model_dump(include=set(EmbedOptions._fields)), outputs=outputs)
-        return options._replace(
-            dtype=DTYPE_NAMES[self.dtype],
-            pooling=POOLING_SPELLINGS.get(self.pooling, self.pooling) if self.pooling else None,
-            truncation_direction=DIRECTIONS[self.truncation_direction],
-            input_type=SPELLINGS[self.input_type] if self.input_type else None,
-        )
 
 
 def parameters_of(sent: Any) -> InferParameters:

@@ -163,10 +163,8 @@ def _parts(answer: Answer) -> list[bytes | memoryview]:
     return parts
 
 
-def stream_response(answer: Answer | bytes) -> bytes:
-    """Return a serialized ModelStreamInferResponse that holds `infer_response`; an error's is returned as it is."""
-    if isinstance(answer, bytes):
-        return answer
+def stream_response(answer: Answer) -> bytes:
+    """Return a serialized ModelStreamInferResponse that holds `infer_response`."""
     parts = _parts(answer)
     return b"".join([STREAMED, varint(sum(map(len, parts))), *parts])
 

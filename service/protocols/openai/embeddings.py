@@ -33,10 +33,9 @@ from service.http.response import Headers, Response
 from service.http.routes import Handler, Request
 from service.http.validation_errors import CACHED_BYTES, json_bytes, parse_json, quoted, validated, without_ignored
 from service.http.worker_threads import inline_or_in_thread
-from service.protocols.inlay import needs, pooled_bytes, vllm_fields
-from service.protocols.inlay.inputs import picture
+from service.protocols.inlay import needs, pooled_bytes
+from service.protocols.inlay.inputs import decode_picture, picture
 from service.protocols.inlay.parsing import read_json
-from service.protocols.inlay.pictures import decode_picture
 from service.protocols.openai.schemas import FORMS, EmbeddingsBody, PoolingBody, options_of
 from service.protocols.openai.token_ids import MODEL, TokenIds
 
@@ -88,7 +87,7 @@ def read(
         validated(model, {"input": inputs, "user": user, "request_id": request_id})
     rest = json_bytes(data)
     fields, options = (_options if len(rest) <= CACHED_BYTES else _options.__wrapped__)(model, rest)
-    name, rows = fields.model, fields.task if model is PoolingBody else None
+    name, rows = fields.named, fields.task if model is PoolingBody else None
     if fields.modality == "image":
         pictures = decode_pictures(inputs)
         return Decoded(EmbedRequest(pictures, name, options), fields, rows, request_id, pictures)
@@ -104,7 +103,6 @@ def read(
 def _options(model: type[EmbeddingsBody], rest: bytes) -> tuple[EmbeddingsBody, EmbedOptions]:
     fields = validated(model, {"input": None} | orjson.loads(rest))
     options = options_of(fields)
-    fields.model = vllm_fields.named(fields.model)
     if fields.embedding_type == "base64":  # Jina's name for the encoding
         fields.encoding_format = "base64"
     return fields, options
@@ -118,6 +116,8 @@ def handler_of(context: ServiceContext, body: type[EmbeddingsBody]) -> Handler:
     async def handler(request: Request) -> Response:
         began = perf_counter()
         decoded = await read_json(request, read, body, *reading)
+        if decoded.fields.priority > 0 or decoded.fields.service_tier == "flex":
+            request.context.make_bulk()
         model = registry.get(decoded.request.model, *([needs.takes_images] if decoded.pictures else []))
         if decoded.rows == TOKEN_EMBED or decoded.fields.embed_dtype != "float32":
             request.context.copies = 2  # they are scaled, or cast

@@ -39,10 +39,9 @@ def _model_routes(context: ServiceContext) -> list[Route]:
     registry, settings = context.registry, context.settings
 
     def entry(model: Model, name: str) -> dict[str, Any]:
-        card, since, parent = model.card, created(settings.store, model.card.name), None
-        named: dict[str, Any] = {"id": name, "object": "model", "created": since, "owned_by": "inlay"}
-        if name in registry.further:
-            parent = card.name
+        card = model.card
+        named = {"id": name, "object": "model", "created": created(settings.store, card.name), "owned_by": "inlay"}
+        parent = card.name if name in registry.further else None
         return named | {"max_model_len": card.max_tokens, "root": card.source, "parent": parent}
 
     async def list_models(request: Request) -> Response:

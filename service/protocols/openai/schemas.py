@@ -10,13 +10,13 @@ Source: Voyage's openapi (input_type, output_dtype); docs of Jina's API (embeddi
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from service.embedding.requests import EmbedOptions
 from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import ConflictingFields, OutOfRange
 from service.protocols.inlay import DATA, vllm_fields
-from service.protocols.inlay.inputs import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT
+from service.protocols.inlay.options import INPUT_TYPE_ABOUT, INPUT_TYPES, INSTRUCTION_ABOUT
 
 FORMS = "a text, a list of token ids, or a list of either"
 _FORMS = [DATA.parts["text"], DATA.parts["ids"]]
@@ -28,7 +28,7 @@ TEXT_FIELDS = (
 JinaType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 
 
-class EmbeddingsBody(BaseModel, strict=True):
+class EmbeddingsBody(vllm_fields.PromptBody):
     """What to embed, and the form of the response: fields of OpenAI, vLLM and infinity."""
 
     id_prefix: ClassVar = "embd-"
@@ -36,7 +36,6 @@ class EmbeddingsBody(BaseModel, strict=True):
     """The `object` of an entry of the answer, and the entry's field that holds the vector."""
 
     input: Annotated[Any, WithJsonSchema(INPUT)]
-    model: vllm_fields.ModelName = None
     encoding_format: Literal["float", "base64", "bytes", "bytes_only"] = Field(
         "float", description="float, base64, or the vectors' bytes with (bytes) or without (bytes_only) metadata"
     )
@@ -48,16 +47,13 @@ class EmbeddingsBody(BaseModel, strict=True):
     endianness: Literal["native", "little", "big"] = Field(
         "native", description="of base64 and bytes: native (here: little), little, big"
     )
-    truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="-1 cuts to what the model reads, an integer from 1 to so many tokens"
-    )
-    truncation_side: Literal["left", "right"] | None = Field(
-        None, description="right keeps the beginning, left the end"
-    )
     normalize: bool | None = Field(None, description="true scales vectors to unit length, false does not")
     use_activation: bool | None = Field(None, description="as normalize: vLLM's newer name for it")
     add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
-    priority: Literal[0] = Field(0, description="0: requests are answered as they come")
+    priority: vllm_fields.Priority = 0
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
+        None, description="flex: bulk, which gives way to other requests"
+    )
     padding: Literal["do_not_pad"] | None = Field(None, description="do_not_pad: nothing is padded here")
     cache_salt: str | None = Field(None, description="a text; not used: no prompt is cached")
     request_id: vllm_fields.RequestId = None

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, WithJsonSchema
 
 from service.context import ServiceContext
-from service.embedding.ranking import Labelled, Scorer, classify
+from service.embedding.ranking import Labelled, Reading
 from service.embedding.requests import EmbedResult, Input, Text
 from service.errors import MissingField, WrongShape
 from service.http.response import Response, json_response
@@ -55,12 +55,14 @@ class ClassifyBody(ScoredBody):
 
 def score_handler(context: ServiceContext) -> Handler:
     """Return the handler of /score."""
-    scorer, max_inputs = Scorer(context.embedder, context.budget, context.settings), context.settings.max_inputs
+    max_inputs = context.settings.max_inputs
 
     async def handler(request: Request) -> Response:
         body, pairs = await read_json(request, read_pairs, max_inputs)
+        if body.priority > 0:
+            request.context.make_bulk()
         model = context.registry.get(body.named, needs.ranks)
-        ranks = await scorer.score(model, pairs, request.context, body.reading())
+        ranks = await context.scorer.score(model, pairs, request.context, body.reading())
         entries = [{"index": n, "object": "score", "score": score} for n, score in enumerate(ranks.scores.tolist())]
         return _response(request, body, ranks.result, entries, "list", "score")
 
@@ -72,11 +74,13 @@ def classify_handler(context: ServiceContext, decode: Callable[[Any], list[Input
 
     async def handler(request: Request) -> Response:
         body, inputs = await read_json(request, read_classify, decode)
+        if body.priority > 0:
+            request.context.make_bulk()
         infinity, model = body.raw_scores is not None, context.registry.get(body.named, *needs.LABELLING)
         cut = vllm_fields.cut(body.truncate_prompt_tokens, body.truncation_side)
         options = cut._replace(special_tokens=body.add_special_tokens)
-        how = vllm_fields.activation(body.raw_scores, body.use_activation is False)
-        labelled = await classify(context.embedder, model, inputs, request.context, options, how)
+        reading = Reading(options, vllm_fields.activation(body.raw_scores, body.use_activation is False))
+        labelled = await context.scorer.classify(model, inputs, request.context, reading)
         encode: Callable[[Labelled], list[Any]] = vllm_fields.best_labels if infinity else _labels
         entries = await inline_or_in_thread(labelled.scores.size, encode, labelled)
         return _response(request, body, labelled.result, entries, "classify" if infinity else "list", "classify")

@@ -33,6 +33,7 @@ from service.machine import available_cpus
 from service.protocols.inlay import needs, vllm_fields
 from service.protocols.inlay.embed import EmbedHandler, timing_lines
 from service.protocols.inlay.inputs import decode
+from service.protocols.inlay.options import CutFields
 from service.protocols.inlay.parsing import read_json
 from service.protocols.tei import answers, schemas
 from service.protocols.tei.schemas import TokenVectorsBody
@@ -56,7 +57,7 @@ class Operations:
 
     def __init__(self, context: ServiceContext) -> None:
         self.context, self.registry, self.settings = context, context.registry, context.settings
-        self.scorer = ranking.Scorer(context.embedder, context.budget, context.settings)
+        self.scorer = context.scorer
 
     async def vectors(
         self,
@@ -198,7 +199,7 @@ class Handlers(Operations):
         self.check_batch(len(texts.sentences), "inputs.sentences", besides=1)
         if needs.compares_tokens(model):
             pair = texts.source_sentence, texts.sentences
-            scores, result = await ranking.rank_by_maxsim(self.context.embedder, model, *pair, call, options)
+            scores, result = await self.scorer.maxsim(model, *pair, call, options)
         else:
             inputs, options = map(Text, (texts.source_sentence, *texts.sentences)), options._replace(normalize=True)
             result = await self.vectors(model, list(inputs), options, pooled_output, call)
@@ -227,9 +228,11 @@ class Handlers(Operations):
         batch = isinstance(inputs, list) and isinstance(inputs[0], list)
         rows: Any = inputs if batch else [[inputs] if isinstance(inputs, str) else inputs]
         self.check_batch(len(rows), "inputs")
-        how = options_of(body), ACTIVATIONS.get("none" if body.raw_scores else parameters.function_to_apply)
+        activation = ACTIVATIONS.get("none" if body.raw_scores else parameters.function_to_apply)
         texts, model = [Text(*row) for row in rows], self.registry.get(body.model, *needs.LABELLING)
-        labelled = await ranking.classify(self.context.embedder, model, texts, request.context, *how)
+        labelled = await self.scorer.classify(
+            model, texts, request.context, ranking.Reading(options_of(body), activation)
+        )
         predictions = await inline_or_in_thread(
             labelled.scores.size, vllm_fields.best_labels, labelled, parameters.top_k
         )
@@ -283,9 +286,7 @@ def _ranking_body(body: bytes) -> tuple[Any, schemas.RerankBody | None]:
     return data, None
 
 
-def options_of(
-    body: TokenVectorsBody | schemas.ComparisonParameters | schemas.PredictBody | schemas.RerankBody,
-) -> EmbedOptions:
+def options_of(body: CutFields) -> EmbedOptions:
     """Return how the texts of a body are cut, and their prompt."""
     return EmbedOptions(
         truncate=body.truncate,

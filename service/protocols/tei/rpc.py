@@ -10,21 +10,20 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from models.artifacts.card import Card
-from models.recipes.heads import ScoreActivation
 from proto import tei_pb2 as pb
 from service.context import ServiceContext
 from service.embedding import limits, ranking
 from service.embedding.model import Model
 from service.embedding.ranking import classifies, ranks_pairs
 from service.embedding.requests import Direction, EmbedOptions, EmbedResult, Text
-from service.errors import BadRequest, EmptyRequest, UnknownValue, WrongShape
+from service.errors import BadRequest, EmptyRequest, InlayError, Unauthorized, UnknownValue, WrongShape
 from service.grpc.methods import Metadata, Method, Service, serialize
 from service.http.formats import count_values
+from service.http.problem_details import error_type
 from service.http.worker_threads import inline_or_in_thread
 from service.protocols.inlay import needs
 from service.protocols.inlay.embed import timing_metadata
 from service.protocols.tei import answers
-from service.protocols.tei.errors import grpc_message, grpc_status
 from service.protocols.tei.handlers import Operations, pooled_output, sparse_output, token_output
 from service.registry.registry import Kind
 from service.request_context import RequestContext
@@ -35,6 +34,16 @@ DIRECTIONS: dict[int, Direction | None] = {
 }
 KINDS: dict[str, tuple[Kind, ...]] = {"Predict": needs.LABELLING, "Rerank": (needs.ranks,)}
 """Kinds of the default model of a service; any kind for others."""
+GRPC_STATUSES = {
+    "Unhealthy": "UNAVAILABLE",
+    "Backend": "FAILED_PRECONDITION",
+    "Overloaded": "RESOURCE_EXHAUSTED",
+    "Validation": "INVALID_ARGUMENT",
+    "Empty": "INVALID_ARGUMENT",
+}
+"""gRPC status by `error_type`."""
+OTHER_GRPC_STATUSES = {"error": "INTERNAL", "unauthorized": "UNAUTHENTICATED", "deadline_exceeded": "DEADLINE_EXCEEDED"}
+"""gRPC status of errors that text-embeddings-inference does not have, by code."""
 MESSAGE_COST = 16  # of a sparse value in a message, to one in JSON
 VectorsRequest = pb.EmbedRequest | pb.EmbedAllRequest | pb.EmbedSparseRequest
 PredictRequest = pb.PredictRequest | pb.PredictPairRequest
@@ -191,10 +200,9 @@ class Handlers(Operations):
         if classifies(model.card) and not 1 <= len(texts) <= 2:
             allowed = "`inputs` must have a single or two elements"
             raise WrongShape(f"`inputs` has {len(texts)} elements", allowed=allowed)
-        activation: ScoreActivation | None = "identity" if request.raw_scores else None
         inputs = [Text(texts[0], texts[1] if len(texts) == 2 else None)] if texts else []
-        embedder = self.context.embedder
-        labelled = await ranking.classify(embedder, model, inputs, call, _options(request), activation)
+        reading = ranking.Reading(_options(request), "identity" if request.raw_scores else None)
+        labelled = await self.scorer.classify(model, inputs, call, reading)
         best = [pb.Prediction(label=label, score=score) for label, score in labelled.best_first(0)]
         return Timed(pb.PredictResponse(predictions=best), labelled.result)
 
@@ -238,6 +246,16 @@ def _ranked(ranks: ranking.Ranks, texts: Sequence[str] | None) -> Timed:
         for index, score in ranks.best_first()
     ]
     return Timed(pb.RerankResponse(ranks=best), ranks.result)
+
+
+def grpc_status(error: InlayError) -> str:
+    """Return the name of an error's gRPC status."""
+    return OTHER_GRPC_STATUSES.get(error.code) or GRPC_STATUSES[error_type(error)]
+
+
+def grpc_message(error: InlayError) -> str:
+    """Return the message of an error."""
+    return f"No valid auth token: {error.message}" if isinstance(error, Unauthorized) else error.message
 
 
 def timed_response(answer: Timed) -> bytes:

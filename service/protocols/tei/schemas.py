@@ -11,17 +11,13 @@ from service.embedding.limits import too_many_tokens
 from service.errors import WrongType
 from service.http.validation_errors import body_of, quoted, validated
 from service.protocols.inlay import DATA
+from service.protocols.inlay.options import CutFields
+from service.protocols.inlay.vllm_fields import ModelName
 
 MAX_ID = 2**32 - 1
 ONLY_INT = {int}
 ID_LIST = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": MAX_ID}}
 
-ModelName = Annotated[str | None, Field(description="a model's name; left out: the server's default")]
-Truncate = Annotated[bool | None, Field(description="true cuts inputs that are too long, false refuses them")]
-Side = Annotated[
-    Literal["Right", "right", "Left", "left"] | None,
-    Field(description="Right keeps the beginning, Left the end; left out: as the model's files say, mostly Right"),
-]
 PromptName = Annotated[str | None, Field(description="the name of one of the model's prompts")]
 RawScores = Annotated[bool, Field(description="true leaves scores as the model gives them")]
 Texts = Annotated[list[str], Field(description="a list of texts", fail_fast=True)]  # else every fault is kept
@@ -32,13 +28,11 @@ class StrictBody(BaseModel, strict=True):
     """A body whose values are not converted."""
 
 
-class TokenVectorsBody(StrictBody):
+class TokenVectorsBody(CutFields):
     """What to embed token by token."""
 
     inputs: Annotated[Any, WithJsonSchema(DATA.parts["inputs"])]
     model: ModelName = None
-    truncate: Truncate = None
-    truncation_direction: Side = None
     prompt_name: PromptName = None
     normalize: bool | None = Field(None, description="true or false; not used: tei-client sends it")
 
@@ -69,11 +63,9 @@ class ComparedTexts(StrictBody):
     sentences: Texts
 
 
-class ComparisonParameters(StrictBody):
+class ComparisonParameters(CutFields):
     """How texts are read."""
 
-    truncate: Truncate = None
-    truncation_direction: Side = None
     prompt_name: PromptName = None
 
 
@@ -115,14 +107,12 @@ class PredictParameters(StrictBody, extra="forbid"):
     top_k: int | None = Field(default=None, ge=1, description="an integer from 1: so many labels, the best")
 
 
-class PredictBody(StrictBody):
+class PredictBody(CutFields):
     """Texts or pairs to classify."""
 
     inputs: str | OneOrTwoTexts | Annotated[list[OneOrTwoTexts], Field(min_length=1, fail_fast=True)] = Field(
         description='a text, a pair ["a", "b"] or a list of ["a"] and ["a", "b"]'
     )
-    truncate: Truncate = None
-    truncation_direction: Side = None
     raw_scores: RawScores = False
     parameters: PredictParameters | None = Field(
         None, description="an object with function_to_apply and top_k; with it a single text has a list of one"
@@ -130,13 +120,11 @@ class PredictBody(StrictBody):
     model: ModelName = None
 
 
-class RerankBody(StrictBody):
+class RerankBody(CutFields):
     """A query and texts to rank."""
 
     query: str = Field(description="a text")
     texts: Texts
-    truncate: Truncate = None
-    truncation_direction: Side = None
     raw_scores: RawScores = False
     return_text: bool = Field(False, description="true repeats each text in the response")
     model: ModelName = None
@@ -178,12 +166,8 @@ def id_lists(ids: Any, most: int) -> list[list[int]]:
             raise too_many_tokens(count, most, ("ids",))
         if set(map(type, ids)) <= ONLY_INT and (not ids or (min(ids) >= 0 and max(ids) <= MAX_ID)):
             continue
-        place, value = next(item for item in enumerate(ids) if not _is_id(item[1]))
+        place, value = next(item for item in enumerate(ids) if type(item[1]) is not int or not 0 <= item[1] <= MAX_ID)
         field = ("ids", index, place) if nested else ("ids", place)
         allowed = f"an id is an integer from 0 to {MAX_ID}"
         raise WrongType(f"is {quoted(value)}", index, field=field, allowed=allowed)
     return lists
-
-
-def _is_id(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= MAX_ID

@@ -74,7 +74,7 @@ def test_blocks_and_masks_attend_as_told(
 
 def test_code_of_its_own_that_may_attend_otherwise_is_refused(tmp_path: Path) -> None:
     for unsaid in ({}, {"use_bidirectional_attention": None}):
-        with pytest.raises(BadCheckpoint, match=r"modeling_own\.OwnModel\).*add --attention causal or bidirectional"):
+        with pytest.raises(BadCheckpoint, match=r"\d+ says auto_map modeling_own\.OwnModel.*add --attention causal"):
             exported(tmp_path, None, **CODE, **unsaid)
     for attention in ("causal", "bidirectional"):
         assert exported(tmp_path, attention, **CODE).assumed  # type: ignore[arg-type]

@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Any, dict[str, Any], str]] = {
         "cannot be created whole: its blocks are computed where scale_attn_weights",
     ),
     "positions that are not computed": (
-        {"model_type": "bert", "position_embedding_type": "relative_key"},
+        {"model_type": "roberta", "position_embedding_type": "relative_key"},
         {},
         "position_embedding_type 'relative_key'",
     ),

@@ -133,16 +133,37 @@ ROWS: Mapping[str, tuple[Spoil, str, str]] = {  # by what is wrong: how, the pla
     ),
     "a listwise reranker": (
         config(architectures=["JinaForRanking"]),
-        "published as JinaForRanking",
+        r"published as JinaForRanking \(.*x/config.json:\d+\)",
         "--pooling none exports it without them",
     ),
     "a class without its head": (
         config(architectures=["BertForSequenceClassification"]),
-        "holds no pooler.dense.weight",
+        r"x/config.json:\d+\).* holds no pooler.dense.weight",
         "--pooling none exports it without them",
     ),
+    "a class that is not known": (
+        config(model_type="xmod", architectures=["XmodForSequenceClassification"]),
+        r"published as XmodForSequenceClassification \(.*x/config.json:\d+\)",
+        "--pooling none exports it without them",
+    ),
+    "blocks that are not computed": (
+        config(model_type="xmod"),
+        r"x/config.json:\d+: model_type 'xmod'\) pools token vectors.* adapters chosen by language",
+        "export that with --pooling none",
+    ),
+    "a value that changes the blocks": (
+        config(is_decoder=True),
+        r"x/config.json:\d+ says is_decoder true",
+        "export that with --pooling none",
+    ),
+    "layers of another number": (
+        config(model_type="roberta", layer_types=["full_attention"]),
+        r"x/config.json:\d+ has 1 layer_types, but 2 layers",
+        "write one for each",
+    ),
 }
-NO_VECTORS = ("a listwise reranker", "a class without its head")  # of bare checkpoints: these are published for scores
+# of bare checkpoints: these are published for scores
+NO_VECTORS = ("a listwise reranker", "a class without its head", "a class that is not known")
 
 
 @pytest.mark.parametrize("what", ROWS)

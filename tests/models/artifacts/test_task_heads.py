@@ -46,6 +46,15 @@ def test_every_family_exports_the_head_that_create_writes(model_type: str, tmp_p
     assert verify(tmp_path / "out")["class_logits"] < 1e-5
 
 
+def test_one_side_of_bart_classifies_nothing(tmp_path: Path) -> None:
+    write_classifier(tmp_path / "x", "bart", 3)
+    with pytest.raises(BadCheckpoint, match="it classifies its decoder's rows, and the encoder alone is exported"):
+        exported(tmp_path / "x", side="encoder")
+    card = exported(tmp_path / "x", pooling="mean")
+    assert (card.classifier, card.side) == (None, "encoder")
+    assert "its decoder's rows" in (card.no_classifier_reason or "")
+
+
 def test_an_unknown_head_leaves_the_rest_and_a_reason(tmp_path: Path) -> None:
     write_tiny_bert(tmp_path / "x", pooling="mean", architectures=["BertForSequenceClassification"])
     card = exported(tmp_path / "x")
@@ -64,7 +73,7 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     )
     create(tmp_path / "x", model_type="granite", config=write_plain(sizes), whole=True)
     configure(tmp_path / "x", architectures=["GraniteForSequenceClassification"])
-    with pytest.raises(BadCheckpoint, match="published as GraniteForSequenceClassification, whose scores cannot"):
+    with pytest.raises(BadCheckpoint, match=r"published as Granite\w+ \(.*whose scores cannot"):
         exported(tmp_path / "x", encoder=True)
     card = exported(tmp_path / "x", encoder=True, pooling="none")
     assert "'granite' classifies texts is not known" in (card.no_classifier_reason or "")
@@ -74,7 +83,7 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "name", "reason"),
     [
-        ("bart", "BartForSequenceClassification", "how model_type 'bart' classifies texts is not known"),
+        ("mbart", "MBartForSequenceClassification", "how model_type 'mbart' classifies texts is not known"),
         ("qwen3", "JinaForRanking", "JinaForRanking reads all documents in one text"),
     ],
 )
@@ -86,7 +95,7 @@ def test_checkpoints_for_scores_alone_are_not_exported_without(
     write_json(tmp_path / "sizes.json", SIZES | {"num_key_value_heads": 2, "head_dim": 8} | sizes)
     create(tmp_path / "x", model_type=model_type, config=tmp_path / "sizes.json", whole=True)
     configure(tmp_path / "x", architectures=[name])
-    with pytest.raises(BadCheckpoint, match=f"x is published as {name}, whose scores cannot be exported: {reason}"):
+    with pytest.raises(BadCheckpoint, match=f"x is published as {name} .*config.json:1.* cannot be exported: {reason}"):
         exported(tmp_path / "x")
     assert exported(tmp_path / "x", pooling="mean").default_output == "sentence_embedding"
 

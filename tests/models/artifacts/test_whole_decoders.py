@@ -82,8 +82,8 @@ def test_a_row_with_another_expert_than_in_float64_is_allowed(
     checkpoint = write_whole(tmp_path / "x", family, num_local_experts=4)
     encode, left = interpreter.encode, [1.0] * faults
 
-    def other(*given: Any) -> Any:
-        return encode(*given) + (left.pop() if left else 0.0)
+    def other(*given: Any, **more: Any) -> Any:
+        return encode(*given, **more) + (left.pop() if left else 0.0)
 
     monkeypatch.setattr(interpreter, "encode", other)
     if family == "llama" or faults > 1:

@@ -180,8 +180,8 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "eps not a number": (configured(layer_norm_eps=None), "layer_norm_eps None"),
     "pad outside the vocabulary": (configured(pad_token_id=61), "pad_token_id 61"),
     "relative positions": (
-        configured(position_embedding_type="relative_key"),
-        "position_embedding_type 'relative_key'",
+        configured(position_embedding_type="odd"),
+        "position_embedding_type 'odd'",
     ),
 }
 

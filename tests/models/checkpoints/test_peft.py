@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from models.artifacts.adoption import adopt
 from models.artifacts.description import describe
@@ -164,6 +165,33 @@ def test_an_adapter_on_the_hub_is_merged(base: Path, tmp_path: Path) -> None:
         np.testing.assert_allclose(
             read_tensors(checkpoint, [name])[name], merged(tiny_bert(), adapter)[name], rtol=1e-6, atol=1e-6
         )
+
+
+def test_the_adapter_of_a_task_is_merged(base: Path) -> None:
+    by_task = {"retrieval": matrices(1), "code": matrices(2)}
+    stored = {
+        name.replace(".weight", f".{task}.weight"): matrix
+        for task, held in by_task.items()
+        for name, matrix in held.items()
+    }
+    write_adapter(base / "adapters", "org/name", stored)
+    for task, held in by_task.items():
+        check(held_by(base, route=task), merged(tiny_bert(), held))
+    with serving(base) as hub, opening.located("org/name", endpoint=hub.endpoint, route="code") as place:
+        name = f"{QUERY}.weight"
+        expected = merged(tiny_bert(), by_task["code"])[name]
+        np.testing.assert_allclose(read_tensors(place.checkpoint(), [name])[name], expected, rtol=1e-6, atol=1e-6)
+    for route in (None, "classification"):
+        with pytest.raises(BadCheckpoint, match="a model each here: add --route code or retrieval"):
+            held_by(base, route=route)
+
+
+def test_an_adapter_may_name_its_modules_by_another_prefix(base: Path) -> None:
+    adapter = matrices(1)
+    save_file({f"model.{name}": held for name, held in tiny_bert().items()}, base / "model.safetensors")
+    other = {name.replace("encoder.", "model.language_model.encoder."): held for name, held in adapter.items()}
+    expected = {f"model.{name}": held for name, held in merged(tiny_bert(), adapter).items()}
+    check(held_by(write_adapter(base.parent / "adapter", "base", other)), expected)
 
 
 # ---- what is refused

@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from models.artifacts.comparison import Session
 from models.graphs.row_layout import MOST_ONE_BY_ONE
-from models.recipes.steps import Attention, Disentangled, DistanceBias, Experts, FeedForward, Recipe, ScoreBias, layers
+from models.recipes.steps import (
+    Attention,
+    Disentangled,
+    DistanceBias,
+    Experts,
+    FeedForward,
+    Recipe,
+    ScoreBias,
+    ShortConvolution,
+    layers,
+)
 from models.reference import interpreter as reference
 from tests.block_recipes import CASES, ROPES, TABLE, TASK_COUNT, VOCABULARY, made, write_graph
 from tests.sweeps import sampled
@@ -98,6 +108,9 @@ def seen_rows(blocks: Recipe, length: int) -> Mask:
         if isinstance(step, Attention):
             left, right = (length if bound is None else bound for bound in (step.left, step.right))
             reached = ((distances >= -left) & (distances <= right)) @ reached
+        elif isinstance(step, ShortConvolution):
+            left, size = step.convolution.left, step.convolution.size
+            reached = ((distances >= -left) & (distances < size - left)) @ reached
     return reached
 
 

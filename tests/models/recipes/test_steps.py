@@ -14,12 +14,15 @@ from models.recipes.steps import (
     AddType,
     Attention,
     Collect,
+    Convolution,
+    ConvolvedInput,
     Decode,
     Disentangled,
     DistanceBias,
     Embed,
     Experts,
     FeedForward,
+    HeadNorms,
     LatentAttention,
     LayerNorm,
     Linear,
@@ -33,6 +36,7 @@ from models.recipes.steps import (
     Round,
     Scale,
     ScoreBias,
+    ShortConvolution,
     Step,
     TokenDropout,
     layers,
@@ -90,6 +94,9 @@ EVERY: tuple[Step, ...] = (
     MIXED,
     LatentAttention(LINEAR, LINEAR, LINEAR, LINEAR, NORM, "latents", NORM, 2, 8, 5),
     Decode((Embed("t"), Scale(2.0), AddPosition("p"), NORM), 2),
+    ShortConvolution(RMS, LINEAR, Convolution("c", None, 3, 1, by_channel=True), LINEAR),
+    ConvolvedInput(Convolution("c", "cb", 5, 2), "tanh"),
+    replace(FULL, query_norm=HeadNorms((NORM, NORM))),
     Multiply("m"),
     PerLayerInput(LINEAR, Linear("s", None), LINEAR, "gelu_tanh", RMS, RMS, 8, 0.25),
     Parallel(FULL, GATED),
@@ -119,7 +126,7 @@ def test_blocks_come_back_from_json(name: str) -> None:
 def test_every_kind_of_step_and_part_is_here() -> None:
     assert {type(step) for step in EVERY} == set(get_args(Step))
     held = {type(getattr(step, field.name)) for step in EVERY for field in fields(step)}
-    assert {LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled} <= held
+    assert {LayerNorm, RMSNorm, Linear, Adapter, ScoreBias, DistanceBias, Disentangled, HeadNorms} <= held
 
 
 def without_kinds(data: Any) -> Any:

@@ -93,12 +93,6 @@ async def test_batch_equals_its_items_alone(make):
     np.testing.assert_array_equal(await rows(service, *inputs, outputs=names), alone)
 
 
-async def test_dimensions_are_cut_before_normalising(make):
-    full = await rows(make(), Text("hello world"), normalize=False)
-    short = await rows(make(), Text("hello world"), dimensions=8)
-    np.testing.assert_allclose(short, full[:, :8] / np.linalg.norm(full[:, :8]), atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 async def test_narrow_dtype_is_the_rounded_float32(make, dtype):
     full, narrow = await rows(make(), Text("hello")), await rows(make(), Text("hello"), dtype=dtype)

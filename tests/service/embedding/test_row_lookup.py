@@ -32,7 +32,7 @@ class Both:
         self.service = Service(store, **changes)
         self.observed: list[tuple[int, str, int]] = []
         metrics = Metrics()
-        metrics.passes = lambda contexts, model, tokens, times: self.observed.append((len(contexts), model, tokens))  # type: ignore[method-assign]
+        metrics.passes = lambda contexts, model, tokens, times, batch: self.observed.append((batch, model, sum(tokens)))  # type: ignore[method-assign]
         self.lookup = RowLookup(self.service.registry, Settings(store=store, device="cpu", **changes), metrics)
 
     def answer(self, requests: list[EmbedRequest]) -> list[EmbedResult | None]:

@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from service.grpc.health import OpenStreams
+from service.grpc import health as health_service
 from service.grpc.methods import Service
 from service.grpc.server import RpcServer
 from service.settings import Settings
@@ -60,7 +60,7 @@ async def test_watchers_stay_while_it_drains(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         watch = health_pb2_grpc.HealthStub(channel).Watch(ASKED)
         assert (await watch.read()).status == STATES.SERVING
-        server.drain()
+        server.health.drain()
         assert (await watch.read()).status == STATES.NOT_SERVING
         server.health.set(NAME, True)  # as the next look at the models does
         assert (await health_pb2_grpc.HealthStub(channel).Check(ASKED)).status == STATES.NOT_SERVING
@@ -82,7 +82,7 @@ async def test_open_reflection_stream_does_not_delay_a_stop(tmp_path: Path, asks
 
 
 async def test_refuses_streams_over_the_limit_until_one_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(OpenStreams.__init__, "__defaults__", (2,))
+    monkeypatch.setattr(health_service, "MAX_STREAMS", 2)
     async with listening(tmp_path) as (_, channel):
         health = health_pb2_grpc.HealthStub(channel)
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
@@ -132,7 +132,7 @@ async def test_a_watch_sends_each_change_once(tmp_path: Path) -> None:
 async def test_nothing_serves_again_after_a_stop_began(tmp_path: Path) -> None:
     async with listening(tmp_path) as (server, channel):
         health = health_pb2_grpc.HealthStub(channel)
-        server.refuse()
+        server.health.stop()
         server.health.set(NAME, True)
         listed = (await health.List(health_pb2.HealthListRequest())).statuses
         assert {name: each.status for name, each in listed.items()} == dict.fromkeys(["", NAME], STATES.NOT_SERVING)

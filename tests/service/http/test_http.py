@@ -2,8 +2,6 @@
 
 import asyncio
 import io
-import json
-import socket
 
 import numpy as np
 import pytest
@@ -135,23 +133,6 @@ def test_documentation_needs_no_other_host(served: Served) -> None:
     for asset in ("/docs/swagger-ui.js", "/docs/swagger-ui.css"):
         assert f'"{asset}' in page
         assert len(served.http.get(asset).content) > 50_000
-
-
-def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
-    def request(ids: str) -> bytes:
-        body = f'{{"inputs": [{ids}], "outputs": "token_embeddings"}}'.encode()
-        return b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
-            len(body),
-            body,
-        )
-
-    with socket.create_connection(served.address, timeout=10) as connection:
-        connection.sendall(request("5") + request("6, 7"))
-        answers = b""
-        while answers.count(b'"usage"') < 2:
-            answers += connection.recv(65536)
-    first, second = (json.loads(part.split(b"\r\n\r\n", 1)[1]) for part in answers.split(b"HTTP/1.1 ")[1:])
-    assert (first["usage"]["tokens"], second["usage"]["tokens"]) == (1, 2)
 
 
 async def test_slow_client_does_not_delay_others(served: Served) -> None:

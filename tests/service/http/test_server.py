@@ -261,11 +261,6 @@ async def test_errors_are_problems_without_insides(
     assert ("ZeroDivisionError: an inside" in caplog.text) is (status == 500)
 
 
-async def test_fault_is_logged_under_the_id_that_its_caller_got(toy: Toy, caplog: pytest.LogCaptureFixture) -> None:
-    await exchange(toy.port, request(b"GET /fail", LAST, b"x-request-id: mine-7"))
-    assert "a request to /fail met a fault (x-request-id: mine-7)" in caplog.text
-
-
 async def test_malformed_requests_get_the_id_that_they_sent(toy: Toy) -> None:
     sent = b"GET / HTTP/1.1\r\nx-request-id: mine\r\nhost: x\r\nbad header\r\n\r\n"
     assert b"\r\nx-request-id: mine\r\n" in await exchange(toy.port, sent)
@@ -434,23 +429,6 @@ async def test_client_that_expects_100_continue_gets_it_at_once(toy: Toy) -> Non
         assert await client.until(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         await client.send(b"x")
         assert (await client.rest()).endswith(b"x")
-
-
-@pytest.mark.parametrize(
-    ("line", "headers", "status"),
-    [(b"POST /", [b"content-length: 9000000"], 413), (b"POST /nowhere", [b"content-length: 5"], 404)],
-)
-async def test_connection_closes_after_a_refused_expectation(
-    toy: Toy, handlers: Handlers, line: bytes, headers: list[bytes], status: int
-) -> None:
-    """The client may send the body or not: what comes cannot be told from a request."""
-    async with connected(toy.port) as client:
-        await client.send(request(line, b"expect: 100-continue", *headers))
-        received_status, received_headers, _ = await client.answer()
-        assert (received_status, received_headers["connection"]) == (status, "close")
-        await client.send(request(b"GET /"))
-        assert await client.rest() == b""
-    assert handlers.bodies == []
 
 
 async def test_continue_waits_for_the_response_before_it(toy: Toy, handlers: Handlers) -> None:
@@ -665,13 +643,6 @@ async def test_half_closed_client_with_half_a_request_is_closed(toy: Toy) -> Non
 # ---- slow clients
 
 
-@pytest.mark.parametrize("settings", [{"idle_seconds": 0.1}])
-@pytest.mark.parametrize("sent", [b"", b"\r\n", b"\r\n\r\n", request(b"GET /")], ids=["new", "CRLF", "CRLFs", "used"])
-async def test_idle_connection_is_closed_without_a_response(toy: Toy, sent: bytes) -> None:
-    answer = await exchange(toy.port, sent)
-    assert statuses(answer) == ([200] if len(sent) > 4 else [])
-
-
 @pytest.mark.parametrize("settings", [{"idle_seconds": 0.05, "client_seconds": 0.1}])
 async def test_a_busy_connection_is_not_idle(toy: Toy, handlers: Handlers) -> None:
     async with connected(toy.port) as client:
@@ -681,32 +652,6 @@ async def test_a_busy_connection_is_not_idle(toy: Toy, handlers: Handlers) -> No
         handlers.release.set()
         assert (await client.answer())[2] == b"waited"
         assert await client.rest() == b""
-
-
-HALVES = {
-    "half a request line": b"GE",
-    "half a header": b"GET / HTTP/1.1\r\nhost: x\r\nx-a: ",
-    "a head without its end": request(b"GET /").removesuffix(b"\r\n"),
-    "half a body": request(b"POST /", b"content-length: 9") + b"abc",
-    "chunks without an end": request(b"POST /", b"transfer-encoding: chunked") + b"3\r\nabc\r\n",
-}
-
-
-@pytest.mark.parametrize("settings", [{"client_seconds": 0.1}])
-@pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
-@pytest.mark.parametrize("before", [b"", request(b"GET /")], ids=["first", "second"])
-async def test_a_request_that_does_not_arrive_is_answered_408(toy: Toy, sent: bytes, before: bytes) -> None:
-    async with connected(toy.port) as client:
-        if before:
-            await client.send(before)
-            assert (await client.answer())[0] == 200
-        await client.send(sent)
-        status, headers, body = await client.answer()
-        assert (status, json.loads(body)["code"], headers["connection"]) == (408, "too_slow", "close")
-        assert headers["x-request-id"]
-        assert await client.rest() == b""
-    await until(lambda: toy.connections == 0)
-    assert toy.intake.held == 0
 
 
 @pytest.mark.parametrize("settings", [{"client_seconds": 0.3}])
@@ -818,17 +763,6 @@ async def test_each_request_is_counted_once(toy: Toy) -> None:
         ("/chunks", "200"): 1,
         ("/refuse", "422"): 1,
     }
-
-
-@pytest.mark.parametrize("settings", [{"max_requests": 1}])
-async def test_requests_beyond_the_allowed_number_are_refused(toy: Toy, handlers: Handlers) -> None:
-    async with connected(toy.port) as client:
-        await client.send(request(b"GET /wait"))
-        await handlers.waiting.wait()
-        assert statuses(await exchange(toy.port, request(b"GET /", LAST))) == [429]
-        handlers.release.set()
-        assert (await client.answer())[0] == 200
-    assert statuses(await exchange(toy.port, request(b"GET /", LAST))) == [200]
 
 
 async def test_deadline_ends_a_wait(toy: Toy, handlers: Handlers) -> None:

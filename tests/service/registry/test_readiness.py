@@ -15,7 +15,7 @@ from service.observability.metrics import Metrics
 from service.registry import loading, readiness, warmup
 from service.registry.readiness import Readiness
 from service.registry.registry import ModelRegistry, open_registry
-from service.scheduling.fair_queue import ItemTimes
+from service.scheduling.callers import ItemTimes
 from service.settings import Settings
 from tests.golden_cases import write_tiny_bert
 

@@ -22,8 +22,9 @@ from service.errors import DeadlineExceeded, EngineFailure, Overloaded
 from service.scheduling import batcher as batchers
 from service.scheduling.admission import AdmissionController, reserved
 from service.scheduling.batcher import Batcher
+from service.scheduling.callers import OLDEST_SHARE, ItemTimes
 from service.scheduling.deadlines import within
-from service.scheduling.fair_queue import HEADROOM, MAX_REMEMBERED, OLDEST_SHARE, FairQueue, ItemTimes
+from service.scheduling.fair_queue import HEADROOM, MAX_REMEMBERED, FairQueue
 from tests.service.scheduling.virtual_time import Clock, run
 
 EVENTS = 16_000

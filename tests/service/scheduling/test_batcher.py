@@ -531,6 +531,19 @@ async def test_one_light_run_begins_beside_large_ones(make, gated):
     assert await asyncio.gather(*large, heavier) == [2, 4, 8]
 
 
+async def test_no_light_run_is_for_requests_like_those_that_run(make, gated):
+    """However many of them share a run: a third run on two cores takes the others' time."""
+    batcher = concurrent(gated, make, batch=100)
+    first = [future for item in range(8) for future in batcher.submit([item], [25])]
+    await gated.began(2)
+    alike, light = [batcher.submit([item], [cost])[0] for item, cost in ((8, 25), (9, 12))]
+    await gated.began(3)
+    assert gated.batches == [[0, 1, 2, 3], [4, 5, 6, 7], [9]]
+    for item in (9, 0, 4, 8):
+        gated.end(item)
+    assert await asyncio.gather(*first, alike, light) == [2 * number for number in range(10)]
+
+
 async def test_drain_rate_counts_all_runs_but_light_ones(make, gated):
     now = 0.0
     batcher = concurrent(gated, make, batch=100, clock=lambda: now)

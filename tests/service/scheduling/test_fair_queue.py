@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import DeadlineExceeded, Overloaded
+from service.scheduling.callers import ItemTimes
 from service.scheduling.fair_queue import (
     CALM_FRACTION,
     HEADROOM,
@@ -21,7 +22,6 @@ from service.scheduling.fair_queue import (
     SLOWDOWN,
     SMALL_SHARE,
     FairQueue,
-    ItemTimes,
 )
 
 Queue = FairQueue[str, str]
@@ -87,6 +87,15 @@ async def test_light_batch_takes_only_small_requests() -> None:
     add(queue, "two", [10] * 2)
     assert [each.item for each in queue.take(20, 0.0, light=True)] == ["two0", "two1"]
     assert queue.take(20, 0.0, light=True) == []
+
+
+async def test_small_requests_fill_a_batch_further() -> None:
+    queue = queue_of()
+    for name in "abcde":
+        add(queue, name, [10])
+    add(queue, "large", [10] * 3)
+    assert [each.item for each in queue.take(20, 0.0, small_cost=40)] == ["a0", "b0", "c0", "d0"]
+    assert [each.item for each in queue.take(20, 0.0, small_cost=40)] == ["e0", "large0"]
 
 
 async def test_light_batches_give_no_caller_more_than_its_share() -> None:

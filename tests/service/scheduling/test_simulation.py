@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from service.scheduling import fair_queue
+from service.scheduling import callers
 from service.scheduling.batcher import Batcher
-from service.scheduling.fair_queue import FairQueue, ItemTimes
+from service.scheduling.callers import ItemTimes
+from service.scheduling.fair_queue import FairQueue
 from tests.service.scheduling.simulation import Answer, Violation, Work, simulate
 from tests.sweeps import sampled
 
@@ -166,7 +167,7 @@ def test_finds_a_scheduler_that(broken: str) -> None:
 
 
 def test_finds_a_queue_whose_oldest_request_starves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "OLDEST_SHARE", 1e12)
+    monkeypatch.setattr(callers, "OLDEST_SHARE", 1e12)
     check_found(Batching, "the oldest request of")
 
 

@@ -3,7 +3,7 @@
 All of it comes from the rows that compute, validate and draw: SCHEMES, SCALINGS, FIGURES, PRESETS.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from models.positions.rope import choice as rope_choice
 from models.positions.rope.config import LayerRope, read
 from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import BY_LENGTH
-from models.positions.rope.presets import PRESETS, Preset
+from models.positions.rope.presets import PRESETS
 from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAMETERS
 from models.positions.rope.scalings import SCALINGS
 from service.context import ServiceContext
@@ -173,15 +173,13 @@ def preset_list() -> list[Description]:
             "title": row.title,
             "source": row.source,
             "config": row.config,
-            "layers": [_layer(*item) for item in _layers(row)],
+            "layers": [
+                _layer(None if layer_type == ALL else layer_type, layer)
+                for layer_type, layer in read(row.config).tables.items()
+            ],
         }
         for name, row in PRESETS.items()
     ]
-
-
-def _layers(preset: Preset) -> Iterator[tuple[str | None, LayerRope]]:
-    for layer_type, layer in read(preset.config).tables.items():
-        yield None if layer_type == ALL else layer_type, layer
 
 
 def _layer(layer_type: str | None, layer: LayerRope) -> Description:

@@ -7,7 +7,7 @@ here.
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, PlainValidator, WithJsonSchema, create_model
+from pydantic import BeforeValidator, Field, WithJsonSchema, create_model
 from pydantic.json_schema import JsonSchemaValue
 
 from models.positions import alibi, learned, masks, sinusoidal
@@ -20,10 +20,10 @@ from models.positions.rope.scaling_parameters import PARAMETERS as SCALING_PARAM
 from models.positions.rope.scalings import SCALINGS
 from models.positions.sinusoidal import MAX_DIM
 from models.positions.table import MAX_POSITION, MAX_WIDTH
-from service.errors import WrongType
 from service.http.parameter_types import (
     MAX_LISTED,
     MAX_ROWS,
+    SCALING_VALUES,
     Grid,
     IntegerRows,
     JsonObject,
@@ -36,12 +36,11 @@ from service.http.parameter_types import (
     described,
     number,
     one_of,
-    read_scaling_value,
     switch,
     text,
+    value_of_text,
     whole,
 )
-from service.http.validation_errors import quoted
 
 MAX_LAYER = 100_000
 
@@ -172,14 +171,6 @@ def with_scalings(parameters: type[Source]) -> type[Source]:
     return create_model(parameters.__name__, __base__=parameters, __doc__=parameters.__doc__, **fields)
 
 
-def _scaling_value(name: str, value: Any) -> Any:
-    try:
-        return read_scaling_value(value, SCALING_PARAMETERS[name].kind)
-    except ValueError:
-        allowed = f"allowed: {_scaling_description(name)}"
-        raise WrongType(f"is {quoted(value)}", field=(name,), allowed=allowed, verbatim=True) from None
-
-
 def _scaling_description(name: str) -> str:
     row = SCALING_PARAMETERS[name]
     types = [
@@ -199,7 +190,7 @@ def _scaling_type(name: str) -> Any:
     if row.kind != "number":
         schema = {"type": "boolean"} if row.kind == "boolean" else {"type": "array", "items": schema}
     nullable = WithJsonSchema({"anyOf": [schema, {"type": "null"}]})
-    return Annotated[Any, PlainValidator(partial(_scaling_value, name)), nullable]
+    return Annotated[SCALING_VALUES[row.kind] | None, BeforeValidator(partial(value_of_text, row.kind)), nullable]
 
 
 SIZES = ("theta", "head_dim", "rotary_dim", "max_position_embeddings", "rope_type", "partial_rotary_factor")

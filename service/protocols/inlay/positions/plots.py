@@ -8,7 +8,7 @@ compare=scheme%3Dsinusoidal%26dim%3D64, compare=model%3Dbge-m3%26scheme%3Dlearne
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -85,7 +85,6 @@ class Shown:
 
 
 Part = TypeVar("Part", bound=Parameters)
-CallFinder = Callable[[Scheme, str], Callable[[Any], TableCall]]
 
 
 def figure_name(scheme: str) -> str:
@@ -161,7 +160,7 @@ async def figure_response(
     sent = validated(figure_parameters(row, extension), query_values(request, repeated=("compare",)))
     parameters, options = _part(sent, row.parameters), _part(sent, LOOKS[extension])
     first = Shown(make_call(parameters), options.label or _preset_name(parameters))
-    shown = [first, *_compared(request, row, make_call, partial(call_maker, context))]
+    shown = [first, *_compared(context, request, row, make_call)]
     looks = options.model_dump(exclude={"compare"})
     etag = shown[0].call.etag(extension, repr(looks), *(table.call.etag(table.name) for table in shown))
     if extension == DOCUMENT or any(table.of_model for table in shown):
@@ -231,7 +230,7 @@ def _subject(shown: Shown, plot: str | None) -> Subject:
 
 
 def _compared(
-    request: Request, row: Scheme, make_call: Callable[[Any], TableCall], model_calls: CallFinder
+    context: ServiceContext, request: Request, row: Scheme, make_call: Callable[[Any], TableCall]
 ) -> Iterator[Shown]:
     """Yield the table of each `compare`; raise BadRequest for one that cannot be drawn."""
     pairs = query_pairs(request)
@@ -241,7 +240,7 @@ def _compared(
     check_inputs(count, MAX_COMPARED, "tables to compare")
     for value in compared:
         if "=" in value:
-            yield _other(row, make_call, model_calls, sent, value)
+            yield _other(context, row, make_call, sent, value)
             continue
         for preset in value.split(","):
             kept = {name: value for name, value in sent.items() if name not in (*SIZES, *SOURCES, *SCALING_PARAMETERS)}
@@ -249,7 +248,7 @@ def _compared(
 
 
 def _other(
-    row: Scheme, make_call: Callable[[Any], TableCall], model_calls: CallFinder, sent: Mapping[str, str], compare: str
+    context: ServiceContext, row: Scheme, make_call: Callable[[Any], TableCall], sent: Mapping[str, str], compare: str
 ) -> Shown:
     values = dict(parse_qsl(compare, keep_blank_values=True, max_num_fields=MAX_COMPARED_FIELDS))
     label = values.pop("label", "")[:MAX_TEXT]
@@ -261,7 +260,7 @@ def _other(
         allowed = f"allowed: {', '.join(filter(is_drawable, rows))}"
         raise UnknownValue(f"names the scheme {scheme[:40]!r}", field=("compare",), allowed=allowed)
     other = rows[scheme]
-    make_other = model_calls(other, model or "")
+    make_other = call_maker(context, other, model or "")
     if "positions" not in values:
         shared = {"start", "length"} & sent.keys() & other.parameters.model_fields.keys()
         values = {name: sent[name] for name in shared} | values

@@ -1,8 +1,7 @@
 """Makes HTTP responses of tables: formats, headers and ETags."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
 from typing import Any
@@ -43,76 +42,64 @@ REVALIDATE = "no-cache"  # a model may be exported again under the same name
 BASE64_UNIT = 3  # bytes that become four letters
 
 
-@dataclass(frozen=True, slots=True)
-class TableForm:
-    """The form of a response.
-
-    Args:
-        dtype: dtype of floats.
-        output: one of the table's; None: all.
-        base64: whether arrays in JSON are base64.
-    """
-
-    media_type: str
-    dtype: str
-    output: str | None = None
-    base64: bool = False
-
-
-def table_form(request: Request, options: TypedArrayOptions) -> TableForm:
-    """Return the form that the parameters and the Accept header name; raise NotAcceptable if there is none."""
-    accept = request.head.headers.get(b"accept")
-    media_type = MEDIA_TYPES[options.format] if options.format else negotiate(accept, OFFERS)
-    return TableForm(media_type, options.dtype, options.output, options.encoding_format == "base64")
+def media_type_of(request: Request, options: TypedArrayOptions) -> str:
+    """Return the media type that the options or the Accept header name; raise NotAcceptable if there is none."""
+    return MEDIA_TYPES[options.format] if options.format else negotiate(request.head.headers.get(b"accept"), OFFERS)
 
 
 async def table_response(
-    request: Request, tables: Tables, call: TableCall, form: TableForm, cache_control: str | None = None
+    request: Request,
+    tables: Tables,
+    call: TableCall,
+    media_type: str,
+    options: TypedArrayOptions,
+    cache_control: str | None = None,
 ) -> Response:
     """Return a table.
 
     Args:
+        media_type: one of MEDIA_TYPES; `options` say more of the form.
         cache_control: header of a GET, which may be conditional; None: the request is a POST.
 
     Raises:
         BadParameters, BadRequest, NotAcceptable, TooLarge: the table cannot be made, or not in this form.
     """
-    etag = await tables.run(call.etag, form.media_type, form.dtype, form.output or "", str(form.base64))
+    is_base64 = options.encoding_format == "base64"
+    etag = await tables.run(call.etag, media_type, options.dtype, options.output or "", str(is_base64))
     headers: Headers = ((b"etag", etag.encode()), (b"vary", b"Accept"))
     if cache_control:
         headers = (*headers, (b"cache-control", cache_control.encode()))
         if request.holds(etag):
             return Response((), headers, 304)
     table = await tables.run(call.table)
-    outputs = chosen_outputs(tables, table, form)
-    headers = (*headers, (b"content-type", form.media_type.encode()))
+    outputs = chosen_outputs(tables, table, options)
+    headers = (*headers, (b"content-type", media_type.encode()))
     if call.held_bytes:
         tables.streaming.reserve(call.held_bytes, request.context)
-    if form.media_type == JSON:
-        return await _json_response(request, tables, table, outputs, form, headers)
-    headers = (*headers, *_table_headers(table, outputs, form))
-    return _file_response(request, tables, etag, _file(table, outputs, form), headers)
+    if media_type == JSON:
+        document = json_facts(table, outputs, options.dtype)
+        return await _json_response(request, tables, document, outputs, _base64 if is_base64 else _lists, headers)
+    headers = (*headers, *_facts_headers(table))
+    if media_type == SAFETENSORS:
+        shapes = {typed.name: (np.dtype(NUMPY_DTYPES[typed.dtype]), typed.output.shape) for typed in outputs}
+        header = safetensors_header(shapes, _metadata(table))
+    else:
+        shape, dtype = _stacked_shape(outputs, media_type, options), outputs[0].dtype
+        header = npy_header(shape, np.dtype(NUMPY_DTYPES[dtype])) if media_type == NPY else b""
+        headers = (*headers, (b"inlay-shape", ",".join(map(str, shape)).encode()), (b"inlay-dtype", dtype.encode()))
+    return _file_response(request, tables, etag, TableFile(header, outputs), headers)
 
 
-def chosen_outputs(tables: Tables, table: Table, form: TableForm) -> tuple[TypedOutput, ...]:
+def chosen_outputs(tables: Tables, table: Table, options: TypedArrayOptions) -> tuple[TypedOutput, ...]:
     """Return the outputs to send; raise an error for an unknown one and for too many bytes."""
-    if form.output is not None and form.output not in table.outputs:
-        raise UnknownValue(
-            f"is {form.output[:40]!r}", field=("output",), allowed=f"this table has {', '.join(table.outputs)}"
-        )
-    return tables.outputs(table, form.dtype, (form.output,) if form.output else ())
+    output = options.output
+    if output is not None and output not in table.outputs:
+        allowed = f"this table has {', '.join(table.outputs)}"
+        raise UnknownValue(f"is {output[:40]!r}", field=("output",), allowed=allowed)
+    return tables.outputs(table, options.dtype, (output,) if output else ())
 
 
 # ---- bytes
-
-
-def _file(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> TableFile:
-    if form.media_type == SAFETENSORS:
-        shapes = {typed.name: (np.dtype(NUMPY_DTYPES[typed.dtype]), typed.output.shape) for typed in outputs}
-        return TableFile(safetensors_header(shapes, _metadata(table)), outputs)
-    shape = _stacked_shape(outputs, form)
-    header = npy_header(shape, np.dtype(NUMPY_DTYPES[outputs[0].dtype])) if form.media_type == NPY else b""
-    return TableFile(header, outputs)
 
 
 def _metadata(table: Table) -> dict[str, str]:
@@ -121,29 +108,24 @@ def _metadata(table: Table) -> dict[str, str]:
     return {name: fact if isinstance(fact, str) else orjson.dumps(fact).decode() for name, fact in facts.items()}
 
 
-def _stacked_shape(outputs: tuple[TypedOutput, ...], form: TableForm) -> tuple[int, ...]:
+def _stacked_shape(outputs: tuple[TypedOutput, ...], media_type: str, options: TypedArrayOptions) -> tuple[int, ...]:
     """Return the shape of all outputs in one array; raise NotAcceptable if they cannot be stacked."""
     first = outputs[0].output.shape
-    if form.output is not None:
+    if options.output is not None:
         return first
     if len({(typed.output.shape, typed.dtype) for typed in outputs}) > 1:
         raise NotAcceptable(
-            f"{form.media_type} carries one array and the outputs differ in shape",
+            f"{media_type} carries one array and the outputs differ in shape",
             remedy="send " + " or ".join(f"output={typed.name}" for typed in outputs),
         )
     return (len(outputs), *first) if len(outputs) > 1 else first
 
 
-def _table_headers(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> Headers:
+def _facts_headers(table: Table) -> Headers:
     scalars = {name: fact for name, fact in table.facts.items() if not isinstance(fact, list | dict)}
     facts = json.dumps(scalars, separators=(",", ":")).encode()  # not orjson: a header is ASCII
-    headers: Headers = ((b"inlay-arithmetic", table.arithmetic.encode()),)
-    if len(facts) <= FACTS_HEADER_BYTES:
-        headers = (*headers, (b"inlay-facts", facts))
-    if form.media_type == SAFETENSORS:
-        return headers
-    shape = ",".join(map(str, _stacked_shape(outputs, form))).encode()
-    return (*headers, (b"inlay-shape", shape), (b"inlay-dtype", outputs[0].dtype.encode()))
+    arithmetic = (b"inlay-arithmetic", table.arithmetic.encode())
+    return (arithmetic, (b"inlay-facts", facts)) if len(facts) <= FACTS_HEADER_BYTES else (arithmetic,)
 
 
 def _file_response(request: Request, tables: Tables, etag: str, file: TableFile, headers: Headers) -> Response:
@@ -158,13 +140,13 @@ def _file_response(request: Request, tables: Tables, etag: str, file: TableFile,
 # ---- JSON
 
 
-def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) -> dict[str, Any]:
-    """Return everything except the arrays, in reading order."""
+def json_facts(table: Table, outputs: tuple[TypedOutput, ...], dtype: str) -> dict[str, Any]:
+    """Return everything except the arrays, in reading order; `dtype` is that of floats."""
     facts = {name: fact for name, fact in table.facts.items() if name not in table.outputs}
     return {
         "scheme": table.scheme,
         "arithmetic": table.arithmetic,
-        "dtype": form.dtype,
+        "dtype": dtype,
         **facts,
         "notes": table.notes,
         "shapes": {typed.name: typed.output.shape for typed in outputs},
@@ -172,13 +154,17 @@ def json_facts(table: Table, outputs: tuple[TypedOutput, ...], form: TableForm) 
 
 
 async def _json_response(
-    request: Request, tables: Tables, table: Table, outputs: tuple[TypedOutput, ...], form: TableForm, headers: Headers
+    request: Request,
+    tables: Tables,
+    facts: dict[str, Any],
+    outputs: tuple[TypedOutput, ...],
+    write: Callable[[TypedOutput], Iterator[bytes]],
+    headers: Headers,
 ) -> Response:
     """Return a table as a JSON document, its facts first; a large one is made while it is sent."""
     if request.head.verb == "HEAD":
         return Response((), headers)
-    write = _base64 if form.base64 else _lists
-    document = json_facts(table, outputs, form) | {each.name: Encoded(partial(write, each)) for each in outputs}
+    document = facts | {each.name: Encoded(partial(write, each)) for each in outputs}
     values = sum(prod(each.output.shape) for each in outputs)
     if values > BLOCK_VALUES:
         tables.streaming.reserve(block_bytes(outputs), request.context)

@@ -24,7 +24,7 @@ from service.protocols.inlay.positions.plots import (
 from service.protocols.inlay.positions.responses import (
     FOREVER,
     REVALIDATE,
-    table_form,
+    media_type_of,
     table_response,
 )
 from service.protocols.inlay.positions.schemes import (
@@ -84,8 +84,8 @@ async def _answer(context: ServiceContext, row: Scheme, request: Request) -> Res
     """Return the table that a request's parameters stand for; its model is found before they are read."""
     make_call, posted = _maker(context, row, request), request.head.verb == "POST"
     sent = await from_body(row.parameters, request) if posted else from_query(row.parameters, request)
-    form, cache_control = table_form(request, sent), None if posted else _cache_control(row)
-    return await table_response(request, context.tables, make_call(sent), form, cache_control)
+    media_type, cache_control = media_type_of(request, sent), None if posted else _cache_control(row)
+    return await table_response(request, context.tables, make_call(sent), media_type, sent, cache_control)
 
 
 # ---- pictures and graphs

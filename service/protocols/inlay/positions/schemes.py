@@ -21,10 +21,11 @@ from models.positions.rope.config import LayerRope
 from models.positions.rope.conventions import ALL
 from models.positions.rope.frequencies import Rope
 from models.positions.table import MAX_POSITION, Positions, Table
-from models.recipes.positional_encodings import Alibi, Buckets, Mask
+from models.recipes.positional_encodings import Buckets, Mask
 from models.recipes.steps import AddPosition, AddSinusoid
 from models.vision.image_spec import AxialRope
 from service.context import ServiceContext
+from service.embedding.model import Model
 from service.embedding.position_tables import TableCall, as_bad_parameters
 from service.errors import BadParameters, NotFound
 from service.http.parameter_types import MAX_ROWS, TableOptions
@@ -45,7 +46,7 @@ class Scheme:
         function: makes the table; it takes parameters by name, and what `arguments` returns.
         example: parameters of a small table, as a query string and a JSON body alike have them.
         arguments: returns the arguments that are no parameters or come in their place; a mapping under "facts" holds
-            facts about the table. Of a loaded model it takes the CardAndWeights, its `part` and the parameters.
+            facts about the table. Of a loaded model it takes the model, its `part` and the parameters.
         methods: GET, whose responses can be cached and linked to, and POST, or POST alone.
         part: returns the part of a card that describes the encoding; a false value: the model has none.
         has: what a model with this encoding has, such as "rotary positions"; empty: the row is not of a model.
@@ -71,7 +72,7 @@ class Scheme:
         """The path of its table."""
         return f"{'/models/{name}' if self.of_model else '/positions'}/{self.name}"
 
-    def call(self, parameters: TableOptions, model: "CardAndWeights | None" = None) -> TableCall:
+    def call(self, parameters: TableOptions, model: Model | None = None) -> TableCall:
         """Return the call that makes the table; raise BadParameters for parameters that describe none.
 
         Args:
@@ -237,24 +238,17 @@ SCHEMES = {row.name: row for row in _ROWS}
 # ---- a loaded model's own encodings
 
 
-@dataclass(frozen=True, slots=True)
-class CardAndWeights:
-    """A loaded model's card and its mapped tensors, kept because its folder may hold another export by now."""
-
-    card: Card
-    weights: Mapping[str, Any]
-
-    def tensor(self, name: str | None) -> NDArray[Any] | None:
-        """Return a view of a tensor of the weights file; None if the model has none."""
-        if name is None:
-            return None
-        if self.card.weights is None:
-            raise NotFound(f"{self.card.name} was adopted", allowed="its ONNX files hold its tables")
-        tensor: NDArray[Any] = self.weights[name]
-        return tensor
+def _tensor(model: Model, name: str | None) -> NDArray[Any] | None:
+    """Return a view of a tensor of the weights file; None if the model has none."""
+    if name is None:
+        return None
+    if model.card.weights is None:
+        raise NotFound(f"{model.card.name} was adopted", allowed="its ONNX files hold its tables")
+    tensor: NDArray[Any] = model.weights[name]
+    return tensor
 
 
-def _model_rope(model: CardAndWeights, _: object, parameters: schemas.LayerRange) -> Arguments:
+def _model_rope(model: Model, _: object, parameters: schemas.LayerRange) -> Arguments:
     encodings = model.card.encodings
     with as_bad_parameters():
         layer_type, table = rope_choice.chosen(
@@ -265,17 +259,17 @@ def _model_rope(model: CardAndWeights, _: object, parameters: schemas.LayerRange
     return {"rope": table.rope, "layout": table.layout, "notes": table.notes, "positions": positions, "facts": facts}
 
 
-def _model_t5(model: CardAndWeights, row: Buckets, _: object) -> Arguments:
+def _model_t5(model: Model, row: Buckets, _: object) -> Arguments:
     sizes = {"num_buckets": row.buckets, "max_distance": row.reach, "bidirectional": row.bidirectional}
-    return {"weights": model.tensor(row.table), **sizes}
+    return {"weights": _tensor(model, row.table), **sizes}
 
 
-def _model_deberta(model: CardAndWeights, row: Buckets, _: object) -> Arguments:
+def _model_deberta(model: Model, row: Buckets, _: object) -> Arguments:
     arguments: Arguments = {"position_buckets": row.buckets, "max_relative_positions": row.reach}
     if row.norm:
         weight, bias, eps = row.norm
-        arguments |= {"norm": (model.tensor(weight), model.tensor(bias)), "norm_eps": eps}
-    return arguments | {"weights": model.tensor(row.table)}
+        arguments |= {"norm": (_tensor(model, weight), _tensor(model, bias)), "norm_eps": eps}
+    return arguments | {"weights": _tensor(model, row.table)}
 
 
 def _model_mask(_: object, tables: Mapping[str, Mask], parameters: LayerType) -> Arguments:
@@ -283,17 +277,13 @@ def _model_mask(_: object, tables: Mapping[str, Mask], parameters: LayerType) ->
         return asdict(rope_choice.chosen(tables, (), parameters.layer_type, None)[1])
 
 
-def _model_learned(model: CardAndWeights, step: AddPosition, parameters: schemas.LearnedParameters) -> Arguments:
+def _model_learned(model: Model, step: AddPosition, parameters: schemas.LearnedParameters) -> Arguments:
     positions = positions_of(parameters, model.card.position.rows)
-    return {"table": model.tensor(step.table), "length": parameters.stretch_to, "positions": positions}
+    return {"table": _tensor(model, step.table), "length": parameters.stretch_to, "positions": positions}
 
 
-def _model_sinusoidal(model: CardAndWeights, step: AddSinusoid, parameters: PositionRange) -> Arguments:
+def _model_sinusoidal(model: Model, step: AddSinusoid, parameters: PositionRange) -> Arguments:
     return {"kind": step.kind, "dim": step.dim, "positions": positions_of(parameters, model.card.position.rows)}
-
-
-def _model_alibi(_: object, row: Alibi, __: object) -> Arguments:
-    return asdict(row)
 
 
 def _model_axial(_: object, row: AxialRope, __: object) -> Arguments:
@@ -320,7 +310,7 @@ _MODEL_ROWS = (
     ),
     Scheme(
         "alibi", "Its ALiBi slopes and bias", schemas.ModelAlibiParameters,
-        alibi.tabulate, _SQUARE, _model_alibi,
+        alibi.tabulate, _SQUARE, lambda _, row, __: asdict(row),
         part=lambda card: card.encodings.alibi, has="ALiBi, such as a BLOOM",
     ),
     Scheme(
@@ -362,17 +352,17 @@ def available(card: Card) -> tuple[str, ...]:
     return tuple(name for name, row in MODEL_SCHEMES.items() if row.part(card))
 
 
-def _find_model(context: ServiceContext, name: str, scheme: str) -> CardAndWeights:
+def _find_model(context: ServiceContext, name: str, scheme: str) -> Model:
     """Return the loaded model of a name; raise NotFound if it has no encoding of that row of MODEL_SCHEMES."""
-    loaded = context.registry.get(name)
-    card = loaded.card
+    model = context.registry.get(name)
+    card = model.card
     if scheme not in available(card):
         if reason := card.encodings.refused.get(scheme):
             raise NotFound(f"{card.name} has no {scheme} table, for its checkpoint allows none", allowed=reason)
         names = ", ".join(available(card)) or "none"
         received = f"{card.name} has no {scheme}: it is a {card.family}"
         raise NotFound(received, allowed=f"positional encodings it has: {names}")
-    return CardAndWeights(card, loaded.weights)
+    return model
 
 
 def find_scheme(name: str, *, of_model: bool) -> Scheme:

@@ -118,13 +118,19 @@ function options({ curves, xLabel, yLabel, xLog, yLog, time, range, fromZero, wi
         stroke: color(`--series-${((curve.slot ?? index) % SERIES) + 1}`),
         width: 2,
         dash: DASHES[(curve.slot ?? index) % DASHES.length],
-        points: { show: curve.values.length < 2 },
+        points: { show: true, filter: (plot, series) => isolated(plot.data[series]) },
         value: (plot, value, series, at) => valueText(time && (at === null || at === undefined) ? plot.data[series].at(-1) : value),
       })),
     ],
     cursor: { drag: { x: sync === null, y: false }, ...(sync && { sync: { key: sync } }) },
     padding: [8, 12, 0, 0],
   };
+}
+
+// Places of values without neighbours, which no line shows.
+function isolated(values) {
+  const has = (index) => values[index] !== null && values[index] !== undefined;
+  return Array.from(values.keys()).filter((index) => has(index) && !has(index - 1) && !has(index + 1));
 }
 
 const clockOf = (seconds) => (seconds ? clock(seconds) : "–");

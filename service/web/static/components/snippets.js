@@ -34,7 +34,6 @@ const SUFFIX = { "application/x-npy": ".npy", "application/vnd.safetensors": ".s
 
 const queryOf = (request) => Object.fromEntries(Object.entries(request.query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== ""));
 const verbOf = (request) => request.method ?? (request.json === undefined ? "GET" : "POST");
-const isRaw = (request) => request.accept === "application/octet-stream"; // rows of float32; their shape is in a header
 const isText = (request) => /^text\//.test(request.accept ?? "");
 const isJson = (request) => !request.accept || /json/.test(request.accept);
 const fileOf = (request) => `"answer${SUFFIX[request.accept] ?? ".bin"}"`;
@@ -58,13 +57,7 @@ export function urllib(request) {
   if (Object.keys(headers).length) given.push(`headers={${members(headers)}}`);
   if (request.method) given.push(`method=${JSON.stringify(request.method)}`);
   const imports = [(request.json !== undefined || isJson(request)) && "json", hasApiKey() && "os", "urllib.request"].filter(Boolean);
-  const read = isRaw(request)
-    ? `    shape = [int(n) for n in answer.headers["inlay-shape"].split(",")]\n    rows = memoryview(answer.read()).cast("f", shape)\nprint(shape, rows.tolist()[0])`
-    : isJson(request)
-      ? "    print(json.load(answer))"
-      : isText(request)
-        ? "    print(answer.read().decode())"
-        : `    open(${fileOf(request)}, "wb").write(answer.read())`;
+  const read = isJson(request) ? "    print(json.load(answer))" : isText(request) ? "    print(answer.read().decode())" : `    open(${fileOf(request)}, "wb").write(answer.read())`;
   return [
     ...imports.map((name) => `import ${name}`),
     "",
@@ -83,16 +76,10 @@ export function httpx(request) {
   if (Object.keys(headers).length) given.push(`headers={${members(headers)}}`);
   return [
     ...(hasApiKey() ? ["import os", ""] : []),
-    isRaw(request) ? "import httpx\nimport numpy as np\n" : "import httpx\n",
+    "import httpx\n",
     `answer = httpx.${verbOf(request).toLowerCase()}(\n    ${given.join(",\n    ")},\n)`,
     "answer.raise_for_status()",
-    isRaw(request)
-      ? `rows = np.frombuffer(answer.content, answer.headers["inlay-dtype"])\nprint(rows.reshape([int(n) for n in answer.headers["inlay-shape"].split(",")]))`
-      : isJson(request)
-        ? "print(answer.json())"
-        : isText(request)
-          ? "print(answer.text)"
-          : `open(${fileOf(request)}, "wb").write(answer.content)`,
+    isJson(request) ? "print(answer.json())" : isText(request) ? "print(answer.text)" : `open(${fileOf(request)}, "wb").write(answer.content)`,
   ].join("\n");
 }
 
@@ -104,13 +91,11 @@ export function javascript(request) {
     Object.keys(headers).length && `headers: { ${members(headers)} }`,
     request.json !== undefined && `body: JSON.stringify(${JSON.stringify(request.json, null, 2).replaceAll("\n", "\n  ")})`,
   ].filter(Boolean);
-  const read = isRaw(request)
-    ? `console.log(answer.headers.get("inlay-shape"), new Float32Array(await answer.arrayBuffer()));`
-    : isJson(request)
-      ? "console.log(JSON.stringify(await answer.json()));"
-      : isText(request)
-        ? "console.log(await answer.text());"
-        : `await writeFile(${fileOf(request)}, Buffer.from(await answer.arrayBuffer()));`;
+  const read = isJson(request)
+    ? "console.log(JSON.stringify(await answer.json()));"
+    : isText(request)
+      ? "console.log(await answer.text());"
+      : `await writeFile(${fileOf(request)}, Buffer.from(await answer.arrayBuffer()));`;
   const options = given.length ? `, {\n${given.map((each) => `  ${each},\n`).join("")}}` : "";
   return [
     ...(read.startsWith("await writeFile") ? [`import { writeFile } from "node:fs/promises";`, ""] : []),

@@ -3,7 +3,7 @@ import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { isRandom, useModels, usualModel } from "../components/model_choice.js";
 import { ErrorLine, useAnswer } from "../components/result.js";
 import { Snippets } from "../components/snippets.js";
-import { embedAll, isRunOf, restore, specOf, useCollection } from "./search/collection.js";
+import { embedAll, forget, isRunOf, restore, specOf, useCollection } from "./search/collection.js";
 import { Compare, K } from "./search/compare.js";
 import { Duplicates } from "./search/duplicates.js";
 import { hitsOf, orderOf, wantedBy } from "./search/hits.js";
@@ -70,7 +70,7 @@ export default function Search({ state, setState }) {
   return html`<div class="search">
     ${error && html`<${ErrorLine} error=${error} />`}
     ${models === null && !error && html`<p class="note" role="status">Asking the server for its models…</p>`}
-    ${models && !model && html`<p class="panel">No model of this server makes sentence vectors of texts. See <a href="#/models">Models</a> for what it holds.</p>`}
+    ${models && !model && html`<p class="panel">No model of this server makes ${collection?.pictures ? html`vectors of pictures. <button type="button" class="quiet" onClick=${forget}>Forget the pictures</button>` : "sentence vectors of texts."} See <a href="#/models">Models</a> for what it holds.</p>`}
     ${model && html`<${Setup} ...${{ models, able, model, output, other, collection, begun, change, begin }} />`}
     ${model && collection === null && begun && html`<p class="panel">Drop a file of texts, paste some, or use the sample.</p>`}
     ${model && collection && html`<${Found} key=${collection.texts} ...${{ model, models, collection, state, change }} />`}

@@ -10,7 +10,7 @@ from service.embedding.requests import EmbedRequest
 from service.errors import BadRequest, EmptyRequest, Malformed
 from service.protocols.inlay import DATA
 from service.protocols.inlay.embed import AnswerForm, EmbedBody, read
-from service.protocols.inlay.inputs import POOLING_NAMES
+from service.protocols.inlay.options import POOLING_NAMES
 from tests.embed_requests import embed_request
 
 INVALID: list[tuple[bytes, str]] = [

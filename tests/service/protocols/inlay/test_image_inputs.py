@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from models.artifacts.export import export
+from models.errors import BadCheckpoint
 from service.embedding.scores import maxsim
 from tests.golden_cases import write_tiny_bert
-from tests.page_models import VECTOR, page, write_pages
+from tests.page_models import VECTOR, page, write_jina, write_pages, write_paligemma
 from tests.served import Served, serving
 
 AROUND = 5 + 19 + 5  # tokens around an image: "user\n", "Describe the image." and five special ones
@@ -23,6 +25,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("pages")
     export(write_pages(folder / "pages"), folder / "store/pages")
     export(write_pages(folder / "single", seed=1), folder / "store/single", pooling="lasttoken")
+    export(write_paligemma(folder / "colpali"), folder / "store/colpali")
+    export(write_jina(folder / "jina", ("retrieval", "text-matching")), folder / "store/jina", route="retrieval")
     export(write_tiny_bert(folder / "bert", pooling="mean"), folder / "store/bert")
     with serving(folder / "store", default_model="pages", max_request_tokens=200, max_inputs=8) as running:
         yield running
@@ -52,11 +56,45 @@ def test_an_image_has_a_vector_for_each_of_its_tokens(served: Served) -> None:
     assert all(np.allclose(np.linalg.norm(each, axis=1), 1, atol=1e-6) for each in got)
 
 
-def test_images_and_texts_have_the_same_bits_in_a_batch(served: Served) -> None:
+@pytest.mark.parametrize("model", ["pages", "colpali", "jina"])
+def test_images_and_texts_have_the_same_bits_in_a_batch(model: str, served: Served) -> None:
     inputs = ["some text", image((32, 24)), "x", image((40, 40), 1), [1, 2, 3], image((16, 60), 2)]
-    together = vectors(served, inputs)
+    together = vectors(served, inputs, model=model)
     for alone, among in zip(inputs, together, strict=True):
-        assert vectors(served, [alone])[0].tobytes() == among.tobytes()
+        assert vectors(served, [alone], model=model)[0].tobytes() == among.tobytes()
+
+
+def test_colpali_reads_every_image_in_one_size(served: Served) -> None:
+    behind = len("Describe the image.\n") + 1  # <bos>
+    got = vectors(served, [image(size) for size in SIZES], model="colpali")
+    assert [each.shape for each in got] == [(16 + behind, VECTOR)] * len(SIZES)
+    query = vectors(served, "hello", model="colpali", input_type="query")[0]
+    assert query.shape == (len("Question: hello\n") + 1 + 10, VECTOR)
+    assert vectors(served, "hello", model="colpali", input_type="document")[0].shape == (6, VECTOR)
+
+
+def test_a_pad_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    folder = write_paligemma(tmp_path / "colpali")
+    (folder / "tokenizer_config.json").write_text('{"pad_token": "<fill>"}')
+    with pytest.raises(BadCheckpoint, match="'<fill>', its pad token, stands around pages, and is no token"):
+        export(folder, tmp_path / "out")
+
+
+def test_paligemma_2_is_refused_by_name(tmp_path: Path) -> None:
+    folder = write_paligemma(tmp_path / "colpali", model_type="gemma2")
+    with pytest.raises(BadCheckpoint, match="use_bidirectional_attention True; of 'gemma2' only False is computed"):
+        export(folder, tmp_path / "out")
+
+
+def test_jinas_vector_of_an_image_is_a_mean_between_vision_tokens(served: Served) -> None:
+    inputs, outputs = [image((32, 24))], ["last_hidden_state", "multi_vector_embedding", "sentence_embedding"]
+    answer = served.post({"inputs": inputs, "model": "jina", "outputs": outputs}).raise_for_status().json()["outputs"]
+    hidden, several, vector = (np.array(answer[name][0], np.float32) for name in outputs)
+    before, behind = 1 + len("user\n"), len("Describe the image.\n") + 1
+    assert hidden.shape == (before + 1 + 12 + 1 + behind, 32)
+    assert several.shape == (len(hidden), VECTOR)
+    mean = hidden[before:-behind].mean(axis=0)
+    np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), rtol=1e-5, atol=1e-6)
 
 
 def test_the_id_of_image_tokens_in_a_text_is_a_token_like_others(served: Served) -> None:

@@ -43,6 +43,7 @@ export const CHARTS = [
     ofModel: true,
     gap: IDLE,
     query: "sum by (model, stage) (rate(inlay_stage_seconds_sum[1m])) / sum by (model, stage) (rate(inlay_stage_seconds_count[1m]))",
+    slots: { run: 0, queue: 1, tokenize: 2, encode: 3 }, // the colours that the bars of the slowest requests have
     curves: stagesOf,
   },
   {
@@ -102,7 +103,7 @@ export function curvesOf(chart, samples, model, names) {
   const shown = order.slice(0, MOST_CURVES);
   return shown.map((name) => ({
     name,
-    slot: chart.ofModel && names.includes(name) ? names.indexOf(name) : undefined,
+    slot: chart.slots?.[name] ?? (chart.ofModel && names.includes(name) ? names.indexOf(name) : undefined),
     values: points.map((point) => point?.[name] ?? chart.absent ?? null),
   }));
 }

@@ -30,7 +30,7 @@ export function Slowest({ samples, model }) {
   const items = (some) => html`<ol class="slowest">${some.map((each) => html`<${Slow} key=${`${each.at} ${each.request_id}`} slow=${each} longest=${slowest[0].seconds} />`)}</ol>`;
   return html`<section class="panel" aria-labelledby="slowest">
     <h2 id="slowest">Slowest requests</h2>
-    ${slowest.length > 0 && html`<p class="note legend">
+    ${slowest.length > 0 && html`<p class="note stage-legend">
       ${[...STAGES, "other"].map((stage) => html`<span><i class=${`stage ${stage}`} aria-hidden="true"></i>${NAMES[stage]}</span>`)}
     </p>`}
     ${slowest.length

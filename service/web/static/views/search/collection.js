@@ -54,6 +54,12 @@ export function embedAll({ name, texts, columns = [], pictures = null }, specs) 
 export function pause() {
   generation += 1;
   change({ running: false });
+  keep();
+}
+
+function keep() {
+  const { running, error, ...kept } = collection;
+  return write(kept);
 }
 
 const waiting = () => collection.runs.findIndex((run) => !isWhole(run, collection));
@@ -76,8 +82,7 @@ export async function resume() {
     }
   }
   change({ running: false });
-  const { running, error, ...kept } = collection;
-  write(kept);
+  keep();
 }
 
 // {width, values, rows, milliseconds} of a run's next piece.

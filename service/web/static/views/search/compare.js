@@ -73,7 +73,7 @@ export function Compare({ collection, runs, state, change, focus, setFocus, near
     html`<div><h3>Where their neighbours differ</h3>
       <p>Of the ${K} nearest neighbours of a text, <strong>${percent(meanOf(common))}</strong> are the same for both. Least alike:</p>
       <div class="compare-lists">
-        <ol class="listed" aria-label="Texts whose neighbours differ most">
+        <ol class="listed" tabindex="0" aria-label="Texts whose neighbours differ most">
           ${Array.from(common.keys())
             .sort((a, b) => common[a] - common[b] || a - b)
             .slice(0, LISTED)
@@ -94,7 +94,7 @@ function Near({ collection, name, near, other }) {
   const shared = new Set(other.map(({ index }) => index));
   return html`<div>
     <h3>${name}</h3>
-    <ol class="listed" aria-label=${`Neighbours by ${name}`}>
+    <ol class="listed" tabindex="0" aria-label=${`Neighbours by ${name}`}>
       ${near.map(({ index, score }) => html`<li key=${index}><span class="note">${score.toFixed(3)}</span> ${nameOf(collection, index)} ${shared.has(index) && html`<small class="both">both</small>`}</li>`)}
     </ol>
   </div>`;

@@ -1,6 +1,7 @@
 // One map: a model's vectors in the plane, the query among them; moved, enlarged, and asked with a lasso.
 import { html, useEffect, useMemo, useRef, useState, useTheme } from "../../lib/dom.js";
 import { shortened } from "../../components/heatmap.js";
+import { OTHER } from "./looks.js";
 import { addressOf } from "./roles.js";
 import { Scene } from "./scene.js";
 
@@ -68,7 +69,7 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
   const theme = useTheme();
   const thumbnails = useThumbnails(collection.pictures);
   const points = result?.data;
-  const ready = Boolean(points && look && look.length === points.length / 2);
+  const ready = Boolean(points);
   useEffect(() => {
     scene.current = new Scene(canvas.current);
     const observer = new ResizeObserver(() => {
@@ -86,13 +87,14 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
   }, [points, ready]);
   useEffect(() => {
     if (!ready) return;
-    scene.current.setLook(look);
-    scene.current.setCaptions(captions);
+    const fits = look?.length === points.length / 2; // until the clusters are found, all points are grey
+    scene.current.setLook(fits ? look : new Uint8Array(points.length / 2).fill(OTHER));
+    scene.current.setCaptions(fits ? captions : []);
     scene.current.request();
   }, [points, ready, look, captions]);
   const star = useMemo(() => (ready && hits.length ? starOf(points, hits) : null), [ready, points, hits]);
   useEffect(() => {
-    Object.assign(scene.current, { lit, links, over: over !== null && over < (look?.length ?? 0) ? over : null, star, hits: hits.map(({ index }) => index), pictures: thumbnails }).request();
+    Object.assign(scene.current, { lit, links, over: over !== null && points && over < points.length / 2 ? over : null, star, hits: hits.map(({ index }) => index), pictures: thumbnails }).request();
   }, [lit, links, over, star, hits, thumbnails, theme, ready]);
 
   const turn = (act) => {
@@ -160,7 +162,7 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
       role="img"
       aria-label=${`Map of ${collection.texts.length} texts by ${name}${hits.length ? `, lines to ${hits.length} hits` : ""}: arrows move it, plus and minus zoom, 0 shows all`}
       class=${lasso ? "lassoing" : ""}
-      data-drawn=${ready ? look.length : 0}
+      data-drawn=${ready && look ? look.length : 0}
       onPointerDown=${down}
       onPointerMove=${move}
       onPointerUp=${up}

@@ -41,7 +41,7 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
   const [first, second] = shown;
   const layouts = [useLayout(first.run, isWhole(first.run, collection), layout), useLayout(second?.run, Boolean(second && isWhole(second.run, collection)), layout)];
   const lit = useMemo(() => {
-    if (chosen) return Uint8Array.from(collection.texts, () => 0).map((_, index) => Number(chosen.set.has(index)));
+    if (chosen) return Uint8Array.from(collection.texts, (_, index) => Number(chosen.set.has(index)));
     return wanted && Uint8Array.from(collection.texts, (_, index) => Number(wanted(index)));
   }, [chosen, wanted, collection.texts]);
   const choose = (name, indices) => setChosen(indices.length ? { name, indices, set: new Set(indices) } : null);

@@ -1,9 +1,10 @@
 // Principal components by subspace iteration, and groups by k-means; for workers.
-import { dot } from "./nearest.js";
+import { dot, evenly } from "./nearest.js";
 
 const TURNS = 12; // of both iterations: the picture no longer changes after them
 const SPARE = 4; // directions beside those wanted, so that these converge
 const TRIES = 4; // of k-means, of which the tightest is kept
+const SAMPLE = 4000; // rows by which axes and centres are found, evenly spread; all rows are then placed by them
 
 // Numbers that look random and are the same each time, so that the same texts give the same map.
 export function numbers(seed) {
@@ -14,12 +15,21 @@ export function numbers(seed) {
   };
 }
 
+function sampled(vectors, width) {
+  const count = vectors.length / width;
+  if (count <= SAMPLE) return vectors;
+  const sample = new Float32Array(SAMPLE * width);
+  for (const [place, row] of evenly(count, SAMPLE).entries()) sample.set(vectors.subarray(row * width, (row + 1) * width), place * width);
+  return sample;
+}
+
 // [rows, wanted]: places of the vectors along their principal axes.
 export function coordinatesOf(vectors, width, wanted) {
   const count = vectors.length / width;
+  const sample = sampled(vectors, width);
   const mean = new Float32Array(width);
-  for (let at = 0; at < vectors.length; at++) mean[at % width] += vectors[at] / count;
-  const axes = principalAxes(vectors, width, mean, wanted);
+  for (let at = 0; at < sample.length; at++) mean[at % width] += (sample[at] * width) / sample.length;
+  const axes = principalAxes(sample, width, mean, wanted);
   const coordinates = new Float32Array(wanted * count);
   for (let axis = 0; axis < Math.min(wanted, axes.length); axis++) {
     const middle = dot(mean, 0, axes[axis], 0, width);
@@ -65,12 +75,13 @@ function orthogonal(rows) {
 // The group of each vector of unit length, by cosine.
 export function groupsOf(vectors, width, groups) {
   const random = numbers(7);
+  const sample = sampled(vectors, width);
   let best = { score: -Infinity };
   for (let attempt = 0; attempt < TRIES; attempt++) {
-    const found = settled(vectors, width, firstCentres(vectors, width, groups, random));
+    const found = settled(sample, width, firstCentres(sample, width, groups, random), TURNS);
     if (found.score > best.score) best = found;
   }
-  return best.member;
+  return sample === vectors ? best.member : settled(vectors, width, best.centres, 1).member;
 }
 
 // k-means++: a row becomes a centre the likelier, the further it is from those before.
@@ -93,12 +104,12 @@ function firstCentres(vectors, width, groups, random) {
   return centres;
 }
 
-// {member, score}: the group of each row once the centres have moved, and the sum of the cosines with them.
-function settled(vectors, width, centres) {
+// {member, score, centres}: the group of each row once the centres have moved, and the sum of the cosines with them.
+function settled(vectors, width, centres, turns) {
   const count = vectors.length / width;
   const member = new Uint8Array(count);
   let score = 0;
-  for (let turn = 0; turn < TURNS; turn++) {
+  for (let turn = 0; turn < turns; turn++) {
     const sums = centres.map(() => new Float32Array(width));
     score = 0;
     for (let row = 0; row < count; row++) {
@@ -116,7 +127,7 @@ function settled(vectors, width, centres) {
       if (length) centres[index] = sum.map((value) => value / length);
     }
   }
-  return { member, score };
+  return { member, score, centres };
 }
 
 // Words that set nothing apart.
@@ -137,10 +148,14 @@ export function labelsOf(texts, member, groups) {
       within[member[row]].set(word, (within[member[row]].get(word) ?? 0) + 1);
     }
   }
+  const names = new Set();
   return within.map((words, group) => {
     const expected = sizes[group] / texts.length;
     const told = ([word, times]) => times * Math.log(times / (everywhere.get(word) * expected)) * (1 + Math.log(word.length));
     const best = [...words].sort((a, b) => told(b) - told(a) || a[0].localeCompare(b[0])).slice(0, 3);
-    return best.map(([word]) => word).join(", ") || `group ${group + 1}`;
+    const name = best.map(([word]) => word).join(", ") || `group ${group + 1}`;
+    const own = names.has(name) ? `${name} (${group + 1})` : name;
+    names.add(own);
+    return own;
   });
 }

@@ -1,5 +1,5 @@
 // The query: a text, a picture, or one of the collection's own rows; and which of the texts may come.
-import { html, useEffect, useState } from "../../lib/dom.js";
+import { html, useEffect, useRef, useState } from "../../lib/dom.js";
 import { ask } from "../../lib/api.js";
 import { isRandom } from "../../components/model_choice.js";
 import { useAnswer } from "../../components/result.js";
@@ -46,13 +46,23 @@ function usePicture(model, picture) {
 export function Query({ collection, query, sides, rerankers, reranker, where, has, change, setPicture }) {
   const [draft, setDraft] = useDraft(query.text, (text) => (setPicture(null), change({ query: text || EMPTY, like: undefined })), 120);
   const [filter, setFilter] = useDraft(has, (text) => change({ has: text || undefined }), 120);
+  const box = useRef(null);
+  useEffect(() => {
+    const press = (event) => {
+      if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) return;
+      event.preventDefault();
+      box.current.select();
+    };
+    addEventListener("keydown", press);
+    return () => removeEventListener("keydown", press);
+  }, []);
   const shown = query.picture ?? (query.like !== null ? collection.pictures?.[query.like] : null);
   const clear = () => (setPicture(null), change({ like: undefined }));
   const sorted = collection.columns.filter(({ few }) => few);
   return html`<section class="panel" aria-label="Query">
     <div class="query-row">
       <label class="field"><span>Search</span>
-        <input type="search" maxlength="2000" value=${draft} disabled=${!sides.texts} onInput=${(event) => setDraft(event.target.value)} placeholder=${sides.texts ? (collection.pictures ? "What is on the picture?" : "What do you look for?") : "This model reads no texts: search by a picture"} />
+        <input ref=${box} type="search" aria-keyshortcuts="/" maxlength="2000" value=${draft} disabled=${!sides.texts} onInput=${(event) => setDraft(event.target.value)} placeholder=${sides.texts ? (collection.pictures ? "What is on the picture?" : "What do you look for? ( / )") : "This model reads no texts: search by a picture"} />
       </label>
       ${sides.pictures &&
       html`<label class="field"><span>or by a picture</span>

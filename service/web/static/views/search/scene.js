@@ -6,6 +6,7 @@ import { press, rgbOf, stampOf, wordOf } from "./stamps.js";
 const MARGIN = 28;
 const REACH = 14; // CSS pixels from the pointer to the point that it means
 const MOST_ZOOM = 200;
+const STRETCH = 1.7;
 const FAINT = 0.22; // how much of its colour a point keeps that is not asked for
 const FONT = "system-ui, sans-serif";
 
@@ -51,27 +52,26 @@ export class Scene {
     this.view = { ...this.view, x: this.view.x + dx, y: this.view.y + dy };
   }
 
-  // {scale, left, top}: x * scale + left is a CSS pixel.
+  // {across, down, left, top}: x * across + left and y * down + top are CSS pixels; a wide cloud is stretched to a high canvas a little.
   get place() {
     const rooms = [this.width - 2 * MARGIN, this.height - 2 * MARGIN];
-    const fit = Math.min(...this.bounds.map(([least, most], axis) => rooms[axis] / (most - least || 1)));
+    const fits = this.bounds.map(([least, most], axis) => rooms[axis] / (most - least || 1));
     const { zoom, x, y } = this.view;
-    const scale = fit * zoom;
-    const [left, top] = this.bounds.map(([least, most], axis) => (-scale * (least + most)) / 2 + [this.width / 2 + x, this.height / 2 + y][axis]);
-    return { scale, left, top };
+    const [across, down] = fits.map((fit) => zoom * Math.min(fit, STRETCH * Math.min(...fits)));
+    const [[left, right], [top, bottom]] = this.bounds;
+    return { across, down, left: this.width / 2 + x - (across * (left + right)) / 2, top: this.height / 2 + y - (down * (top + bottom)) / 2 };
   }
 
   at(index, place = this.place) {
-    return [this.points[2 * index] * place.scale + place.left, this.points[2 * index + 1] * place.scale + place.top];
+    return [this.points[2 * index] * place.across + place.left, this.points[2 * index + 1] * place.down + place.top];
   }
 
   // The point that a place of the canvas means, null if none is near.
   find(x, y) {
-    const { scale, left, top } = this.place;
-    const [u, v, reach] = [(x - left) / scale, (y - top) / scale, REACH / scale];
-    let [best, least] = [null, reach * reach];
-    this.grid.near(u, v, reach, (index) => {
-      const distance = (this.points[2 * index] - u) ** 2 + (this.points[2 * index + 1] - v) ** 2;
+    const { across, down, left, top } = this.place;
+    let [best, least] = [null, REACH * REACH];
+    this.grid.near((x - left) / across, (y - top) / down, REACH / Math.min(across, down), (index) => {
+      const distance = (this.points[2 * index] * across + left - x) ** 2 + (this.points[2 * index + 1] * down + top - y) ** 2;
       if (distance < least || (distance === least && index < best)) [best, least] = [index, distance];
     });
     return best;
@@ -110,7 +110,8 @@ export class Scene {
 
   // The radius of a point in CSS pixels: smaller where there are many, larger where the map is near.
   get radius() {
-    const usual = this.count > 8000 ? 1.5 : this.count > 2000 ? 2 : this.count > 500 ? 3 : 4;
+    const room = Math.min(1, this.width / 500);
+    const usual = room * (this.count > 8000 ? 1.5 : this.count > 2000 ? 2 : this.count > 500 ? 3 : 4);
     return Math.min(2 * usual, usual * this.view.zoom ** 0.25);
   }
 
@@ -133,14 +134,14 @@ export class Scene {
     const faint = full.map((color) => color.map((value, channel) => Math.round(paper[channel] + (value - paper[channel]) * FAINT)));
     const stamps = SHAPES.map((shape) => stampOf(shape, this.radius * this.ratio, wide));
     const { points, look, lit } = this;
-    const [scale, left, top] = [place.scale, place.left, place.top].map((each) => each * this.ratio);
+    const [across, down, left, top] = [place.across, place.down, place.left, place.top].map((each) => each * this.ratio);
     for (const asked of lit ? [0, 1] : [1]) {
       const colors = asked ? full : faint;
       const inks = colors.map(wordOf);
       for (const index of this.order) {
         if (lit && lit[index] !== asked) continue;
-        const x = Math.round(points[2 * index] * scale + left);
-        const y = Math.round(points[2 * index + 1] * scale + top);
+        const x = Math.round(points[2 * index] * across + left);
+        const y = Math.round(points[2 * index + 1] * down + top);
         const stamp = stamps[look[index] === OTHER ? 0 : Math.floor(look[index] / COLORS)];
         if (x < stamp.reach || y < stamp.reach || x >= wide - stamp.reach || y >= high - stamp.reach) continue;
         press(this.words, y * wide + x, stamp, colors[look[index]], inks[look[index]]);
@@ -202,9 +203,9 @@ export class Scene {
   }
 
   // A place of the plane in CSS pixels, moved to the edge where it lies outside.
-  shown([x, y], { scale, left, top }) {
+  shown([x, y], { across, down, left, top }) {
     const kept = (value, room) => Math.min(room - 14, Math.max(14, value));
-    return [kept(x * scale + left, this.width), kept(y * scale + top, this.height)];
+    return [kept(x * across + left, this.width), kept(y * down + top, this.height)];
   }
 
   // A group's name at the middle of its points, unless it would lie over another name.
@@ -218,7 +219,7 @@ export class Scene {
     for (const { text, look } of this.captions) {
       const middle = this.middles?.[look];
       if (!middle) continue;
-      const [x, y] = [middle[0] * place.scale + place.left, middle[1] * place.scale + place.top];
+      const [x, y] = [middle[0] * place.across + place.left, middle[1] * place.down + place.top];
       const half = context.measureText(text).width / 2 + 2;
       if (x < half || y < size || x > this.width - half || y > this.height - size) continue;
       if (taken.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 1.3 * size)) continue;

@@ -2,10 +2,10 @@
 import { html, useEffect, useRef, useState } from "../../lib/dom.js";
 import { ErrorLine } from "../../components/result.js";
 
-// Args: result: {answer, error, waiting} as of useAnswer; height: room that is kept, in em; foot: what stands below once the server
-// has said something, so that nothing moves when it does.
+// Args: result: {answer, error, waiting} as of useAnswer; height: room that is kept until the first answer, in em; foot: what stands
+// below once the server has said something, so that nothing moves when it does.
 export function Panel({ id, title, result, height = 12, wide = false, foot, children }) {
-  return html`<section class=${wide ? "panel wide" : "panel"} aria-labelledby=${`${id}-title`} aria-busy=${result?.waiting ?? false} style=${{ minHeight: `${height}em` }}>
+  return html`<section class=${wide ? "panel wide" : "panel"} aria-labelledby=${`${id}-title`} aria-busy=${result?.waiting ?? false} style=${{ minHeight: result && !result.answer && !result.error ? `${height}em` : 0 }}>
     <div class="row between">
       <h2 id=${`${id}-title`}>${title}</h2>
       <span class="note">${result?.waiting ? "asking…" : ""}</span>

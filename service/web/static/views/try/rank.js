@@ -81,7 +81,7 @@ export function Rank({ model, models, texts, state, change, usual }) {
       ${ranker.name} is no reranker: the texts are ranked by the cosine of their vectors with the query's. The request is <code>POST /v2/rerank</code>, Cohere's route, because
       ${" "}<code>POST /rerank</code> with texts takes rerankers alone.
     </p>`}`;
-  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${23 + Math.min(24, 3.4 * texts.length)} wide=${texts.length > WIDE} foot=${foot}>
+  return html`<${Panel} id="rank" title="Rank" result=${request ? result : null} height=${26 + Math.min(24, 3.4 * texts.length)} wide=${texts.length > WIDE} foot=${foot}>
     <label class="field"><span>Query</span><input type="text" maxlength="2000" value=${query} onInput=${(event) => setQuery(event.target.value)} /></label>
     ${ranker &&
     html`<label class="field"><span>Ranked by</span>
@@ -97,7 +97,7 @@ export function Rank({ model, models, texts, state, change, usual }) {
     </p>`}
     ${!given && html`<p class="note">Type a query.</p>`}
     <p class="note">${answer && request ? scale.says : "\u00a0"}</p>
-    <div class="scroll ranking" tabindex="0" role="group" aria-label="Ranking" style=${{ minHeight: `${Math.min(24, 3.4 * texts.length)}em` }}>
+    <div class="scroll ranking" tabindex="0" role="group" aria-label="Ranking">
       ${answer && request && html`<${Bars} bars=${bars} most=${scale.most} ordered title="Texts, the best first" />`}
     </div>
   <//>`;

@@ -72,7 +72,7 @@ export function Similarity({ model, texts, state, sentence }) {
     // uint8 is int8 moved by 128, so that 128 stands for nothing
     return cosines(rows.dtype === "uint8" ? { ...rows, values: rows.values.map((value) => value - 128) } : rows);
   }, [answer]);
-  const height = texts.length < 2 ? 8 : 19 + Math.min(36, 2 * texts.length) + Math.min(24, 2 * texts.length);
+  const height = texts.length < 2 ? 8 : 22 + Math.min(36, 2 * texts.length) + Math.min(24, 2 * texts.length);
   const foot = texts.length > 1 &&
     html`<p class="note">Computed in this page from the vectors.${model.reads_text ? html` The server compares one text with others: <code>POST /similarity</code>.` : ""}</p>
       ${model.reads_text &&

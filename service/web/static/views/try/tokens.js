@@ -36,7 +36,7 @@ export function Tokens({ model, state, change, request, result }) {
       ${model.max_tokens ? ` The model reads at most ${model.max_tokens} tokens of a text.` : ""}
     </p>
     <label class="check"><input type="checkbox" checked=${state.ids === true} onChange=${(event) => change({ ids: event.target.checked || undefined })} /> Show ids</label>
-    <div class="token-texts scroll" style=${{ minHeight: `${room}em` }} tabindex="0" role="group" aria-label="Tokens of each text">
+    <div class="token-texts scroll" style=${{ minHeight: answer ? 0 : `${room}em` }} tabindex="0" role="group" aria-label="Tokens of each text">
       ${rows.map((tokens, index) => html`<${TextTokens} key=${index} number=${index + 1} text=${texts[index]} tokens=${tokens} most=${model.max_tokens} cut=${state.cut} ids=${state.ids === true} say=${setSaid} />`)}
     </div>
     <p class="note readout" aria-live="polite">${said || "Point at a token, or move to it with the arrow keys, for its id and place."}</p>
