@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.artifacts.card import TextFilling
-from models.checkpoints.checkpoint import Checkpoint, read_optional
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.json_files import read_optional
 from models.checkpoints.page_texts import page_texts
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import TORCH_WEIGHTS, WEIGHTS, headers, read_object, read_optional
+from models.checkpoints.checkpoint import TORCH_WEIGHTS, WEIGHTS, headers
+from models.checkpoints.json_files import read_object, read_optional
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint

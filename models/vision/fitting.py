@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.json_files import read_object
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.tensor_parts import StoredPart, read_parts
