@@ -101,8 +101,8 @@ def test_score_reads_its_options(served: Served) -> None:
     for limit in ({"max_tokens_per_doc": 4}, {"truncate_prompt_tokens": 8}):
         assert scores(served, text_1="a", text_2=LONG, **limit) == scores(served, text_1="a", text_2="a " * 4)
     assert scores(served, text_1=LONG, text_2="b", max_tokens_per_query=2) == scores(served, text_1="a a", text_2="b")
-    ignored = post(served, "/score", text_1="a", text_2="b", priority=0, mm_processor_kwargs={})
-    assert ignored.headers["inlay-ignored-fields"] == "priority,mm_processor_kwargs"
+    ignored = post(served, "/score", text_1="a", text_2="b", priority=0, mm_processor_kwargs={}, cache_salt="a")
+    assert ignored.headers["inlay-ignored-fields"] == "mm_processor_kwargs,cache_salt"
 
 
 def test_cosines_name_the_pairs_whose_text_was_cut(served: Served) -> None:
