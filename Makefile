@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
+.PHONY: help serve demo reranker test test-all check format proto lock load fleet bench architectures tables exporting footprint overload flood soak swap bulk rerank bge-m3 parity openvino processors docs docs-test docs-clients clients faults proxies observe web-test fuzz fuzz-costs fuzz-hour audit sbom images container-test wheel-test deploy-test deploy-test-chart deploy-test-ray deploy-test-haproxy ray-serve clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -94,6 +94,9 @@ proto: .venv/.locked-dev ## write the stubs of proto/ anew
 
 parity: $(INLAY) .venv/.locked-dev .venv/.locked-parity .venv/.torch $(DEMO)/card.json ## compare with transformers and sentence-transformers (installs torch)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m parity $(ARGS)
+
+processors: $(TESTS) ## run exports, golden tests and int8 on emulated processors: x86-64 without AVX-512 and without AVX, aarch64 (on Debian apt-get install qemu-user-static)
+	@$(BIN)/python -m tests.processors $(ARGS)
 
 openvino: $(TESTS) .venv/.locked-openvino ## install OpenVINO beside ONNX Runtime and run its tests
 	@$(BIN)/python -m pytest -n auto $(ARGS) tests/service/runtime/test_openvino.py tests/service/registry/test_engine_choice.py

@@ -1,9 +1,10 @@
 """The composition root: builds the whole application from the settings, without binding a port."""
 
 import asyncio
+import difflib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +20,7 @@ from service.embedding.position_tables import Tables
 from service.embedding.ranking import Scorer
 from service.embedding.vector_cache import VectorCache
 from service.embedding.word_table import TableComputations
+from service.errors import StartError
 from service.grpc.calls import Shared
 from service.grpc.server import HEALTH_SECONDS, RpcServer
 from service.heavy import lane as heavy
@@ -123,6 +125,7 @@ def create_app(
     plane = DataPlane(context)
     groups = _route_groups(context, plane)
     rpc = _rpc_server(context, plane, keys)
+    _check_paths(settings.bulk_paths, {route.path for group in groups for route in group.routes} | rpc.paths)
     connections = ConnectionSettings(settings.client_seconds, settings.idle_seconds)
     intake = Intake(settings.max_body_bytes, settings.max_receiving_bytes)
     router = _documented(groups if management is None else _with(groups, management=False), context, keys)
@@ -136,6 +139,14 @@ def create_app(
         managed = application(Router(_with(groups, management=True)))
         beside = partial(serving_beside, managed, management, settings)
     return application(router, partial(_lifespan, context, rpc, ready, beside, listens, lane))
+
+
+def _check_paths(bulk: Collection[str], served: Collection[str]) -> None:
+    """Raise StartError if the settings name a path for bulk requests that is not served."""
+    for path in bulk:
+        if path not in served:
+            similar = difflib.get_close_matches(path, served, 1) or ["/v1/embeddings"]
+            raise StartError(f"INLAY_BULK_PATHS names {path!r}, which is not served; write it as {similar[0]}")
 
 
 def _heavy_lane(settings: Settings, metrics: Metrics) -> heavy.HeavyLane:

@@ -25,6 +25,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 Count = Annotated[int, Field(ge=1)]
 UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 OTEL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+OTEL_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 
 def _split(value: object) -> Any:
@@ -417,7 +418,7 @@ class Settings(BaseSettings):
     @property
     def metric_export_seconds(self) -> float:
         """Seconds between the metrics that the collector gets."""
-        return float(os.environ.get("OTEL_METRIC_EXPORT_INTERVAL") or 60_000) / 1000
+        return float(os.environ.get(OTEL_INTERVAL) or 60_000) / 1000
 
     def otlp_url(self, signal: str) -> str:
         """Return the address that a signal is sent to."""
@@ -443,6 +444,9 @@ class Settings(BaseSettings):
                 raise ValueError(f"{name} and {other} are both {port}: give each its own")
         if self.default_prompt is not None and self.default_prompt_name is not None:
             raise ValueError("INLAY_DEFAULT_PROMPT and INLAY_DEFAULT_PROMPT_NAME are both set: set one")
+        interval = os.environ.get(OTEL_INTERVAL) or "1"
+        if not re.fullmatch("0*[1-9][0-9]{,11}", interval):
+            raise ValueError(f"{OTEL_INTERVAL} is {interval[:40]!r}; allowed: milliseconds, a whole number from 1")
         if self.pinned_models and self.load == "start":
             raise ValueError("INLAY_PINNED_MODELS needs INLAY_LOAD=on-demand: without it no model is ever unloaded")
         keys = self.api_keys or self.api_keys_file

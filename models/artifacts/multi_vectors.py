@@ -9,15 +9,15 @@ from models.artifacts import weights
 from models.checkpoints import late_interaction
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Repository
-from models.checkpoints.late_interaction import Arrays, ExpansionFiles, LateInteraction
+from models.checkpoints.late_interaction import Arrays, ExpansionFiles
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.checkpoints.tokenizers.files import read_files
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.recipes.heads import Expansion, MultiVector, Side
-from models.recipes.sentence_modules import Dense, SentenceModules
-from models.recipes.steps import Attention, Linear, layers
+from models.recipes.sentence_modules import SentenceModules, matrices
+from models.recipes.steps import Attention, layers
 
 _MOST_TOKENS = 1 << 14  # of a query that is filled up
 _LEAST_TOKENS = 2  # of a text, which open and close it
@@ -70,7 +70,8 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
     if stated := files.expansion:
         expansion = Expansion(stated.tokens, vocabulary.filler(stated), stated.attended)
         _check_seen(source, expansion, fitted)
-    modules = SentenceModules(files.steps, fitted.token_width, files.width, _flops(files), weights.FILE_NAME)
+    flops = 2 * sum(files.arrays[name].size for name in matrices(files.steps))
+    modules = SentenceModules(files.steps, fitted.token_width, files.width, flops, weights.FILE_NAME)
     multi_vector = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
     return MultiVectorHead(multi_vector, files.arrays, files.prompts, vocabulary.divided(files.markers))
 
@@ -106,17 +107,6 @@ def _check_seen(source: Checkpoint, expansion: Expansion, fitted: FittedModel) -
             f"sees {min(windows)} tokens back: the last would see none, and transformers' own forms of attention give "
             "different numbers there"
         )
-
-
-def _flops(files: LateInteraction) -> int:
-    linears = [
-        linear
-        for step in files.steps
-        if isinstance(step, Dense)
-        for linear in (step.linear, step.residual)
-        if isinstance(linear, Linear)
-    ]
-    return 2 * sum(files.arrays[linear.weight].size for linear in linears)
 
 
 class _Vocabulary:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.checkpoint import read_object
+from models.checkpoints.json_files import read_object
 from models.errors import ModelError
 from models.families import FAMILIES, config_of, family_of
 from models.families.family import Family

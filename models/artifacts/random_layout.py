@@ -1,8 +1,6 @@
 """The tensors of a created checkpoint: their names and shapes as in published files, and which are not random."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from models.errors import ModelError
 from models.families.block_filling import block_steps, uncomputed
@@ -13,7 +11,7 @@ from models.families.filling import input_layer
 from models.families.tensor_names import parts
 from models.families.tensor_shapes import Shape, encoding_shapes, expected_shapes, per_layer_shapes
 from models.recipes.positional_encodings import Encodings
-from models.recipes.steps import LayerNorm, Norm, Recipe, RMSNorm
+from models.recipes.steps import LayerNorm, Recipe, RMSNorm, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +86,8 @@ def _stored(
 
 def _norm_weights(recipe: Recipe, encodings: Encodings) -> dict[str, float]:
     """Return the value of each norm's weight that multiplies by 1: 0 if the file holds the offset from 1."""
-    weights = {norm.weight: 1.0 - norm.offset for step in recipe for norm in _norms(step) if norm.weight}
+    norms = [part for step in recipe for part in parts_of(step) if isinstance(part, LayerNorm | RMSNorm)]
+    weights = {norm.weight: 1.0 - norm.offset for norm in norms if norm.weight}
     if encodings.buckets and encodings.buckets.norm:
         weights[encodings.buckets.norm[0]] = 1.0
     return weights
-
-
-def _norms(node: Any) -> Iterator[Norm]:
-    if isinstance(node, LayerNorm | RMSNorm):
-        yield node
-    for field in fields(node):
-        value = getattr(node, field.name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if is_dataclass(part):
-                yield from _norms(part)

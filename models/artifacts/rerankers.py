@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from models.artifacts.chat_templates import rendered
 from models.artifacts.known_rerankers import KNOWN, QWEN3, KnownReranker, known_by_name
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, read_object, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, read_tensors
+from models.checkpoints.json_files import read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles

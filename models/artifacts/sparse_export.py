@@ -6,7 +6,7 @@ from models.artifacts.folder import Target, atomic_folder, finish_folder
 from models.artifacts.sparse_vectors import TABLE
 from models.artifacts.tokenizer import FILE_NAME as TOKENIZER
 from models.checkpoints import sentence_transformers, sparse_modules
-from models.checkpoints.checkpoint import read_object
+from models.checkpoints.json_files import read_object
 from models.checkpoints.located import LocatedCheckpoint
 from models.errors import BadCheckpoint
 from models.recipes.heads import Sparse

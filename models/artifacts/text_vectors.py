@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from models.artifacts.card import TextFilling
-from models.checkpoints.checkpoint import Checkpoint, read_optional
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.json_files import read_optional
 from models.checkpoints.page_texts import page_texts
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import EOS, Pooling, SentenceFiles
@@ -84,14 +85,8 @@ def projection(fitted: FittedModel, source: Checkpoint) -> StoredModules:
 def _in_file(text_vector: TextVector, fitted: FittedModel, source: Checkpoint) -> str | None:
     """Return the file's name of the projection: in the tower, or beside it."""
     prefixes = (fitted.prefix, fitted.prefix.removesuffix(fitted.family.prefix))
-    return next(
-        (
-            each + text_vector.projection.weight
-            for each in prefixes
-            if each + text_vector.projection.weight in source.tensors
-        ),
-        None,
-    )
+    names = (prefix + text_vector.projection.weight for prefix in prefixes)
+    return next((name for name in names if name in source.tensors), None)
 
 
 def filling(fitted: FittedModel, folder: Path, max_tokens: int | None) -> TextFilling | None:

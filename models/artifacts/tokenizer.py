@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from models.checkpoints import sentence_transformers
-from models.checkpoints.checkpoint import read_optional
+from models.checkpoints.json_files import read_optional
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_transformers import SentenceFiles
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer

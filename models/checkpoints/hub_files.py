@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from models.checkpoints import checkpoint, peft, routes, safetensors, sentence_transformers, word_embeddings
-from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, TORCH_INDEX, WEIGHTS, no_weights, read_index, read_object
+from models.checkpoints.checkpoint import FLOAT32_ONNX, INDEX, TORCH_INDEX, WEIGHTS, no_weights, read_index
 from models.checkpoints.hub import Repository
+from models.checkpoints.json_files import read_object
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.tokenizers.classes import VOCABULARIES
 from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER

@@ -16,7 +16,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_modules, sentence_transformers
-from models.checkpoints.checkpoint import Checkpoint, file_headers, optional_count, read_optional, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, file_headers, read_tensors
+from models.checkpoints.json_files import optional_count, read_optional
 from models.checkpoints.page_texts import PageTexts, page_projection, page_texts
 from models.checkpoints.sentence_modules import Fetch
 from models.errors import BadCheckpoint

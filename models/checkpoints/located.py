@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.checkpoints.checkpoint import Checkpoint, line_of
+from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Repository
+from models.checkpoints.json_files import line_of
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.errors import BadCheckpoint, ModelError
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.checkpoints.checkpoint import Checkpoint, read_optional
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.json_files import read_optional
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.checkpoints.tokenizers.files import read_files
 from models.errors import BadCheckpoint

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors
-from models.checkpoints.checkpoint import Checkpoint, file_headers, read_object, read_tensors
+from models.checkpoints.checkpoint import Checkpoint, file_headers, read_tensors
+from models.checkpoints.json_files import read_object
 from models.checkpoints.safetensors import Tensor, TensorSource
 from models.errors import BadCheckpoint
 

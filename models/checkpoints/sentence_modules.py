@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import TORCH_WEIGHTS, WEIGHTS, headers, read_object, read_optional
+from models.checkpoints.checkpoint import TORCH_WEIGHTS, WEIGHTS, headers
+from models.checkpoints.json_files import read_object, read_optional
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import LAYER_MEAN, path_inside
 from models.errors import BadCheckpoint
-from models.recipes.sentence_modules import Dense, Module, Normalize
+from models.recipes.sentence_modules import Dense, Module, Normalize, matrices
 from models.recipes.steps import Activation, LayerNorm, Linear
 
 PREFIX = "modules."  # of the names that tensors get in an export: modules.2_Dense.linear.weight
@@ -62,14 +63,7 @@ class StoredModules:
     @property
     def flops_per_text(self) -> int:
         """Operations of matrix products; a multiply and an add count as two."""
-        matrices = [
-            linear.weight
-            for step in self.steps
-            if isinstance(step, Dense)
-            for linear in (step.linear, step.residual)
-            if isinstance(linear, Linear)
-        ]
-        return 2 * sum(prod(self.tensors[name].shape) for name in matrices)
+        return 2 * sum(prod(self.tensors[name].shape) for name in matrices(self.steps))
 
 
 def behind_pooling(folder: Path) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.checkpoint import line_of, optional_count, read_json, read_object, read_optional
+from models.checkpoints.json_files import line_of, optional_count, read_json, read_object, read_optional
 from models.checkpoints.provenance import Setting
 from models.errors import BadCheckpoint
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.checkpoints import safetensors, sentence_transformers
-from models.checkpoints.checkpoint import file_headers, headers, optional_count, read_json, read_object, read_optional
+from models.checkpoints.checkpoint import file_headers, headers
+from models.checkpoints.json_files import optional_count, read_json, read_object, read_optional
 from models.checkpoints.sentence_modules import Fetch, on_disk
 from models.checkpoints.sentence_transformers import Chain, path_inside
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer

@@ -15,7 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from models.checkpoints import safetensors, sentence_transformers, word_embeddings
-from models.checkpoints.checkpoint import READABLE, headers, optional_count, read_json, read_object
+from models.checkpoints.checkpoint import READABLE, headers
+from models.checkpoints.json_files import optional_count, read_json, read_object
 from models.checkpoints.provenance import Setting
 from models.checkpoints.safetensors import Tensor
 from models.checkpoints.sentence_transformers import Pooling, SentenceFiles

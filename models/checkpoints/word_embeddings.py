@@ -6,7 +6,7 @@ Source: sentence-transformers 6.2, sentence_transformer.modules.word_embeddings 
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from models.checkpoints.checkpoint import optional_count, read_object
+from models.checkpoints.json_files import optional_count, read_object
 from models.errors import BadCheckpoint
 from models.recipes.static import WordRules
 

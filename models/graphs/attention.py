@@ -145,15 +145,7 @@ class _Attention:
         """Emit sequences of one length."""
         count = builder.op("Shape", self.rows.lengths)
         shape = builder.op("Concat", count, builder.ints(*self.by_head), axis=0)
-        query, key, value = (builder.op("Reshape", rows, shape) for rows in self.projected)  # (B, S, heads, head_dim)
-        query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
-        key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
-        scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
-        scores = self._capped(builder, scores)
-        if self.terms.added:
-            scores = builder.op("Add", scores, self._whole_terms(builder))
-        mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, head_dim)
-        return self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
+        return self._rectangle(builder, [builder.op("Reshape", rows, shape) for rows in self.projected])
 
     def flash_of_each(self, builder: GraphBuilder) -> str:
         """Emit long sequences of one length."""
@@ -177,19 +169,23 @@ class _Attention:
     def padded_of_terms(self, builder: GraphBuilder) -> str:
         """Emit the same for scores with terms."""
         split = builder.ints(0, 0, self.heads, self.head_width)
-        query, key, value = (
-            builder.op("Reshape", builder.op("Gather", rows, self.rows.take), split) for rows in self.projected
-        )  # (B, S, heads, w)
-        query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (query, value))
-        key = builder.op("Transpose", key, perm=[0, 2, 3, 1])
+        gathered = [builder.op("Gather", rows, self.rows.take) for rows in self.projected]
+        by_head = [builder.op("Reshape", rows, split) for rows in gathered]
+        hidden = builder.op("Unsqueeze", self.rows.hidden, builder.ints(1, 2))  # (B, 1, 1, S)
+        return builder.op("Gather", self._rectangle(builder, by_head, hidden), self.rows.back)
+
+    def _rectangle(self, builder: GraphBuilder, values: list[str], hidden: str | None = None) -> str:
+        """Emit sequences of query, key and value [B, S, heads, w]; `hidden` is added to the scores with the terms."""
+        query, value = (builder.op("Transpose", rows, perm=[0, 2, 1, 3]) for rows in (values[0], values[2]))
+        key = builder.op("Transpose", values[1], perm=[0, 2, 3, 1])
         scores = builder.op("FusedMatMul", query, key, domain=CONTRIB, alpha=self.scale)  # (B, heads, S, S)
-        added = builder.op("Unsqueeze", self.rows.hidden, builder.ints(1, 2))  # (B, 1, 1, S)
+        scores, added = self._capped(builder, scores), hidden
         if self.terms.added:
-            added = builder.op("Add", added, self._whole_terms(builder))
-        scores = builder.op("Add", self._capped(builder, scores), added)
+            terms = self._whole_terms(builder)
+            added = builder.op("Add", hidden, terms) if hidden else terms
+        scores = builder.op("Add", scores, added) if added else scores
         mixed = builder.op("MatMul", builder.op("Softmax", scores, axis=-1), value)  # (B, heads, S, w)
-        mixed = self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
-        return builder.op("Gather", mixed, self.rows.back)
+        return self._joined(builder, builder.op("Transpose", mixed, perm=[0, 2, 1, 3]))
 
     def of_one(self, builder: GraphBuilder, index: str) -> str:
         """Emit one query of each sequence: a loop over sequences of any kind."""

@@ -49,3 +49,9 @@ class SentenceModules:
     width: int
     flops_per_text: int
     file: str
+
+
+def matrices(steps: tuple[Module, ...]) -> list[str]:
+    """Return the names of the matrices that modules multiply vectors with."""
+    linears = [linear for step in steps if isinstance(step, Dense) for linear in (step.linear, step.residual)]
+    return [linear.weight for linear in linears if isinstance(linear, Linear)]

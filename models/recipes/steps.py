@@ -507,22 +507,22 @@ def tensors(recipe: Iterable[object]) -> tuple[str, ...]:
 def _names(node: Any) -> list[str]:
     return [
         value
-        for part in _parts(node)
+        for part in parts_of(node)
         for name, value in _values(part)
         if name in (*TENSORS, *LORA) and isinstance(value, str)
     ]
 
 
-def _parts(node: Any) -> Iterator[Any]:
+def parts_of(node: Any) -> Iterator[Any]:
     """Yield a step and all steps inside it."""
     yield node
     for _, value in _values(node):
         if is_dataclass(value):
-            yield from _parts(value)
+            yield from parts_of(value)
         elif isinstance(value, tuple):
             for item in value:
                 if is_dataclass(item):
-                    yield from _parts(item)
+                    yield from parts_of(item)
 
 
 def _values(node: Any) -> list[tuple[str, Any]]:
@@ -544,7 +544,7 @@ def renamed(node: Node, name_of: Callable[[str], str]) -> Node:
 
 def has_adapters(recipe: Recipe) -> bool:
     """Return whether a step reads `task_ids`."""
-    return any(isinstance(part, Adapter) for step in recipe for part in _parts(step))
+    return any(isinstance(part, Adapter) for step in recipe for part in parts_of(step))
 
 
 def tables(recipe: Recipe) -> tuple[str, ...]:

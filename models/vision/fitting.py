@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from models.checkpoints.checkpoint import Checkpoint, read_object
+from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.json_files import read_object
 from models.errors import BadCheckpoint
 from models.families.config import Config
 from models.families.tensor_parts import StoredPart, read_parts
+from models.families.tensor_shapes import expected_shapes
 from models.recipes.steps import LayerNorm, Recipe, RMSNorm, renamed, tensors
 from models.tables.quantization import RowSource
 from models.vision import preprocessor_config
@@ -257,10 +259,8 @@ def _shapes(step: Step, config: Config) -> dict[str, Shape]:
             return {table: (config.count("max_source_positions"), hidden)}
         case Convolve(weight, bias, stride):
             return {weight: (hidden, config.count("num_mel_bins") if stride == 1 else hidden, 3), bias: (hidden,)}
-        case LayerNorm(weight, bias):
-            return {name: (hidden,) for name in (weight, bias) if name}
-        case RMSNorm(weight):
-            return {weight: (hidden,)} if weight else {}
+        case LayerNorm() | RMSNorm():
+            return expected_shapes((step,), config)
     raise TypeError(f"no shapes for the step {step}")
 
 

@@ -149,6 +149,7 @@ class RpcServer:
 
     Attributes:
         pipeline: serves calls, from `open` or `start` on.
+        paths: of its methods.
     """
 
     def __init__(self, settings: Settings, services: Sequence[Service], shared: Shared | None = None) -> None:
@@ -156,6 +157,7 @@ class RpcServer:
         self._shared = shared or Shared(Metrics(), AdmissionController(settings.max_concurrent_requests))
         self._streams = OpenStreams()
         self.health = Health(self._streams)
+        self.paths = {f"/{service.name}/{method.name}" for service in services for method in service.methods}
         self._server: Any = None
         self.pipeline: Pipeline
 

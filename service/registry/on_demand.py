@@ -143,8 +143,8 @@ class OnDemand:
         return residency.used_at + residency.keep_seconds - now
 
     async def keep(self, model: Model, seconds: float) -> None:
-        """Let a model stay for so many seconds after its last request; 0 unloads it once it is idle."""
-        if model.residency is not None:
+        """Let a model that is not pinned stay for so many seconds after its last request; 0: until it is idle."""
+        if model.residency is not None and not model.residency.pinned:
             model.residency.keep_seconds = seconds
             if not seconds:
                 await self.look()
@@ -167,17 +167,21 @@ class OnDemand:
             Unavailable: no request waits for it any more.
         """
         async with self._turn:
-            offered = self._offered.get(name)
-            if offered is not None and offered.residency is not None:
-                await self._make_room(name, offered.residency.size)
-            began = self.clock()
-            await self._load_version(name)
-            model = self._models.get(name)
-            if model is not None and model.residency is not None:
-                residency, now = model.residency, self.clock()
-                residency.loaded_at, residency.used_at, residency.load_seconds = now, now, now - began
-                self._metrics.load_took(name, now - began)
+            await self._load_in_turn(name)
+
+    async def _load_in_turn(self, name: str) -> None:
+        offered = self._offered.get(name)
+        if offered is not None and offered.residency is not None:
+            await self._make_room(name, offered.residency.size)
+        began = self.clock()
+        await self._load_version(name)
         self._failed.pop(name, None)
+        model = self._models.get(name)
+        if model is not None and model.residency is not None:
+            residency, now = model.residency, self.clock()
+            residency.loaded_at, residency.used_at, residency.load_seconds = now, now, now - began
+            self._metrics.load_took(name, now - began)
+            await self._make_room(name, residency.size)  # its size was not known, or was another version's
 
     async def _wait(self, name: str) -> None:
         """Wait until a model is loaded; raise Unavailable if that cannot be, or too many requests wait."""
@@ -200,8 +204,9 @@ class OnDemand:
 
     async def _load_for_requests(self, name: str) -> None:
         try:
-            if name not in self._models:
-                await self.load(name)
+            async with self._turn:
+                if name in self._offered and name not in self._models:  # as it may be by now
+                    await self._load_in_turn(name)
         except (BadRequest, NotFound) as error:
             self._failed[name] = self.clock() + FAILED_SECONDS, error.received
             raise _unavailable(error.received, FAILED_SECONDS) from error

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.checkpoint import read_object
+from models.checkpoints.json_files import read_object
 from models.checkpoints.provenance import Setting
 from models.checkpoints.tokenizers import building, classes
 from models.checkpoints.tokenizers.files import ADDED, CONFIG, MAP, TOKENIZER, TokenizerFiles, read_files

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from models.checkpoints.checkpoint import read_object
+from models.checkpoints.json_files import read_object
 from models.checkpoints.tokenizers import building
 from models.checkpoints.tokenizers.files import CONFIG, TokenizerFiles
 from models.checkpoints.tokenizers.sentencepiece import CONTROL, NORMAL, SentencePieces, read_pieces

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from models.checkpoints.checkpoint import read_object, read_optional
+from models.checkpoints.json_files import read_object, read_optional
 from models.errors import BadCheckpoint
 
 TOKENIZER, CONFIG, MAP, ADDED = (

@@ -5,7 +5,6 @@ Bodies are read whatever their content type, since Ollama's documentation sends 
 Source: ollama 0.13, server/routes.go and api/types.go; ollama-python 0.6.
 """
 
-import math
 from datetime import UTC, datetime, timedelta
 from time import perf_counter
 from typing import Annotated, Any
@@ -30,6 +29,7 @@ from service.registry.store import created
 from service.settings import duration_seconds
 
 FOREVER = "9999-12-31T23:59:59Z"
+FOREVER_SECONDS = 1e10  # 300 years; later times may have no date
 DATA = openapi_data.read(__package__, INLAY.parts)
 SPELLING = Spelling(
     fields={"inputs": "input", "dtype": "model"}, remedies={SHORTEN_OR_TRUNCATE: 'shorten it or send "truncate": true'}
@@ -212,7 +212,9 @@ def _description(model: Model) -> dict[str, Any]:
 
 def _expiry(seconds: float) -> str:
     """Return when a model is unloaded, if no request comes for it."""
-    return FOREVER if seconds == math.inf else (datetime.now(UTC) + timedelta(seconds=max(0, seconds))).isoformat()
+    return (
+        FOREVER if seconds > FOREVER_SECONDS else (datetime.now(UTC) + timedelta(seconds=max(0, seconds))).isoformat()
+    )
 
 
 def _modified(store: Any, model: Model) -> str:

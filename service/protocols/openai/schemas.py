@@ -52,7 +52,7 @@ class EmbeddingsBody(vllm_fields.PromptBody):
     add_special_tokens: bool = Field(True, description="false: a text's bare pieces")
     priority: vllm_fields.Priority = 0
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
-        None, description="flex: bulk, which gives way to other requests"
+        None, description="auto, default, flex, scale or priority; flex: bulk, which gives way to other requests"
     )
     padding: Literal["do_not_pad"] | None = Field(None, description="do_not_pad: nothing is padded here")
     cache_salt: str | None = Field(None, description="a text; not used: no prompt is cached")

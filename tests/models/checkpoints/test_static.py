@@ -170,7 +170,10 @@ BROKEN: dict[str, tuple[Callable[[Path], Any], str]] = {
         "gives ids up to 18, but .* has rows for 0 to 6",
     ),
     "a length that is none": (lambda folder: change(folder / "config.json", max_length="long"), "max_length is 'long'"),
-    "a length of nothing": (lambda folder: change(folder / "config.json", max_length=0), "max_length is .0.; it must be a whole number"),
+    "a length of nothing": (
+        lambda folder: change(folder / "config.json", max_length=0),
+        "max_length is '0'",
+    ),
     "a module after it": (
         lambda folder: ((folder / "config.json").unlink(), modules("StaticEmbedding", "Dense")(folder)),
         "chains StaticEmbedding, Dense; what is computed after StaticEmbedding: Normalize or nothing",

@@ -182,6 +182,8 @@ BAD: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, Any], str]] = {
     "a matrix of one dimension": ("llama", {E: (V, D), OWN: (V,)}, {}, "must have 2 dimensions"),
     "a bias of another length": ("phi", {E: (V, D), OWN: (V, D), "lm_head.bias": (V + 1,)}, {}, f"has {V} rows"),
     "a cap below zero": ("gemma2", {E: (V, D)}, {"final_logit_softcapping": -3}, "must be a number above 0"),
+    "a cap of zero": ("gemma2", {E: (V, D)}, {"final_logit_softcapping": 0}, "must be a number above 0"),
+    "a cap beyond floats": ("gemma2", {E: (V, D)}, {"final_logit_softcapping": 10**400}, "must be a number above 0"),
     "a multiplier that is a text": ("granite", {E: (V, D), OWN: (V, D)}, {"logits_scaling": "8"}, "logits_scaling '8'"),
     "a norm of another width": (
         "roberta",

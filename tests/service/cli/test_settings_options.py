@@ -289,6 +289,13 @@ def test_rejects_settings_that_contradict_each_other(inlay: Run, words: str, mea
     assert meant in refused(inlay, *words.split())
 
 
+def test_an_interval_that_sends_no_metrics_is_refused(inlay: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sent in ("a minute", "0", "-5", "nan"):
+        monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", sent)
+        said = refused(inlay)
+        assert said == f"inlay: OTEL_METRIC_EXPORT_INTERVAL is '{sent}'; allowed: milliseconds, a whole number from 1\n"
+
+
 def test_port_0_takes_a_free_one_for_each_protocol() -> None:
     assert Settings(port=0, grpc_port=0).port == 0
 

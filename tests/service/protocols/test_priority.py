@@ -9,7 +9,10 @@ import grpc
 import pytest
 
 from proto import embed_pb2 as pb
+from service.app import create_app
+from service.errors import StartError
 from service.request_context import BULK, RequestContext
+from service.settings import Settings
 from tests.served import Served, serving
 
 KEYS = "one:0123456789abcdef0123 priority=bulk\ntwo:abcdef0123456789abcd\n"
@@ -106,3 +109,11 @@ def test_priority_of_a_key_is_the_operators(tiny_store: Path, tmp_path: Path) ->
         with callers(service) as seen:
             service.stub.Embed(pb.EmbedRequest(inputs=[pb.Input(text="hello")]), metadata=(("authorization", one),))
         assert seen == [f"{BULK}one"]
+
+
+def test_paths_that_are_not_served_end_the_start(tiny_store: Path) -> None:
+    values: dict[str, Any] = {"store": tiny_store, "default_model": "bert", "bulk_paths": "/v1/embedding"}
+    settings = Settings(**values)
+    said = "INLAY_BULK_PATHS names '/v1/embedding', which is not served; write it as /v1/embeddings"
+    with pytest.raises(StartError, match=said):
+        create_app(settings)

@@ -291,6 +291,7 @@ async def test_pinned_models_are_loaded_at_the_start_and_stay(exported: Path) ->
         assert service.loaded == ["c"]
         for name in ("a", "b"):
             assert (await service.vector(name)).status_code == 200
+        await service.http.post("/api/embed", json={"model": "c", "keep_alive": 0})
         await service.here.context.registry.on_demand.look()
         assert service.loaded == ["c"]
         [running] = (await service.http.get("/api/ps")).json()["models"]
@@ -357,6 +358,13 @@ async def test_keep_alive_is_read_as_ollama_reads_it(exported: Path, sent: Any, 
         assert found.keep_seconds == (float("inf") if left is None else left)
 
 
+async def test_a_keep_alive_without_a_date_is_for_ever(exported: Path) -> None:
+    async with demand(exported) as service:
+        await service.http.post("/api/embed", json={"model": "a", "keep_alive": "99999999999999h"})
+        [running] = (await service.http.get("/api/ps")).json()["models"]
+        assert running["expires_at"].startswith("9999")
+
+
 @pytest.mark.parametrize("sent", ["5 minutes", "", True, [5], "1d"])
 async def test_other_keep_alives_are_refused(exported: Path, sent: Any) -> None:
     async with demand(exported) as service:
@@ -409,3 +417,25 @@ async def test_unloaded_by_request_is_not_served_until_loaded(store: Path) -> No
         assert (await service.http.post("/v2/repository/models/b/load")).status_code == 200
         assert service.loaded == ["b"]
         assert json.loads((await service.vector("b")).text)
+
+
+async def test_a_load_by_request_stays_within_the_budget(exported: Path) -> None:
+    async with demand(exported, model_control="explicit", model_memory_bytes=size_of(exported)) as service:
+        assert (await service.http.post("/v2/repository/models/b/unload")).status_code == 200
+        await service.vector("a")
+        assert (await service.http.post("/v2/repository/models/b/load")).status_code == 200
+        assert service.loaded == ["b"]
+
+
+async def test_unloaded_while_requests_wait_is_not_loaded(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = hold("a", monkeypatch)
+    async with demand(exported, model_control="explicit") as service:
+        first = asyncio.create_task(service.vector("a"))
+        await held.entered.wait()
+        second = asyncio.create_task(service.vector("b"))
+        await until(lambda: service.here.context.admission.active == 2)
+        assert (await service.http.post("/v2/repository/models/b/unload")).status_code == 200
+        held.go_on.set()
+        assert (await first).status_code == 200
+        assert (await second).status_code == 404
+        assert service.loaded == ["a"]
