@@ -12,6 +12,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
+from models.artifacts import description
 from models.artifacts import random_checkpoint as creation
 from models.families import FAMILIES
 from service.cli.main import main
@@ -48,13 +49,21 @@ def test_export_verify_list_and_describe_agree(
         assert "Embed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("lacks_vnni", [False, True])
 def test_export_prints_the_precision_of_an_int8_encoder(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    lacks_vnni: bool,
 ) -> None:
+    monkeypatch.setattr(description, "session_entries", lambda: {"entry": "1"} if lacks_vnni else {})
     (tmp_path / "texts.txt").write_text("a b c\n", encoding="utf-8")
     options = ["--encoder", "int8", "--calibration", str(tmp_path / "texts.txt"), "--min-cosine", "0.5"]
     assert main(["export", str(checkpoint), str(tmp_path / "out"), *options]) == 0
-    assert "int8 encoder; cosine to the float32 one over 48 texts: min 0." in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "int8 encoder; cosine to the float32 one over 48 texts: min 0." in printed.out
+    assert ("this processor lacks VNNI" in printed.err) is lacks_vnni
 
 
 def test_encoder_option_decides_what_of_a_decoder_is_exported(
