@@ -487,7 +487,7 @@ class World:
     async def _request(self, caller: str) -> None:
         """Send one request as the embedding pipeline does, and check its answer."""
         self._requests += 1
-        request, limits = self._requests, self.limits
+        request, limits, began = self._requests, self.limits, self.clock.now
         deadline = None
         if self.random.random() < limits.deadlines:
             deadline = self.clock.now + self.random.uniform(0, 8) * (limits.largest + limits.batch) / limits.speed
@@ -505,8 +505,8 @@ class World:
                 self.violated(f"request {request} is to be sent again after {error.retry_after} s")
         except DeadlineExceeded:
             outcome = "late"
-            if deadline is None:
-                self.violated(f"request {request} has no deadline")
+            if deadline is None and self.clock.now <= began + (limits.max_seconds or math.inf):
+                self.violated(f"request {request} has no deadline and has waited {self.clock.now - began} s")
         except EngineFailure:
             outcome = "failed"
         finally:
