@@ -12,7 +12,7 @@ from models.errors import BadCheckpoint
 from models.families import FAMILIES
 from models.positions.rope.frequencies import frequencies
 from models.recipes.steps import Attention
-from tests.golden_cases import case, write_checkpoint, write_folder
+from tests.golden_cases import write_folder
 from tests.whole_models import write_whole
 
 
@@ -20,15 +20,6 @@ def test_class_defaults_are_of_families_and_variants() -> None:
     rows = json.loads(Path(families.__file__).with_name("class_defaults.json").read_text())
     variants = {name for family in FAMILIES.values() for name, _ in family.variants.values()}
     assert set(rows) - variants == set(FAMILIES) - variants
-
-
-def test_blocks_of_another_form_are_left_out(tmp_path: Path) -> None:
-    folder = write_checkpoint(case("encoder_albert"), tmp_path / "x")
-    whole = export(folder, tmp_path / "whole")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"inner_group_num": 2}))
-    card = export(folder, tmp_path / "out")
-    assert set(whole.outputs) - set(card.outputs) == {"last_hidden_state"}
 
 
 CODE = {  # the tensors of a block of jina-embeddings-v2-base-code; those with a bias end in a dot

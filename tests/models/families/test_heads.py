@@ -126,7 +126,7 @@ def test_head_numbers_come_from_config_or_defaults(
 def test_every_language_model_family_has_a_head() -> None:
     towers = {"clip_text_model", "siglip_text_model", "siglip2_text_model"}
     two_hidden_layers = {"ultrabert"}  # its head has, which no other has
-    embedders = {"embedding_gemma2_text", "dpr"}
+    embedders = {"embedding_gemma2_text", "dpr", "nvembed"}
     assert set(FAMILIES) - set(HEADS) == towers | two_hidden_layers | embedders
 
 

@@ -195,7 +195,7 @@ def test_a_pair_is_cut_to_truncate_prompt_tokens(served: Served) -> None:
 
 def test_fields_that_are_not_used_are_named(served: Served) -> None:
     response = post(served, priority=3, user="me", **{"no identifier\r\nx: 1": 1})
-    assert response.headers["inlay-ignored-fields"] == "priority,user,?"
+    assert response.headers["inlay-ignored-fields"] == "user,?"
     assert scores(response) == scores(post(served))
     assert "inlay-ignored-fields" not in post(served, top_n=2).headers
     many = post(served, **{f"field{number}": number for number in range(50)})

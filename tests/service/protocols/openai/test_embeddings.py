@@ -59,7 +59,6 @@ ERRORS: list[tuple[dict[str, Any], int, str | None, str, str]] = [
     ),
     ({"input": "a", "truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens", "out_of_range", "truncate_prompt_tok"),
     ({"input": "a", "truncate_prompt_tokens": 9999}, 400, "truncate_prompt_tokens", "out_of_range", "truncate_prompt"),
-    ({"input": "a", "priority": 1}, 400, "priority", "unknown_value", "priority is 1"),
     ({"input": "a", "user": 1}, 400, "user", "wrong_type", "user is 1"),
     (
         {"input": "a", "dimension": 1},
