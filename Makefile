@@ -73,11 +73,16 @@ $(RERANKER)/card.json $(TEST_RERANKER)/card.json: models/artifacts/card.py model
 TESTS = $(INLAY) .venv/.locked-dev .venv/.locked-load $(DEMO)/card.json $(TEST_RERANKER)/card.json
 OWN_TARGETS = not parity and not bench and not clients and not faults and not observe and not proxies and not browser and not docs
 
+# In a pytest worker that has run some thousand tests before, a handshake without a certificate ended the process, for a
+# cause not found yet: without ARGS these tests have a process of their own.
+TLS_TESTS = tests/service/security/test_tls.py
 test: $(TESTS) ## set up, run the tests in parallel; of long sweeps an even part
-	@$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m pytest $(TLS_TESTS))
+	@$(BIN)/python -m pytest -n auto --dist worksteal $(or $(ARGS),--ignore=$(TLS_TESTS))
 
 test-all: $(TESTS) ## the same with every case of the sweeps
-	@$(BIN)/python -m pytest -n auto --dist worksteal -m '$(OWN_TARGETS)' $(ARGS)
+	@$(if $(ARGS),,$(BIN)/python -m pytest -m '$(OWN_TARGETS)' $(TLS_TESTS))
+	@$(BIN)/python -m pytest -n auto --dist worksteal -m '$(OWN_TARGETS)' $(or $(ARGS),--ignore=$(TLS_TESTS))
 
 check: $(RUNTIME) .venv/.locked-dev ## lint, format, types, import rules, stubs equal to proto/
 	@echo '==> lint';    $(BIN)/ruff check
