@@ -77,7 +77,10 @@ def run(
         raise StartError(f"{output}: with --ray all machines write to the same path: name one, and copy it then")
     with TemporaryDirectory(prefix="inlay-output-") as work:
         mirror = Mirror(output, Path(work))
-        done = _located(asked._replace(output=mirror.output, published=mirror.push))
+        try:
+            done = _located(asked._replace(output=mirror.output, published=mirror.push))
+        except StartError as error:
+            raise StartError(str(error).replace(str(mirror.output), str(output))) from error
         mirror.finish()
         return done
 
