@@ -163,10 +163,10 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([IDS], {"outputs": [{"name": "nothing"}]}, "bert has no output 'nothing'; it has"),
     ([IDS], {"outputs": [{"name": "lengths"}, {"name": "lengths"}]}, "outputs names one twice"),
     ([IDS], {"outputs": {}}, "outputs is an object"),
-    ([IDS], {"parameters": {"normalize": 1}}, "parameters.normalize is 1; allowed: true or false"),
+    ([IDS], {"parameters": {"normalize": 1}}, "parameters.normalize is 1; allowed: true scales"),
     ([IDS], {"parameters": {"dimensions": True}}, "parameters.dimensions is true"),
     ([IDS], {"parameters": {"dimensions": 33}}, "dimensions is 33; send 1 to 32"),
-    ([IDS], {"parameters": {"pooling": "best"}}, 'parameters.pooling is "best"; allowed: cls'),
+    ([IDS], {"parameters": {"pooling": "best"}}, 'parameters.pooling is "best"; allowed: one of cls'),
     ([IDS], {"parameters": {"dtype": "int4"}}, 'parameters.dtype is "int4"; allowed: float32'),
     ([IDS], {"parameters": {"truncation_direction": []}}, "parameters.truncation_direction is a list of 0"),
     (
