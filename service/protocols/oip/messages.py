@@ -92,25 +92,20 @@ def parameters_of(sent: Any) -> InferParameters:
     return validated(InferParameters, {} if sent is None else sent, ("parameters",))
 
 
-class OutputForm(NamedTuple):
-    """A requested output, and whether it is sent as raw bytes."""
-
-    name: str
-    binary: bool = True
-
-
 class Inference(NamedTuple):
     """An inference request.
 
     Args:
-        outputs: empty: the model's default output.
+        outputs: names; empty: the model's default output.
         id: id that the answer repeats; None: there is none.
+        binary: over REST: whether an output is sent as raw bytes, of those whose `parameters` say it.
     """
 
     inputs: Sequence[InputTensor]
-    outputs: Sequence[OutputForm]
+    outputs: Sequence[str]
     parameters: InferParameters
     id: str | None
+    binary: Mapping[str, bool] = {}
 
 
 class Answer(NamedTuple):

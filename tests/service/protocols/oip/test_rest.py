@@ -126,7 +126,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([], {}, '"input_ids" or "text" is missing; no inputs came'),
     ([listed("attention_mask", [[1]])], {}, "is missing; 'attention_mask' came"),
     ([listed("ids", [[1]])], {}, "bert has no input 'ids'; allowed: text, input_ids, attention_mask"),
-    ([IDS, IDS], {}, "inputs holds a tensor twice"),
+    ([IDS, IDS], {}, "inputs names a tensor twice"),
     ([IDS, listed("text", ["a"], "BYTES")], {}, "send texts or token ids, not both"),
     ([IDS, listed("attention_mask", [1, 1])], {}, "has shape [2]; allowed: that of input_ids, [2, 2]"),
     ([IDS, listed("attention_mask", [[1, 2], [1, 1]])], {}, "holds 2; allowed: 0 and 1"),
@@ -161,7 +161,7 @@ REFUSED: list[tuple[list[dict[str, Any]], dict[str, Any], str]] = [
     ([{"datatype": "INT64"}], {}, "inputs[0].name and shape are missing: send them"),
     ([5], {}, "inputs[0] is 5"),  # type: ignore[list-item]
     ([IDS], {"outputs": [{"name": "nothing"}]}, "bert has no output 'nothing'; it has"),
-    ([IDS], {"outputs": [{"name": "lengths"}, {"name": "lengths"}]}, "outputs names one twice"),
+    ([IDS], {"outputs": [{"name": "lengths"}, {"name": "lengths"}]}, "outputs names a tensor twice"),
     ([IDS], {"outputs": {}}, "outputs is an object"),
     ([IDS], {"parameters": {"normalize": 1}}, "parameters.normalize is 1; allowed: true scales"),
     ([IDS], {"parameters": {"dimensions": True}}, "parameters.dimensions is true"),
