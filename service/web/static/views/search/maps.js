@@ -59,7 +59,9 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
           <option value="neighbours" disabled=${!small} selected=${layout === "neighbours"}>UMAP${small ? "" : ` (${least} to ${count(most)})`}</option>
           <option value="components" selected=${layout === "components"}>PCA</option>
         </select></label>
-        ${[LASSO, ZOOM].map((each) => html`<button type="button" class="tab" aria-pressed=${tool === each} onClick=${() => setTool(tool === each ? null : each)}>${each}</button>`)}
+        <div class="row">
+          ${[LASSO, ZOOM].map((each) => html`<button type="button" class="tab" aria-pressed=${tool === each} onClick=${() => setTool(tool === each ? null : each)}>${each}</button>`)}
+        </div>
       </div>
     </div>
     <div class=${shown.length > 1 ? "maps two" : "maps"}>
