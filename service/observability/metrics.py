@@ -210,12 +210,12 @@ class Metrics:
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
         observe = encode.observe
-        for place, context in enumerate(contexts):
-            ended = Pass(model, tokens[place], batch, times, now)
-            context.encoding = observe, ended
+        for context, size in zip(contexts, tokens, strict=True):
+            context.encoding = observe, now, (model, size, times)
             if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(ended)
-            self.used(context, model, ended.tokens)
+                context.passes.append(Pass(model, size, batch, times, now))
+            if context.key_name and self._key_label is not None:
+                self.used(context, model, size)
 
     def used(self, context: RequestContext, model: str, tokens: int) -> None:
         """Count tokens that a model read, for the key of a request if it has one."""
