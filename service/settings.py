@@ -65,13 +65,8 @@ def _seconds_by_model(text: str) -> dict[str, float]:
     return {"": 300.0} | {name.strip(): duration_seconds(duration) for name, duration in pairs}
 
 
-def _check_durations(text: str) -> str:
-    _seconds_by_model(text)
-    return text
-
-
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
-Durations = Annotated[str, BeforeValidator(str), AfterValidator(_check_durations)]
+Durations = Annotated[str, AfterValidator(lambda text: _seconds_by_model(text) and text)]
 Aliases = Annotated[Names, AfterValidator(_check_aliases)]
 Signals = Annotated[tuple[Literal["traces", "metrics", "logs"], ...], NoDecode, BeforeValidator(_split)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_split_keys)]

@@ -214,7 +214,7 @@ class Metrics:
             context.encoding = observe, now, (model, size, times)
             if context.passes is not None and len(context.passes) < MAX_PASSES:
                 context.passes.append(Pass(model, size, batch, times, now))
-            if context.key_name and self._key_label is not None:
+            if context.key_name:
                 self.used(context, model, size)
 
     def used(self, context: RequestContext, model: str, tokens: int) -> None:

@@ -287,7 +287,7 @@ async def test_eviction_waits_for_running_requests(exported: Path, monkeypatch: 
 
 async def test_pinned_models_are_loaded_at_the_start_and_stay(exported: Path) -> None:
     size = size_of(exported)
-    async with demand(exported, pinned_models="c", model_memory_bytes=2 * size, keep_alive=0) as service:
+    async with demand(exported, pinned_models="c", model_memory_bytes=2 * size, keep_alive="0") as service:
         assert service.loaded == ["c"]
         for name in ("a", "b"):
             assert (await service.vector(name)).status_code == 200
@@ -389,7 +389,7 @@ async def test_other_keep_alives_are_refused(exported: Path, sent: Any) -> None:
 
 
 async def test_probes_do_not_keep_a_model(exported: Path) -> None:
-    async with demand(exported, keep_alive=60) as service:
+    async with demand(exported, keep_alive="60") as service:
         await service.vector("a")
         policy = service.here.context.registry.on_demand
         assert policy is not None
