@@ -137,7 +137,8 @@ def _onnx(folder: Path, settings: Settings, threads: int, card: Card) -> Engine:
 
     size = sum(file.bytes for file in card.files.values())
     twice = size <= available_memory() // settings.workers // TWICE_SHARE
-    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice)
+    room = settings.prepacked_bytes
+    return onnx.load(folder, card, settings.device, threads, settings.gpu_memory_bytes, twice, room)
 
 
 def encoder_tokens(engine: Engine, choice: Choice) -> int:
