@@ -129,7 +129,13 @@ class OnnxEngine:
 
 
 def load(
-    folder: Path, card: Card, device: str, threads: int, gpu_memory_bytes: int = 0, twice: bool = False
+    folder: Path,
+    card: Card,
+    device: str,
+    threads: int,
+    gpu_memory_bytes: int = 0,
+    twice: bool = False,
+    gpu: int = 0,
 ) -> OnnxEngine:
     """Return an engine with a session for every graph of the card; tables stay on disk and are mapped.
 
@@ -142,15 +148,16 @@ def load(
         threads: threads for graphs that contain attention and the output head; others run on the calling thread.
         gpu_memory_bytes: bytes of the arena of each graph on CUDA; 0: no limit.
         twice: whether there is memory for the weights of graphs with attention twice.
+        gpu: number of the GPU on CUDA.
 
     Raises:
         StartError: CUDA was asked for and is missing, or ONNX Runtime rejects a graph; one line.
     """
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
-    providers = _providers(device, gpu_memory_bytes)
+    chosen = providers(device, gpu_memory_bytes, gpu)
     graphs, rows = card.every_graph, card.row_graphs.files if card.row_graphs else {}
     packed = not card.encoder or _matrix_bytes(card) <= MAX_PACKED
-    opened = partial(_opened, folder, graphs, rows, providers, packed)
+    opened = partial(_opened, folder, graphs, rows, chosen, packed)
     sessions = opened(threads, graphs)
     devices = {"cuda" if session.get_providers()[0] == CUDA else "cpu" for session in sessions.values()}
     if device == "cuda" and devices != {"cuda"}:
@@ -201,21 +208,33 @@ def _matrix_bytes(card: Card) -> int:
     return card.bytes - sum([table.bytes for table in (card.tables or {}).values()])
 
 
+def has_cuda() -> bool:
+    """Return whether this onnxruntime is a build for CUDA; there may be no GPU."""
+    return CUDA in ort.get_available_providers()
+
+
 def explain_device(device: str) -> str:
     """Return why a model runs on its device, for the start-up line."""
     if device == "cuda":
         return "CUDA found"
-    if CUDA in ort.get_available_providers():
+    if has_cuda():
         return "onnxruntime-gpu found no usable CUDA device"
     return "this onnxruntime is the CPU build"
 
 
-def _providers(device: str, gpu_memory_bytes: int) -> list[Any]:
-    if device == "cpu" or CUDA not in ort.get_available_providers():
+def providers(device: str, gpu_memory_bytes: int = 0, gpu: int = 0) -> list[Any]:
+    """Return the providers of a session, with their options.
+
+    Args:
+        device: as for `load`.
+        gpu_memory_bytes: bytes of the arena on CUDA; 0: no limit.
+        gpu: number of the GPU.
+    """
+    if device == "cpu" or not has_cuda():
         return ["CPUExecutionProvider"]
     ort.preload_dlls()  # finds the CUDA and cuDNN wheels
     limit = {"gpu_mem_limit": str(gpu_memory_bytes)} if gpu_memory_bytes else {}
-    return [(CUDA, CUDA_OPTIONS | limit), "CPUExecutionProvider"]
+    return [(CUDA, CUDA_OPTIONS | limit | {"device_id": str(gpu)}), "CPUExecutionProvider"]
 
 
 def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packed: bool) -> ort.InferenceSession:
