@@ -19,11 +19,12 @@ from models.checkpoints import safetensors
 from models.graphs import rectangle
 from models.recipes.graph_names import HIDDEN, ONE_ROW
 from models.recipes.score_terms import MASKED
-from service.errors import StartError
+from service.errors import StartError, Unavailable
 from service.runtime import onnx
 from service.runtime.engine import Engine, Precision
 
 ELEMENTS: dict[Precision, str] = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+NO_MEMORY = ("Failed to allocate memory", "out of memory")  # of ONNX Runtime's arena, and of CUDA
 Sessions = Mapping[str, ort.InferenceSession]
 
 
@@ -59,6 +60,14 @@ class GpuEngine:
         try:
             arrays: list[NDArray[Any]] = sessions[graph].run(outputs, {**feeds, **sent}, onnx.PLAIN_RUN)
             return arrays
+        except Exception as error:  # onnxruntime raises a class of its own for every status
+            if any(words in str(error) for words in NO_MEMORY):
+                raise Unavailable(
+                    "the GPU has no memory for this batch",
+                    remedy="send fewer or shorter texts, or try again in a moment; the operator may lower "
+                    "INLAY_MAX_BATCH_TOKENS",
+                ) from error
+            raise
         finally:
             self._free.put(sessions)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -13,7 +14,7 @@ from models.artifacts.export import export
 from models.artifacts.int8_encoder import Int8Options
 from service.embedding.outputs.kind import HIDDEN, POOLED
 from service.embedding.requests import EmbedOptions, Ids
-from service.errors import StartError
+from service.errors import StartError, Unavailable
 from service.registry import engine_choice
 from service.runtime import onnx
 from service.runtime.engine import Choice, Closeness
@@ -117,6 +118,28 @@ async def test_several_gpus_answer_at_a_time(store: Path) -> None:
     assert two.registry.get("a").choice.reason == "float32 on 2 GPUs: as set"
     vector = await one.vector()
     assert await asyncio.gather(*(two.vector() for _ in range(8))) == [vector] * 8
+
+
+class Filling(ort.InferenceSession):  # type: ignore[misc]  # onnxruntime has no types
+    """A session of a GPU, whose memory may be full."""
+
+    is_full = False
+
+    def run(self, *arguments: Any) -> Any:
+        if self.is_full:
+            raise RuntimeError("bfc_arena.cc:376 Failed to allocate memory for requested buffer of size 402653184")
+        return super().run(*arguments)
+
+
+async def test_a_gpu_without_memory_gives_503_and_serves_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ort, "InferenceSession", Filling)
+    service = Service(store, device="cuda")
+    vector = await service.vector()
+    with monkeypatch.context() as patch:
+        patch.setattr(Filling, "is_full", True)
+        with pytest.raises(Unavailable, match="the GPU has no memory for this batch"):
+            await service.vector()
+    assert await service.vector() == vector
 
 
 @pytest.mark.parametrize("gpus", ["", "0,x", "all,1", "-1"])
