@@ -73,8 +73,8 @@ class RequestContext:
         random_weights: a model of random weights answered, which a header says.
         ignored_fields: names of the body's fields that were not used.
         strict_fields: whether such fields are refused (INLAY_STRICT_FIELDS).
-        encoding: what takes the seconds of writing the response, and the last pass, at whose end that began; None:
-            nothing was embedded.
+        encoding: what takes the seconds of writing the response, when that began, and the model, the tokens and the
+            times of the last pass; None: nothing was embedded.
         copies: how many copies of an answer's vectors the protocol holds in memory at once.
         reservations: bytes of memory that are kept for the call, and what takes them back; None: there are none.
     """
@@ -92,7 +92,7 @@ class RequestContext:
     random_weights = False
     ignored_fields: tuple[str, ...] = ()
     strict_fields: bool = False
-    encoding: tuple[Callable[[float], None], Pass] | None = None
+    encoding: tuple[Callable[[float], None], float, tuple[str, int, StageTimes]] | None = None
     copies = 1
     reservations: list[tuple[Callable[[int], None], int]] | None = None
 
@@ -119,9 +119,9 @@ class RequestContext:
     def written(self, now: float) -> None:
         """Record the seconds from the last pass to `now`, when the response has been written."""
         if self.encoding is not None:
-            observe, last = self.encoding
+            observe, began, _ = self.encoding
             self.encoding = None
-            observe(now - last.ended)
+            observe(now - began)
 
     def release(self) -> None:
         """Release what was reserved for the call, once its answer has been sent or there will be none."""

@@ -309,6 +309,12 @@ class Settings(BaseSettings):
 
     It is ONNX Runtime's `gpu_mem_limit`.
     """
+    prepacked_bytes: Annotated[int, Field(ge=0)] = 1 << 30
+    """Bytes that the copy of a model's graph may take beside it, packed for this processor; 0: none is kept.
+
+    It is made at the first load, in the model's folder if that may be written to. Later loads take half the time, and
+    workers share its pages.
+    """
     max_queue_tokens: Count = 1048576
     """Tokens waiting for one graph of a model; above it requests get 429 / RESOURCE_EXHAUSTED."""
     max_queue_seconds: Annotated[float, Field(gt=0)] = 30.0

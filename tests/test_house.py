@@ -72,7 +72,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "service.grpc": ("service", "models", "proto"),
     "service.protocols": ("service", "models", "proto"),
     "service.protocols.inlay": (*(f"service.{name}" for name in FLOOR_OF), "models", "proto"),
-    "service.runtime": ("service.runtime", "service.errors", "models"),
+    "service.runtime": ("service.runtime", "service.errors", "service.machine", "models"),
     "service.scheduling": ("service.scheduling", "service.errors", "service.request_context", "models"),
     "service.settings": (),
 }
@@ -82,7 +82,7 @@ PROTOCOLS = sorted({path.parent.name for path in (ROOT / "service/protocols").gl
 # A library's name appears in one package; `models (in functions)`: never when models/ is imported.
 IN_FUNCTIONS = " (in functions)"
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("service.runtime.onnx", "service.runtime.gpu", "models" + IN_FUNCTIONS),
+    "onnxruntime": (*[f"service.runtime.{name}" for name in ("onnx", "prepacked", "gpu")], "models" + IN_FUNCTIONS),
     "onnx": ("models" + IN_FUNCTIONS,),
     "openvino": ("service.runtime.openvino", "service.runtime.openvino_graph"),
     "pyarrow": ("service.bulk", "loadtest.bulk"),

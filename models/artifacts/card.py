@@ -23,6 +23,7 @@ from models.vision.similarity import Similarity
 
 FORMAT = 2
 FILE_NAME = "card.json"
+PREPACKED = ".prepacked"  # a folder beside the files of a model: copies of its graphs, made when it is loaded
 CHECKED_FILES = ".checked.json"  # which files were compared with the card, see hash_checks.py
 HEAD = "head"
 MODULES = "modules"

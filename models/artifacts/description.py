@@ -322,7 +322,8 @@ def _sentence_facts(card: Card) -> dict[str, str]:
     facts = {}
     if several := card.multi_vector:
         filled = f", queries filled up to {several.expansion.tokens} tokens" if several.expansion else ""
-        facts["multi-vector"] = f"{several.modules.width} columns a token{filled}"
+        what = "mark of a query and all documents, read as one text" if several.listwise else "token"
+        facts["multi-vector"] = f"{several.modules.width} columns a {what}{filled}"
     if modules := card.modules:
         facts["modules"] = f"{', '.join(type(step).__name__ for step in modules.steps)}: vectors of {modules.width}"
     if sparse := card.sparse:

@@ -9,13 +9,14 @@ from models.artifacts import weights
 from models.checkpoints import late_interaction
 from models.checkpoints.checkpoint import Checkpoint
 from models.checkpoints.hub import Repository
-from models.checkpoints.late_interaction import Arrays, ExpansionFiles
+from models.checkpoints.late_interaction import LISTWISE, Arrays, ExpansionFiles
 from models.checkpoints.located import LocatedCheckpoint
 from models.checkpoints.tokenizers.checkpoint_tokenizer import read_tokenizer
 from models.checkpoints.tokenizers.files import read_files
 from models.errors import BadCheckpoint
 from models.families.fitting import FittedModel
 from models.recipes.heads import Expansion, MultiVector, Side
+from models.recipes.listwise import Listwise
 from models.recipes.sentence_modules import SentenceModules, matrices
 from models.recipes.steps import Attention, layers
 
@@ -72,7 +73,8 @@ def find(place: LocatedCheckpoint, source: Checkpoint, fitted: FittedModel) -> M
         _check_seen(source, expansion, fitted)
     flops = 2 * sum(files.arrays[name].size for name in matrices(files.steps))
     modules = SentenceModules(files.steps, fitted.token_width, files.width, flops, weights.FILE_NAME)
-    multi_vector = MultiVector(modules, queries, documents, expansion, files.first, files.mean)
+    listwise = Listwise(*files.marks, vocabulary.marks(files.marks)) if files.marks else None
+    multi_vector = MultiVector(modules, queries, documents, expansion, files.first, files.mean, listwise)
     return MultiVectorHead(multi_vector, files.arrays, files.prompts, vocabulary.divided(files.markers))
 
 
@@ -126,6 +128,16 @@ class _Vocabulary:
         """Return the ids of texts that are tokens; others are left out."""
         ids = [self._tokenizer.token_to_id(word) for word in words]
         return tuple(sorted({token_id for token_id in ids if token_id is not None}))
+
+    def marks(self, words: tuple[str, str]) -> tuple[int, ...]:
+        """Return the ids of two words; BadCheckpoint if one is no token of its own."""
+        ids = [self.encoded(word) for word in words]
+        if [len(each) for each in ids] != [1, 1]:
+            raise BadCheckpoint(
+                f"{self._folder / 'tokenizer.json'} has no tokens {' and '.join(words)}, which a {LISTWISE} reads: "
+                "download it again"
+            )
+        return ids[0] + ids[1]
 
     def encoded(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text without special tokens around it."""

@@ -28,8 +28,9 @@ def check_place(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise ModelError(f"{out} is a file; choose a folder to write to")
     written = _files_of_export(out)
-    files = (path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
-    if written is not None and (lost := sorted(name for name in files if name not in written)):
+    files = (path.relative_to(out) for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    beside = (path.as_posix() for path in files if path.parts[0] != cards.PREPACKED)
+    if written is not None and (lost := sorted(name for name in beside if name not in written)):
         raise ModelError(
             f"{out} holds {_shortened(lost)} beside an exported model, and replacing it would delete that too: "
             "move it away, or choose another folder"
@@ -63,7 +64,7 @@ def _files_of_export(out: Path) -> set[str] | None:
             return {cards.FILE_NAME, cards.CHECKED_FILES, *card["files"]}
     except (ValueError, KeyError, TypeError, AttributeError):
         pass
-    names = {path.name for path in out.iterdir()}
+    names = {path.name for path in out.iterdir()} - {cards.PREPACKED}
     return names if all(name in EXPORT_FILES or name.endswith(".onnx") for name in names) else None
 
 

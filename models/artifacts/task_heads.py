@@ -13,6 +13,7 @@ from models.artifacts.multi_vectors import MultiVectorHead
 from models.artifacts.sparse_vectors import SparseHead
 from models.checkpoints import sentence_transformers
 from models.checkpoints.checkpoint import Checkpoint
+from models.checkpoints.late_interaction import LISTWISE
 from models.checkpoints.provenance import Setting
 from models.checkpoints.sentence_modules import StoredModules
 from models.checkpoints.sentence_transformers import SentenceFiles
@@ -78,15 +79,13 @@ def find(
     """
     row = rerankers.known(folder, source, reranker)
     tokens = rerankers.token_ids(folder, source, reranker, row)
-    listwise = [name for name in source.config.get("architectures") or () if str(name).endswith("ForRanking")]
-    if tokens is None and not listwise and not classifier_fitting.is_classifier(source.config):
+    named = [str(name) for name in source.config.get("architectures") or ()]
+    ranking = [name for name in named if name.endswith("ForRanking") and name != LISTWISE and tokens is None]
+    if tokens is None and not ranking and not classifier_fitting.is_classifier(source.config):
         return TaskHeads()
     try:
-        if tokens is None and listwise:
-            raise MissingHead(
-                f"{listwise[0]} reads all documents in one text, so that each score depends on the others; "
-                "jina-reranker-v2 and Qwen3-Reranker read each alone"
-            )
+        if ranking:
+            raise MissingHead(f"how {ranking[0]} ranks is not known here")
         if not fitted.encoder:
             raise MissingHead(f"its blocks are not exported: {fitted.no_blocks_reason}")
         if tokens is not None:

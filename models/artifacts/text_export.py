@@ -257,7 +257,7 @@ def _check_attention(fitted: FittedModel, attention: Attention | None, source: C
     if attention or not fitted.encoder or fitted.family.causal is not True:
         return
     code = source.config.get("auto_map")
-    if page_texts(source):  # whose code is known
+    if page_texts(source) or late_interaction.is_listwise(source):  # whose code is known
         return
     if isinstance(code, Mapping) and "AutoModel" in code and not stated_attention(fitted.config):
         raise BadCheckpoint(

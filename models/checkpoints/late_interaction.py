@@ -2,7 +2,8 @@
 
 sentence-transformers describes such a model by modules.json and the config of its Transformer; PyLate by modules.json
 and config_sentence_transformers.json; Stanford's ColBERT by the architecture HF_ColBERT, artifact.metadata and a
-tensor linear.weight; BGE-M3 by a file colbert_linear beside the weights.
+tensor linear.weight; BGE-M3 by a file colbert_linear beside the weights; jina-reranker-v3 by the architecture
+JinaForRanking.
 
 Source: sentence-transformers 6.2, multi_vector_encoder.model; FlagEmbedding 1.3, inference.embedder.encoder_only.m3.
 """
@@ -25,6 +26,7 @@ from models.recipes.sentence_modules import Dense, Module, Normalize
 from models.recipes.steps import Linear
 
 STANFORD = "HF_ColBERT"
+LISTWISE = "JinaForRanking"
 METADATA = "artifact.metadata"
 BGE = "colbert_linear"
 BGE_FILES = (f"{BGE}.safetensors", f"{BGE}.pt")
@@ -81,6 +83,7 @@ class LateInteraction:
         skipped: texts of the tokens of queries and of documents that get no vector.
         first, mean: as in MultiVector.
         endings: texts behind queries and documents.
+        marks: the tokens of documents and of the query in one text of all; None: texts are read one by one.
     """
 
     steps: tuple[Module, ...]
@@ -95,6 +98,7 @@ class LateInteraction:
     first: int = 0
     mean: bool = False
     endings: tuple[str, str] = ("", "")
+    marks: tuple[str, str] | None = None
 
 
 def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInteraction | None:
@@ -113,14 +117,22 @@ def read(folder: Path, source: Checkpoint, width: int, fetch: Fetch) -> LateInte
         return _modules(folder, width, fetch)
     if STANFORD in (source.config.get("architectures") or ()):
         return _stanford(source, width)
+    if is_listwise(source):
+        return _listwise(source, width)
     if texts := page_texts(source):
         return _pages(source, texts, width)
     return _bge(source.folder, width)
 
 
 def is_stated(folder: Path, source: Checkpoint) -> bool:
-    """Return whether files of sentence-transformers or PyLate, or a projection for pages, say that it is one."""
-    return sentence_transformers.is_late_interaction(folder) or page_projection(source) is not None
+    """Return whether files of sentence-transformers or PyLate, its class, or a projection for pages say that it is."""
+    stated = sentence_transformers.is_late_interaction(folder) or is_listwise(source)
+    return stated or page_projection(source) is not None
+
+
+def is_listwise(source: Checkpoint) -> bool:
+    """Return whether a checkpoint reads a query and all documents in one text."""
+    return LISTWISE in (source.config.get("architectures") or ())
 
 
 def _modules(folder: Path, width: int, fetch: Fetch) -> LateInteraction:
@@ -241,6 +253,21 @@ def _stanford(source: Checkpoint, width: int) -> LateInteraction:
         ExpansionFiles(tokens, None, bool(metadata.get("attend_to_mask_tokens")), True),
         ((), skipped),
     )
+
+
+def _listwise(source: Checkpoint, width: int) -> LateInteraction:
+    """Return the settings of jina-reranker-v3, which its code has."""
+    names = "projector.0.weight", "projector.2.weight"
+    shapes = [source.tensors[name].shape if name in source.tensors else () for name in names]
+    if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != width or shapes[1][1] != shapes[0][0]:
+        raise BadCheckpoint(
+            f"{source.name} is a {LISTWISE}, and its {' and '.join(names)} have the shapes "
+            f"{' and '.join(str(list(shape)) for shape in shapes)}, not [any, {width}] and [any, the first's rows]: "
+            "download its weights again"
+        )
+    steps = Dense(Linear(names[0], None), "relu"), Dense(Linear(names[1], None), "identity")
+    marks = "<|embed_token|>", "<|rerank_token|>"
+    return LateInteraction(steps, read_tensors(source, names), shapes[1][0], marks=marks)
 
 
 def _pages(source: Checkpoint, texts: PageTexts, width: int) -> LateInteraction:

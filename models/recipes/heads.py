@@ -16,6 +16,7 @@ Source: transformers 5.23 (heads of language models and classifiers); sentence-t
 from dataclasses import dataclass
 from typing import Literal
 
+from models.recipes.listwise import Listwise
 from models.recipes.sentence_modules import SentenceModules
 from models.recipes.steps import Activation, LayerNorm, Linear
 
@@ -185,6 +186,8 @@ class MultiVector:
         expansion: how queries are filled up; None: they are not.
         first: the first token that gets a vector: 1 where the first is left out.
         mean: whether a score is divided by the number of the query's vectors.
+        listwise: tokens of one text of a query and all documents get vectors, whose cosines are the scores; None: all
+            tokens of each text do, and are compared by MaxSim.
     """
 
     modules: SentenceModules
@@ -193,6 +196,7 @@ class MultiVector:
     expansion: Expansion | None = None
     first: int = 0
     mean: bool = False
+    listwise: Listwise | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,16 +65,16 @@ def split(
         query_tokens = len(read_query.ids) if read_query.total is None else read_query.total
         kept, query_tokens = query, least(query_tokens, parts.max_query_tokens) or 0
         if parts.max_query_tokens is not None:
-            kept = _sliced(query, read_query, 0, query_tokens)
+            kept = sliced(query, read_query, 0, query_tokens)
         places, read = tokens[document], least(len(tokens[document].ids), parts.max_document_tokens) or 0
         pieces, whole = [document], True
         if parts.max_chunks and longest is not None:
             room = _room(read_query, query_tokens, added, longest)
             starts = range(0, read, room)[: parts.max_chunks] or range(1)
-            pieces = [_sliced(document, places, start, min(start + room, read)) for start in starts]
+            pieces = [sliced(document, places, start, min(start + room, read)) for start in starts]
             whole = min(starts[-1] + room, read) == places.total
         elif parts.max_document_tokens is not None:
-            pieces, whole = [_sliced(document, places, 0, read)], read == places.total
+            pieces, whole = [sliced(document, places, 0, read)], read == places.total
         made += [(kept, piece) for piece in pieces]
         owners += [index] * len(pieces)
         if kept is not query or not whole:
@@ -96,7 +96,7 @@ def _room(query: TextTokens, query_tokens: int, added: int, longest: int) -> int
     return room
 
 
-def _sliced(text: str, tokens: TextTokens, start: int, stop: int) -> str:
+def sliced(text: str, tokens: TextTokens, start: int, stop: int) -> str:
     """Return the part of a text that holds its tokens from `start` to `stop`; the text itself if that is all."""
     if start == 0 and stop == tokens.total:
         return text

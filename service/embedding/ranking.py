@@ -14,13 +14,14 @@ from models.artifacts.card import CLASS_LOGITS, MULTI_VECTOR, Card
 from models.recipes.heads import Classifier, PairTemplate, ScoreActivation
 from service.embedding import limits
 from service.embedding.document_chunks import Chunks, Parts, most_tokens, split
+from service.embedding.listwise import Reads, lists_of, scores_of
 from service.embedding.model import Model
 from service.embedding.outputs.kind import POOLED
 from service.embedding.requests import Embedder, EmbedOptions, EmbedRequest, EmbedResult, Input, Picture, Text
 from service.embedding.scores import maxsim
 from service.embedding.tokenize.packing import split as split_rows
 from service.embedding.tokenize.pair_templates import added_tokens, texts_of
-from service.embedding.tokenize.tokenizer import beside
+from service.embedding.tokenize.tokenizer import Tokenizer, beside
 from service.errors import BadInput, ConflictingFields, TooManyInputs, WrongModelKind
 from service.request_context import RequestContext
 from service.scheduling.memory_budget import MemoryBudget
@@ -180,6 +181,12 @@ def _check_template(card: Card, template: PairTemplate, reading: Reading) -> Non
         )
 
 
+def _tokenizer_of(model: Model) -> Tokenizer:
+    if model.tokenizer is None:
+        raise WrongModelKind(f"{model.card.name} was exported without a tokenizer", allowed="it reads ids alone")
+    return model.tokenizer
+
+
 def _as_input(document: Document) -> Input:
     return Text(document) if isinstance(document, str) else document
 
@@ -324,6 +331,8 @@ class Scorer:
             if card.multi_vector is None:
                 raise not_a_ranker(card)
             documents = [document for _, document in pairs]
+            if card.multi_vector.listwise:
+                return await self._listwise(model, pairs[0][0], [*map(str, documents)], context, reading)
             return await self.maxsim(model, pairs[0][0], documents, context, reading.options)
         template = classifier.template
         texts = [Text(query, document) for query, document in pairs if isinstance(document, str)]
@@ -335,6 +344,27 @@ class Scorer:
         options = reading.options._replace(outputs=(CLASS_LOGITS,), special_tokens=template is None)
         result = await self._embedder.embed(EmbedRequest(texts, card.name, options), context)
         return Ranks(_activated(result, reading.activation or classifier.activation)[:, 0], result)
+
+    async def _listwise(
+        self, model: Model, query: str, documents: Sequence[str], context: RequestContext, reading: Reading
+    ) -> Ranks:
+        """Return the scores of all documents of a query, each of which depends on the others."""
+        card, settings, options = model.card, self._settings, reading.options
+        assert card.multi_vector is not None
+        assert card.multi_vector.listwise is not None
+        limits.check_count(documents, settings)
+        characters = limits.check_characters([Text(query), *map(Text, documents)], settings)
+        longest = limits.least(card.max_tokens, settings.max_input_tokens or None)
+        truncate = settings.auto_truncate if options.truncate is None else options.truncate
+        reads = Reads(card.multi_vector.listwise, reading.instruction, longest, options.max_tokens, truncate)
+        tokenizer = _tokenizer_of(model)
+        texts, counts, cut = await beside(characters, self._budget, lists_of, tokenizer, reads, query, documents)
+        options = options._replace(outputs=(MULTI_VECTOR,), truncate=False, max_tokens=None)
+        result = await self._embedder.embed(EmbedRequest([*map(Text, texts)], card.name, options), context)
+        vectors = split_rows(result.outputs[0].rows, result.outputs[0].lengths)
+        assert [len(each) for each in vectors] == [count + 1 for count in counts]
+        context.truncated = cut
+        return Ranks(scores_of(vectors), result._replace(truncated=cut))
 
     async def _cosines(self, model: Model, pairs: Sequence[Pair], context: RequestContext, reading: Reading) -> Ranks:
         """Return the cosine of the vectors of each pair; each text is embedded once."""
@@ -352,9 +382,7 @@ class Scorer:
 
     async def _chunks(self, model: Model, pairs: Sequence[tuple[str, str]], reading: Reading) -> Chunks:
         """Return the pairs with queries and documents cut, and long documents in chunks."""
-        card, tokenizer = model.card, model.tokenizer
-        if tokenizer is None:
-            raise WrongModelKind(f"{card.name} was exported without a tokenizer", allowed="it reads ids alone")
+        card, tokenizer = model.card, _tokenizer_of(model)
         limits.check_characters([Text(query, document) for query, document in pairs], self._settings)
         lengths = (card.max_tokens, self._settings.max_input_tokens or None, reading.options.max_tokens)
         longest = min([length for length in lengths if length is not None], default=None)

@@ -47,9 +47,9 @@ class SlowestRequests:
         slow: dict[str, Any] = {"at": round(time(), 3), "protocol": protocol, "method": method, "status": status}
         slow |= {"seconds": round(seconds, 6), "stages": {}, **context.log_fields()}
         if context.encoding is not None:
-            _, last = context.encoding
-            stages = zip(STAGES, (*last.times, perf_counter() - last.ended), strict=True)
-            slow |= {"model": last.model, "tokens": last.tokens, "stages": {name: round(s, 6) for name, s in stages}}
+            _, ended, (model, tokens, times) = context.encoding
+            stages = zip(STAGES, (*times, perf_counter() - ended), strict=True)
+            slow |= {"model": model, "tokens": tokens, "stages": {name: round(s, 6) for name, s in stages}}
         entry = seconds, next(self._numbers), slow
         (heappush if len(self._heap) < SLOWEST else heappushpop)(self._heap, entry)
         self.least = self._heap[0][0] if len(self._heap) == SLOWEST else QUICK_SECONDS

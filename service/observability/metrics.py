@@ -210,13 +210,12 @@ class Metrics:
             if len(run.observed) >= MOST_OBSERVED:  # within one call of a stream too
                 self._settle()
         observe = encode.observe
-        for place, context in enumerate(contexts):
-            ended = Pass(model, tokens[place], batch, times, now)
-            context.encoding = observe, ended
+        for context, size in zip(contexts, tokens, strict=True):
+            context.encoding = observe, now, (model, size, times)
             if context.passes is not None and len(context.passes) < MAX_PASSES:
-                context.passes.append(ended)
+                context.passes.append(Pass(model, size, batch, times, now))
             if context.key_name and self._key_label is not None:
-                self._key_use(context, model).tokens[0] += ended.tokens
+                self._key_use(context, model).tokens[0] += size
 
     def _stage_histograms(self, model: str) -> list[Histogram]:
         """Return the histograms of a request's seconds in STAGES, in their order."""

@@ -140,7 +140,8 @@ def _onnx(folder: Path, settings: Settings, threads: int, card: Card, device: st
     size = sum(file.bytes for file in card.files.values())
     twice = size <= available_memory() // settings.workers // TWICE_SHARE
     gpu = 0 if settings.gpus == ("all",) else int(settings.gpus[0])
-    return onnx.load(folder, card, device or settings.device, threads, settings.gpu_memory_bytes, twice, gpu)
+    where, room = device or settings.device, settings.prepacked_bytes
+    return onnx.load(folder, card, where, threads, settings.gpu_memory_bytes, twice, room, gpu)
 
 
 def encoder_tokens(engine: Engine, choice: Choice) -> int:

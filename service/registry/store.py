@@ -85,7 +85,8 @@ def created(store: Path, name: str) -> int:
 
 def file_stamps(folder: Path) -> FileStamps:
     """Return a value that changes when any file of a folder is written, replaced or removed; no file is read."""
-    stats = [(path.relative_to(folder).as_posix(), _stat(path)) for path in sorted(folder.rglob("*"))]
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")))
+    stats = [(path.as_posix(), _stat(folder / path)) for path in paths if path.parts[0] != cards.PREPACKED]
     return tuple((name, status.st_size, status.st_mtime_ns, status.st_ino) for name, status in stats if status)
 
 

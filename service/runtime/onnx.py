@@ -14,8 +14,9 @@ from models.artifacts.card import Card, Graph
 from models.recipes.graph_names import ONE_ROW, ONE_TYPE
 from models.tables import int8_matrices
 from service.errors import StartError
+from service.runtime import prepacked
 
-CUDA = "CUDAExecutionProvider"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 CUDA_OPTIONS = {"arena_extend_strategy": "kSameAsRequested", "use_tf32": "0"}
 SILENT = 4
 SHRINK_ARENA = "memory.enable_memory_arena_shrinkage"
@@ -23,9 +24,10 @@ SHRINK_ARENA = "memory.enable_memory_arena_shrinkage"
 # grows to. Of 384 columns a chunk of 128 takes 10 to 20 % less time a row than one of 512, but costs 15 µs to bind.
 ONE_RUN_ROWS = 512
 CHUNK_ROWS = 128
-# Bytes of matrices up to which a session of a graph with attention packs its own copy of them. Beyond, it multiplies by
-# the mapped file, which workers share: a Qwen3 of 0.6 B parameters is loaded in 0.5 s instead of 6 and takes 0.06 GB
-# instead of 1.8, but 24 tokens take 1.45 times as long, 192 tokens 1.37 times and 512 as long.
+# Bytes of matrices up to which a session of a graph with attention packs its own copy of them. Beyond, where there is
+# none on disk (prepacked.py), it multiplies by the mapped file, which workers share: a Qwen3 of 0.6 B parameters is
+# loaded in 0.5 s instead of 6 and takes 0.06 GB instead of 1.8, but 24 tokens take 1.45 times as long, 192 tokens 1.37
+# times and 512 as long.
 MAX_PACKED = 3 << 29
 PLAIN_RUN = ort.RunOptions()  # a run without options makes its own, which takes 1.5 µs
 FEW_ROWS = 32  # rows for which a single segment id saves less than the 0.5 µs that it takes to find it
@@ -135,6 +137,7 @@ def load(
     threads: int,
     gpu_memory_bytes: int = 0,
     twice: bool = False,
+    prepacked_bytes: int = 0,
     gpu: int = 0,
 ) -> OnnxEngine:
     """Return an engine with a session for every graph of the card; tables stay on disk and are mapped.
@@ -148,6 +151,7 @@ def load(
         threads: threads for graphs that contain attention and the output head; others run on the calling thread.
         gpu_memory_bytes: bytes of the arena of each graph on CUDA; 0: no limit.
         twice: whether there is memory for the weights of graphs with attention twice.
+        prepacked_bytes: bytes that the copy of a graph, packed for this processor, may take beside the model.
         gpu: number of the GPU on CUDA.
 
     Raises:
@@ -156,8 +160,12 @@ def load(
     ort.set_default_logger_severity(SILENT)  # what matters is raised, in one line
     chosen = providers(device, gpu_memory_bytes, gpu)
     graphs, rows = card.every_graph, card.row_graphs.files if card.row_graphs else {}
-    packed = not card.encoder or _matrix_bytes(card) <= MAX_PACKED
-    opened = partial(_opened, folder, graphs, rows, chosen, packed)
+    matrices = _matrix_bytes(card)
+    packed = not card.encoder or matrices <= MAX_PACKED
+    size = card.bytes + matrices
+    kept = matrices >= prepacked.MIN_BYTES and size <= prepacked_bytes and chosen == [CPU]
+    copies = prepacked.Copies(folder, card, size) if kept else None
+    opened = partial(_opened, folder, graphs, rows, chosen, packed, copies)
     sessions = opened(threads, graphs)
     devices = {"cuda" if session.get_providers()[0] == CUDA else "cpu" for session in sessions.values()}
     if device == "cuda" and devices != {"cuda"}:
@@ -182,6 +190,7 @@ def _opened(
     rows: Mapping[str, str],
     providers: list[Any],
     packed: bool,
+    copies: prepacked.Copies | None,
     threads: int,
     chosen: Mapping[str, Graph],
 ) -> Sessions:
@@ -190,12 +199,14 @@ def _opened(
     Args:
         graphs: every graph of the card, by name.
         rows: the files of the forms for one row, by the name of the graph.
+        copies: those from which graphs with attention are opened.
     """
     names = {file: name for name, file in rows.items()}
 
     def open_(name: str) -> ort.InferenceSession:
         graph = graphs[names.get(name, name)]
-        return _session(folder / (name if name in names else graph.file), graph, providers, threads, packed)
+        file = name if name in names else graph.file
+        return _session(folder / file, graph, providers, threads, packed, copies if graph.attends else None)
 
     sessions = Sessions(open_)
     for name in chosen:
@@ -231,13 +242,29 @@ def providers(device: str, gpu_memory_bytes: int = 0, gpu: int = 0) -> list[Any]
         gpu: number of the GPU.
     """
     if device == "cpu" or not has_cuda():
-        return ["CPUExecutionProvider"]
+        return [CPU]
     ort.preload_dlls()  # finds the CUDA and cuDNN wheels
     limit = {"gpu_mem_limit": str(gpu_memory_bytes)} if gpu_memory_bytes else {}
-    return [(CUDA, CUDA_OPTIONS | limit | {"device_id": str(gpu)}), "CPUExecutionProvider"]
+    return [(CUDA, CUDA_OPTIONS | limit | {"device_id": str(gpu)}), CPU]
 
 
-def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packed: bool) -> ort.InferenceSession:
+def _session(
+    path: Path,
+    graph: Graph,
+    providers: list[Any],
+    threads: int,
+    packed: bool,
+    copies: prepacked.Copies | None,
+) -> ort.InferenceSession:
+    try:
+        session = copies.open(path.name, partial(_options, graph, threads, True)) if copies else None
+        return session or ort.InferenceSession(str(path), _options(graph, threads, packed), providers=providers)
+    except Exception as error:  # onnxruntime raises a class of its own for every status
+        reason = str(error).strip().splitlines()[0]
+        raise StartError(f"{path} cannot be loaded: {reason}; export the model again") from error
+
+
+def _options(graph: Graph, threads: int, packed: bool) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.log_severity_level = SILENT
     heavy = graph.attends or graph.outputs == ("logits",)
@@ -250,11 +277,7 @@ def _session(path: Path, graph: Graph, providers: list[Any], threads: int, packe
         options.add_session_config_entry("session.disable_prepacking", "1")
     for key, value in int8_matrices.session_entries().items():
         options.add_session_config_entry(key, value)
-    try:
-        return ort.InferenceSession(str(path), options, providers=providers)
-    except Exception as error:  # onnxruntime raises a class of its own for every status
-        reason = str(error).strip().splitlines()[0]
-        raise StartError(f"{path} cannot be loaded: {reason}; export the model again") from error
+    return options
 
 
 def _widths(

@@ -75,7 +75,7 @@ def copy_store(folder: Path) -> Path:
     """Return a new store of the models that every page has: their cards copied, their other files linked."""
     for name, model in MODELS.items():
         (folder / name).mkdir(parents=True)
-        for path in model.resolve().iterdir():
+        for path in filter(Path.is_file, model.resolve().iterdir()):
             place = shutil.copy2 if path.suffix == ".json" else _link
             place(path, folder / name / path.name)
     return folder

@@ -50,7 +50,7 @@ FIXED: dict[str, dict[str, Any]] = {  # what a GGUF of the family does not say
     "modernbert": {"global_attn_every_n_layers": 3},
     "starcoder2": {"sliding_window": None, "hidden_act": "gelu_pytorch_tanh"},
     "qwen2": {"use_sliding_window": False},
-    "stablelm": {"use_parallel_residual": False},
+    "stablelm": {"use_parallel_residual": False, "qk_layernorm": False},  # files with attn_q_norm are refused
     "gemma3_text": {"use_bidirectional_attention": False},
     "smollm3": {"no_rope_layer_interval": 4},
     "ernie4_5": {"head_dim": 16},

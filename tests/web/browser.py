@@ -19,6 +19,34 @@ SIZES = {360: 780, 1280: 900, 2560: 1440}  # CSS pixels: a phone, a laptop, a la
 THEMES = ("light", "dark")
 COLORS = 255  # of a saved picture: a palette takes a third of the bytes, and the page has fewer colours than that
 
+SECONDS = 60  # that a step may take: on a busy machine one takes seconds
+expect.set_options(timeout=1000 * SECONDS)
+
+# A script for add_init_script: window.quiet() says whether no timer below a second runs and no answer is awaited, so
+# that nothing of what was typed or chosen is still on its way. Preact's effects wait by such timers, too; where
+# Playwright's clock is installed, one runs all the time.
+QUIET = """() => {
+  const open = new Set();
+  const counted = (act) => function (...given) {
+    const promise = act.apply(this, given);
+    open.add(promise);
+    const done = () => open.delete(promise);
+    promise.then(done, done);
+    return promise;
+  };
+  window.fetch = counted(window.fetch);
+  const answers = Response.prototype;
+  for (const name of ["json", "arrayBuffer", "blob", "text"]) answers[name] = counted(answers[name]);
+  const [start, stop] = [window.setTimeout, window.clearTimeout];
+  window.setTimeout = (act, delay = 0, ...given) => {
+    const timer = start(() => (open.delete(timer), act(...given)), delay);
+    if (delay < 1000) open.add(timer);
+    return timer;
+  };
+  window.clearTimeout = (timer) => (open.delete(timer), stop(timer));
+  window.quiet = () => !open.size && !document.querySelector("main[aria-busy=true]");
+}"""
+
 # A script for add_init_script: collects the texts that are drawn on any canvas in window.drawn.
 DRAWN = """() => {
   window.drawn = new Set();
@@ -62,9 +90,10 @@ def looks(page: Page, widths: Iterable[int] = SIZES) -> Iterator[tuple[int, str]
 
 
 def settled(page: Page) -> None:
-    """Wait until resized drawings are drawn."""
-    page.wait_for_load_state("networkidle")
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+    """Wait until what was typed or chosen is answered, and resized drawings are drawn."""
+    for _ in range(2):  # a drawing that has a new size may ask again
+        page.wait_for_function("() => window.quiet()", polling="raf")
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
 
 
 def sideways(page: Page) -> int:

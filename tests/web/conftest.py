@@ -63,10 +63,13 @@ def chromium() -> Iterator["Browser"]:
 @pytest.fixture
 def page(chromium: "Browser") -> Iterator["Page"]:
     """An empty page, 1280 × 900, that may use the clipboard; errors of its scripts fail the test."""
+    from tests.web.browser import QUIET, SECONDS
+
     context = chromium.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     context.grant_permissions(["clipboard-read", "clipboard-write"])
+    context.add_init_script(f"({QUIET})()")
     own = context.new_page()
-    own.set_default_timeout(15_000)
+    own.set_default_timeout(1000 * SECONDS)
     errors: list[str] = []
     own.on("pageerror", lambda error: errors.append(str(error)))
     own.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)

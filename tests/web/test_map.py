@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.served import Served
-from tests.web.browser import Page, axe, expect
+from tests.web.browser import DRAWN, Page, axe, expect
 from tests.web.conftest import DEMO, SEVERAL
 from tests.web.test_search import give, wait_for_map
 
@@ -65,6 +65,19 @@ def test_lasso_lists_its_texts_and_narrows_the_search(opened: Open) -> None:
     expect(page.locator(".hits tbody tr")).to_have_count(12)
     expect(page.locator(".hits td.topic").first).to_have_text("music")
     axe(page)
+
+
+def test_part_of_the_map_is_enlarged_by_drawing_around_it(page: Page, opened: Open) -> None:
+    page.add_init_script(f"({DRAWN})()")
+    opened("search?reranker=none")
+    wait_for_map(page, 144)
+    texts = set(page.evaluate("async () => (await import('/web/views/search/sample.js')).SAMPLE.texts"))
+    assert not texts & set(page.evaluate("[...window.drawn]"))
+    page.get_by_role("button", name="Zoom", exact=True).click()
+    drag(page, [(0.4, 0.4), (0.5, 0.5), (0.6, 0.6)])
+    shown = "(texts) => texts.filter((text) => window.drawn.has(text) || window.drawn.has(`${text.slice(0, 31)}…`))"
+    page.wait_for_function(f"(texts) => ({shown})(texts).length", arg=sorted(texts))
+    assert len(page.evaluate(shown, sorted(texts))) < 60  # those in sight
 
 
 def test_keys_move_the_map_and_a_press_searches_for_the_like(opened: Open) -> None:

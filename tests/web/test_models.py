@@ -89,8 +89,8 @@ def test_unknown_model_of_a_link_is_named(opened: Callable[[str], Page]) -> None
 def test_csv_holds_the_norms_and_singular_values(opened: Callable[[str], Page], web_server: Served) -> None:
     page = opened(f"models?model={DEMO}")
     table = page.get_by_role("region", name="Its word table")
-    with page.expect_download(timeout=60_000) as started:
-        table.get_by_role("button", name="CSV").click(timeout=60_000)
+    with page.expect_download() as started:
+        table.get_by_role("button", name="CSV").click()
     rows = [line.rsplit(",", 2) for line in started.value.path().read_text().splitlines()[1:]]
     values = [float(value) for what, _, value in rows if what.startswith("singular")]
     found = web_server.http.get(f"/models/{DEMO}/analysis").json()
@@ -102,8 +102,8 @@ def test_figures_of_the_table_are_saved_as_pictures(opened: Callable[[str], Page
     for figure in ("norms", "singular-values"):
         files = page.get_by_role("group", name=f"Download {DEMO}-{figure}")
         for suffix, beginning in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
-            with page.expect_download(timeout=60_000) as started:
-                files.get_by_role("button", name=suffix).click(timeout=60_000)
+            with page.expect_download() as started:
+                files.get_by_role("button", name=suffix).click()
             assert started.value.path().read_bytes().startswith(beginning)
 
 
@@ -126,5 +126,5 @@ def test_code_of_a_model_names_its_message(opened: Callable[[str], Page]) -> Non
 
 def test_fits_every_width_and_theme(opened: Callable[[str], Page], screenshots: Callable[[Page, str], None]) -> None:
     page = opened(f"models?model={DEMO}")
-    page.get_by_role("region", name="Its word table").get_by_role("button", name="CSV").wait_for(timeout=60_000)
+    page.get_by_role("region", name="Its word table").get_by_role("button", name="CSV").wait_for()
     screenshots(page, "models")

@@ -105,6 +105,7 @@ def test_pause_stops_asking(page: Page, web_server: Served) -> None:
     page.clock.install()
     open_view(page, web_server, "now")
     page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Go on")).to_be_visible()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.clock.fast_forward(60_000)

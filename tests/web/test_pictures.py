@@ -52,7 +52,7 @@ def pictures(page: Page, dual_server: Served) -> Page:
     open_view(page, dual_server, "search")
     page.get_by_text("Search your own").click()
     page.get_by_label("Your own").set_input_files(files=files(*COLORS))  # type: ignore[arg-type]
-    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", "6", timeout=60_000)
+    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", "6")
     return page
 
 

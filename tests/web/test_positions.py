@@ -135,8 +135,7 @@ def test_every_rope_type_starts_from_values_that_work(opened: Open, web_server: 
     page = opened(link(ROPE | {"p": {**ROPE["p"], "head_dim": 128}}, f="spectrum"))
     for name in rope_types(web_server):
         page.get_by_label("rope_type").select_option(name)
-        page.wait_for_function("() => !document.querySelector('section.drawn[aria-busy=true]')")
-        page.wait_for_timeout(100)
+        settled(page)
         assert page.get_by_role("alert").count() == 0, (name, page.get_by_role("alert").all_inner_texts())
 
 
@@ -319,8 +318,7 @@ def test_link_restores_all_that_is_compared(opened: Open, page: Page) -> None:
     page.get_by_label("Name").fill("Stretched & bent, 100 %")
     field(page, "factor").fill("16")
     page.get_by_label("Axis").select_option("log")
-    page.wait_for_function("() => decodeURIComponent(location.hash).includes('16')")
-    page.wait_for_timeout(500)
+    settled(page)
     names = page.locator("fieldset.encodings label").all_inner_texts()
     address = page.url
     page.goto("about:blank")

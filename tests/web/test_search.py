@@ -15,6 +15,16 @@ Open = Callable[[str], Page]
 PAGE_BYTES = 400_000
 LOADED = """() => ["navigation", "resource"].flatMap((type) => performance.getEntriesByType(type))
   .filter((entry) => entry.initiatorType !== "fetch").map((entry) => [entry.name, entry.decodedBodySize])"""
+MANY = 40_000  # rows of random vectors, which no axis tells apart: comparing all takes minutes
+# Keeps texts with random vectors, as if they had been embedded on an earlier visit.
+KEEP_RANDOM = """async ([model, version, count]) => {
+  const { write } = await import("/web/views/search/kept.js");
+  const width = 384;
+  const vectors = Float32Array.from({ length: count * width }, () => (Math.random() - 0.5) * Math.sqrt(12 / width));
+  const texts = Array.from({ length: count }, (_, row) => `text ${row}`);
+  const run = { model, version, output: "sentence_embedding", mixed: true, width, vectors, rows: [], done: count };
+  await write({ name: "random", texts, columns: [], pictures: null, runs: [{ ...run, milliseconds: 1 }] });
+}"""
 LINES = ("the cat sleeps", "a dog barks", "stocks fell on Monday", "the bank raised its rates")
 
 
@@ -30,7 +40,7 @@ def found(page: Page) -> list[str]:
 
 
 def wait_for_map(page: Page, texts: int) -> None:
-    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", str(texts), timeout=60_000)
+    expect(page.locator(".map canvas")).to_have_attribute("data-drawn", str(texts))
 
 
 def test_sample_is_found_by_meaning(opened: Open) -> None:
@@ -89,6 +99,21 @@ def test_near_duplicates_are_listed_above_a_threshold(opened: Open) -> None:
     threshold.fill("0.8")
     expect(pairs).to_have_count(2)
     expect(pairs.nth(1)).to_contain_text("the cat is sleeping")
+
+
+def test_search_for_pairs_among_many_shows_progress_and_is_stopped(opened: Open, web_server: Served) -> None:
+    page = opened("models")
+    (version,) = [
+        model["version"] for model in web_server.http.get("/models").json()["models"] if model["name"] == DEMO
+    ]
+    page.evaluate(KEEP_RANDOM, [DEMO, version, MANY])
+    page.get_by_role("link", name="Search", exact=True).click()
+    page.get_by_text("Near-duplicates").click()
+    expect(page.get_by_role("progressbar", name="Compared")).to_be_visible()
+    expect(page.locator(".duplicates")).to_contain_text("so far")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_role("progressbar", name="Compared")).to_have_count(0)
+    expect(page.locator(".duplicates").get_by_role("status")).to_contain_text("stopped before all were compared")
 
 
 def test_words_and_columns_filter_results_and_export(opened: Open, tmp_path: Path) -> None:

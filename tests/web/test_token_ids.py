@@ -52,7 +52,6 @@ def rows(server: Served, model: str, inputs: list[list[int]], output: str) -> An
 
 def write_ids(page: Page, text: str) -> None:
     page.get_by_label("Ids with spaces or commas").fill(text)
-    page.wait_for_timeout(400)
     settled(page)
 
 
@@ -141,4 +140,4 @@ def test_code_of_embed_beside_a_model_works(opened: Open) -> None:
 def test_now_sends_ids_where_no_model_reads_text(opened: Open) -> None:
     page = opened("now")
     page.get_by_role("button", name="Send a request").click()
-    expect(page.get_by_text("Answered in")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Answered in")).to_be_visible()

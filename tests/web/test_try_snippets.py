@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 
 from proto import embed_pb2, open_inference_pb2, tei_pb2
 from tests.served import Served, serving
-from tests.web.browser import Page, expect
+from tests.web.browser import Page, expect, settled
 from tests.web.conftest import CLASSIFIER, DEMO, RERANKER, SEVERAL, open_view
 from tests.web.test_try import cosines_shown
 
@@ -42,7 +42,7 @@ def shown(opened: Open, model: str, options: str = "") -> Page:
         model if model in (SEVERAL, RERANKER) else RERANKER
     )
     expect(page.get_by_role("region", name="Tokens")).to_contain_text("3 texts")
-    page.wait_for_load_state("networkidle")
+    settled(page)
     return page
 
 

@@ -21,7 +21,7 @@ def free_port() -> int:
 
 
 def vectors_say(page: Page, text: str) -> None:
-    expect(page.get_by_role("region", name="Vectors")).to_contain_text(text, timeout=20_000)
+    expect(page.get_by_role("region", name="Vectors")).to_contain_text(text)
 
 
 def test_busy_server_is_named_and_asked_again(minilm_store: Path, page: Page) -> None:
@@ -33,7 +33,7 @@ def test_busy_server_is_named_and_asked_again(minilm_store: Path, page: Page) ->
         expect(page.get_by_role("alert").first).to_contain_text("429")
         server.app.context.admission.release()
         vectors_say(page, "6 texts × 384 dimensions")
-        expect(page.locator(".banner")).to_have_count(0, timeout=20_000)
+        expect(page.locator(".banner")).to_have_count(0)
 
 
 def test_results_stay_while_the_server_is_busy(page: Page, web_server: Served) -> None:
@@ -61,7 +61,7 @@ def test_stopped_server_is_named_until_it_is_back(minilm_store: Path, page: Page
     axe(page)
     with serving(minilm_store, http_port=port):
         vectors_say(page, "2 texts × 384 dimensions")
-        expect(page.locator(".banner")).to_have_count(0, timeout=20_000)
+        expect(page.locator(".banner")).to_have_count(0)
 
 
 def test_key_is_asked_for_and_kept_in_memory_alone(minilm_store: Path, page: Page) -> None:

@@ -13,9 +13,11 @@ import numpy as np
 
 from models.artifacts.card import MULTI_VECTOR, MULTI_VECTORS
 from models.recipes.heads import Expansion
+from models.recipes.listwise import Listwise
 from service.embedding.outputs.kind import HIDDEN, HeadGraph, Job, OutputKind, Planning
 from service.embedding.requests import EmbedOptions, Ids, Text
 from service.embedding.tokenize.packing import Rows
+from service.errors import BadInput
 
 
 class MultiVector(OutputKind):
@@ -52,6 +54,8 @@ class MultiVector(OutputKind):
             texts = [isinstance(item, Text) for item in job.request.inputs]
             pairs = zip(ids, texts, strict=True)
             ids = [_expanded(self._made.expansion, each) if text else each for each, text in pairs]
+        if listwise := self._made.listwise:
+            ids = [_marked(listwise, index, each) for index, each in enumerate(ids)]
         job.ids = _with_vectors(ids, self._side.skipped, self._made.first)
 
     def reduce(self, job: Job, index: int, rows: Rows) -> Rows:
@@ -70,6 +74,20 @@ def _expanded(expansion: Expansion, sequence: Ids) -> Ids:
     mask = None if expansion.attended else (np.arange(expansion.tokens) < length).astype(np.int64)
     types = None if sequence.types is None else np.concatenate([sequence.types, np.zeros(more, np.int64)])
     return Ids(filled, mask, types, cut=sequence.cut, vectors=np.ones(expansion.tokens, np.bool_))
+
+
+def _marked(listwise: Listwise, index: int, sequence: Ids) -> Ids:
+    """Return the text of a query and all documents with flags of its marks; BadInput if it has none."""
+    flags = np.isin(sequence.ids, listwise.ids)
+    if not flags.any():
+        raise BadInput(
+            "has no token that gets a vector",
+            field=("inputs", index),
+            allowed=f"this model reads a query and documents in one text, marked by {listwise.document} and "
+            f"{listwise.query}",
+            remedy="send them to /rerank",
+        )
+    return sequence._replace(vectors=flags)
 
 
 def _with_vectors(ids: Sequence[Ids], skipped: Sequence[int], first: int) -> list[Ids]:

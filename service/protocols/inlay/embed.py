@@ -195,8 +195,8 @@ class EmbedHandler:
         """Return for each request the rows of its plain token ids, its error, or a handler that continues with what was
         read."""
         answers: list[Response | InlayError | Handler] = []
-        read_ones: list[tuple[int, Request, AnswerForm, Encode]] = []
         to_look_up: list[tuple[EmbedRequest, RequestContext]] = []
+        looked_up: list[tuple[int, AnswerForm, Encode]] = []
         for request in requests:
             try:
                 encode = request.head.memo or _format_of(request.head)
@@ -205,15 +205,18 @@ class EmbedHandler:
                 of_form = isinstance(error, UnsupportedMedia) and is_form(request.head.headers.get(b"content-type"))
                 answers.append(self._of_form if of_form else error.without_frames())
                 continue
-            answers.append(partial(self._embed, embed_request, form, encode))
-            inputs = embed_request.inputs
-            if form.encoding in ROWS_FORMATS and inputs and type(inputs[0]) is Ids:
-                read_ones.append((len(answers) - 1, request, form, encode))
+            if form.encoding in ROWS_FORMATS and embed_request.inputs and type(embed_request.inputs[0]) is Ids:
+                looked_up.append((len(answers), form, encode))
                 to_look_up.append((embed_request, request.context))
+                answers.append(self)  # until it is looked up
+            else:
+                answers.append(partial(self._embed, embed_request, form, encode))
         results = self._lookup.answer(to_look_up) if to_look_up else ()
-        for (number, request, form, encode), result in zip(read_ones, results, strict=True):
-            if result is not None:
-                answers[number] = self._response(request, result, form, encode)
+        for (number, form, encode), (embed_request, _), result in zip(looked_up, to_look_up, results, strict=True):
+            if result is None:
+                answers[number] = partial(self._embed, embed_request, form, encode)
+            else:
+                answers[number] = self._response(requests[number], result, form, encode)
         return answers
 
     def _response(

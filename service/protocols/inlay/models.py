@@ -77,7 +77,7 @@ def _vectors(vectors: MultiVector | None) -> dict[str, Any] | None:
         "query_tokens": vectors.query.max_tokens,
         "document_tokens": vectors.document.max_tokens,
         "expanded_tokens": vectors.expansion.tokens if vectors.expansion else None,
-        "function": "meanmaxsim" if vectors.mean else "maxsim",
+        "function": "listwise" if vectors.listwise else "meanmaxsim" if vectors.mean else "maxsim",
     }
 
 

@@ -4,7 +4,7 @@ Inference-Header-Content-Length counts the JSON's bytes; raw tensors follow in t
 gaps. Content types are not checked.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -16,7 +16,7 @@ from service.http.formats import OCTETS, array_response
 from service.http.json_arrays import INLINE_VALUES, dumps, json_pieces
 from service.http.response import Response
 from service.http.validation_errors import parse_json, quoted, validated
-from service.http.worker_threads import in_thread, inline_or_in_thread
+from service.http.worker_threads import in_thread
 from service.protocols.oip import messages
 
 RAW_ONLY = ("FP16", "BF16")  # outputs that JSON does not carry
@@ -59,12 +59,12 @@ class InferRequest(BaseModel, strict=True):
     id: str | None = Field(None, description="a string, which the answer repeats")
 
 
-async def read(body: bytes, headers: Mapping[bytes, bytes]) -> messages.Inference:
-    """Return the request of a body; raise Malformed, BadRequest, TooLarge or Unsupported if it is invalid."""
-    return await inline_or_in_thread(len(body), _inference, body, headers.get(JSON_BYTES_HEADER))
+def read(body: bytes, header: bytes | None) -> messages.Inference:
+    """Return the request of a body; raise Malformed, BadRequest, TooLarge or Unsupported if it is invalid.
 
-
-def _inference(body: bytes, header: bytes | None) -> messages.Inference:
+    Args:
+        header: JSON_BYTES_HEADER of the request.
+    """
     length = _json_bytes(header, len(body))
     try:
         request = validated(InferRequest, parse_json(body[:length]))
@@ -80,8 +80,10 @@ def _inference(body: bytes, header: bytes | None) -> messages.Inference:
     if rest:
         remedy = "give each its binary_data_size"
         raise WrongShape(f"{len(rest)} bytes behind the JSON belong to no input", remedy=remedy)
-    outputs = [_output(index, sent, parameters) for index, sent in enumerate(request.outputs or ())]
-    return messages.Inference(inputs, outputs, parameters, request.id)
+    outputs = [validated(RequestedOutput, sent, ("outputs", index)) for index, sent in enumerate(request.outputs or ())]
+    wishes = {entry.name: _parameters(entry.parameters, "outputs", entry.name).binary_data for entry in outputs}
+    binary = {name: wish for name, wish in wishes.items() if wish is not None}
+    return messages.Inference(inputs, [entry.name for entry in outputs], parameters, request.id, binary)
 
 
 async def respond(answer: messages.Answer, reserve: Callable[[int], None]) -> Response:
@@ -106,7 +108,7 @@ async def respond(answer: messages.Answer, reserve: Callable[[int], None]) -> Re
 
 def _document(answer: messages.Answer) -> tuple[dict[str, Any], list[memoryview], int]:
     """Return the JSON of an answer, the raw tensors that follow it, and the number of values in its lists."""
-    binary, default = dict(answer.inference.outputs), answer.inference.parameters.binary_data_output
+    binary, default = answer.inference.binary, answer.inference.parameters.binary_data_output
     entries, raws, values = [], list[memoryview](), 0
     for tensor in answer.outputs:
         entry: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.array.shape}
@@ -155,12 +157,6 @@ def _input(index: int, sent: Any, rest: memoryview) -> tuple[messages.InputTenso
         allowed = f"{len(rest)} bytes are left behind the JSON"
         raise messages.input_error(WrongShape, name, f"has binary_data_size {size}", allowed)
     return messages.from_raw(name, entry.datatype, entry.shape, rest[:size]), rest[size:]
-
-
-def _output(index: int, sent: Any, parameters: messages.InferParameters) -> messages.OutputForm:
-    entry = validated(RequestedOutput, sent, ("outputs", index))
-    binary = _parameters(entry.parameters, "outputs", entry.name).binary_data
-    return messages.OutputForm(entry.name, parameters.binary_data_output if binary is None else binary)
 
 
 def _parameters(sent: Any, kind: str, name: str) -> TensorParameters:

@@ -11,7 +11,7 @@ from service.context import ServiceContext
 from service.embedding.model import Model
 from service.embedding.ranking import reads_pairs, text_activation
 from service.embedding.requests import EmbedOptions
-from service.errors import InlayError, NotFound, Unsupported
+from service.errors import NotFound, Unsupported
 from service.protocols.inlay.needs import reads_images
 from service.protocols.oip.infer import outputs_of, padded_bytes, request_of
 from service.protocols.oip.messages import SHOWN_CHARACTERS, VERSION, Answer, Inference
@@ -33,13 +33,16 @@ class DataPlane:
 
     Attributes:
         context: the service.
+        extensions: those of the protocol that it has.
     """
 
     def __init__(self, context: ServiceContext) -> None:
         self.context = context
+        explicit = context.settings.model_control == "explicit"
+        self.extensions = [*EXTENSIONS, *["model_repository"] * explicit]
         self._statistics = defaultdict[str, Document](_no_statistics)
 
-    async def infer(self, name: str, version: str, inference: Inference, call: RequestContext) -> Answer:
+    async def infer(self, inference: Inference, call: RequestContext, name: str, version: str = "") -> Answer:
         """Return the answer to a request, and count the request in the model's statistics."""
         self.model(name, version)
         card, settings, started = self.context.registry.get(name).card, self.context.settings, perf_counter()
@@ -57,8 +60,7 @@ class DataPlane:
         except Exception:
             self._count(card.name, 0, fail=perf_counter() - started)
             raise
-        compute_input, queue, compute_infer = result.times
-        stages = {"queue": queue, "compute_input": compute_input, "compute_infer": compute_infer}
+        stages = dict(zip(("compute_input", "queue", "compute_infer"), result.times, strict=True))
         self._count(card.name, len(request.inputs), success=perf_counter() - started, **stages)
         return Answer(result.model, inference, outputs, result.truncated)
 
@@ -70,29 +72,25 @@ class DataPlane:
             raise NotFound(f"{model.card.name} has no version {shown!r}", allowed=f"it has {VERSION!r}")
         return model
 
-    def describe(self, method: str, name: str, version: str) -> Document:
-        """Return the answer to a method of gRPC that describes the server or a model, or to its route."""
+    async def describe(self, method: str, name: str = "", version: str = "") -> Document:
+        """Return the answer to a method of gRPC that describes the server or a model, or to its route.
+
+        Raises:
+            InlayError: the method asks whether new requests are served, and they would get this error.
+        """
         documents: dict[str, Callable[[], Document]] = {
             "ServerLive": lambda: {"live": True},
             "ServerReady": lambda: {"ready": True},
-            "ServerMetadata": lambda: {"name": NAME, "version": self.context.version, "extensions": self._extensions()},
+            "ServerMetadata": lambda: {"name": NAME, "version": self.context.version, "extensions": self.extensions},
             "ModelReady": lambda: {"name": self.model(name, version).card.name, "ready": True},
             "ModelMetadata": lambda: model_metadata(self.model(name, version)),
             "ModelConfig": lambda: model_config(self.model(name, version)),
             "ModelStatistics": lambda: {"model_stats": self.statistics(name, version)},
         }
-        return documents[method]()
-
-    def _extensions(self) -> list[str]:
-        return [*EXTENSIONS, *(["model_repository"] if self.context.settings.model_control == "explicit" else [])]
-
-    async def why_not_ready(self) -> InlayError | None:
-        """Return the error that new requests would get; None if they are served."""
-        try:
+        document = documents[method]()
+        if method.endswith("Ready"):
             await self.context.check_ready()
-        except InlayError as error:
-            return error.without_frames()
-        return None
+        return document
 
     def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
         """Return Triton's statistics of one model, or of all that are served."""
@@ -166,8 +164,8 @@ def _check_repository(name: str) -> None:
 def model_metadata(model: Model) -> Document:
     """Return a model's metadata; -1 is any size. Ids are [B, T], with padding."""
     inputs = [] if reads_images(model) else input_tensors(model.card)
-    described = {"name": model.card.name, "versions": [VERSION], "platform": NAME}
-    return {**described, "inputs": inputs, "outputs": _output_tensors(model)}
+    tensors = {"inputs": inputs, "outputs": _output_tensors(model)}
+    return {"name": model.card.name, "versions": [VERSION], "platform": NAME, **tensors}
 
 
 def model_config(model: Model) -> Document:

@@ -15,7 +15,6 @@ A padded row gives what its unpadded tokens give: tokens masked at either end ne
 goes to the model as it is, from its first to its last token.
 """
 
-import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,10 +57,8 @@ def request_of(
     Raises:
         BadRequest, BadInput, TooLarge: the tensors make no valid request.
     """
-    tensors, names = _by_name(card, inference.inputs, allowed), [output.name for output in inference.outputs]
-    if len(set(names)) < len(names):
-        shown = ", ".join(names)[:SHOWN_CHARACTERS]
-        raise ConflictingFields("names one twice", field=("outputs",), allowed=shown, remedy="ask for each once")
+    tensors, names = _by_name(card, inference.inputs, allowed), inference.outputs
+    _check_distinct("outputs", names)
     inputs, places = _sequences(card, tensors, settings) if "input_ids" in tensors else (_texts(tensors), None)
     computed = tuple(dict.fromkeys([_source(card, name) for name in names if name != "lengths"]))
     options = inference.parameters.options(computed, inference.parameters.dtype)
@@ -73,10 +70,10 @@ def outputs_of(card: Card, inference: Inference, result: EmbedResult, places: Pl
     left = (DIRECTIONS[inference.parameters.truncation_direction] or card.cut_side) == "left"
     activation = text_activation(card)
     tensors = {tensor.name: tensor for output in result.outputs for tensor in _tensors(output, places, left)}
-    names = [output.name for output in inference.outputs] or list(tensors)
+    names = inference.outputs or list(tensors)
     if "lengths" in names:
         lengths = [output.lengths for output in result.outputs if _is_padded(output)]
-        tensors["lengths"] = _lengths("lengths", lengths[0] if lengths else result.lengths)
+        tensors["lengths"] = OutputTensor("lengths", np.array(lengths[0] if lengths else result.lengths, np.int64))
     if "scores" in names and activation:
         logits = tensors[card.classifier_output].array
         scores = ACTIVATIONS[activation](logits.astype(np.float64))
@@ -91,8 +88,7 @@ def padded_bytes(result: EmbedResult, places: Places | None, most: int) -> int:
         TooLarge: padding makes them larger than this server sends.
     """
     padded = [output for output in result.outputs if _is_padded(output)]
-    shapes = [(*_places(output, places).shape, output.rows.shape[1], output.rows.itemsize) for output in padded]
-    if (size := sum(map(math.prod, shapes))) > most:
+    if (size := sum([_places(each, places).size * each.rows[:1].nbytes for each in padded])) > most:
         raise TooLarge(
             f"padded, the outputs are {size} bytes",
             allowed=f"this server answers with {most} at most",
@@ -121,17 +117,13 @@ def _tensors(output: Output, places: Places | None, left: bool) -> Iterator[Outp
     if output.indices is not None:
         yield OutputTensor(name, rows[:, 0])
         yield OutputTensor(f"{name}_indices", output.indices)
-        yield _lengths(f"{name}_lengths", output.lengths)
+        yield OutputTensor(f"{name}_lengths", np.array(output.lengths, np.int64))
     elif output.pooled:
         yield OutputTensor(name, rows)
     else:
         yield OutputTensor(name, placed(rows, output.lengths, _places(output, places), left))
         if places is None or not has_row_per_token(name):
-            yield _lengths("lengths", output.lengths)
-
-
-def _lengths(name: str, lengths: Sequence[int]) -> OutputTensor:
-    return OutputTensor(name, np.array(lengths, np.int64))
+            yield OutputTensor("lengths", np.array(output.lengths, np.int64))
 
 
 def _source(card: Card, tensor: str) -> str:
@@ -142,11 +134,15 @@ def _source(card: Card, tensor: str) -> str:
     return output if is_sparse(output) else tensor
 
 
+def _check_distinct(field: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        shown = ", ".join(names)[: 2 * SHOWN_CHARACTERS]
+        raise ConflictingFields("names a tensor twice", field=(field,), allowed=shown, remedy="name each once")
+
+
 def _by_name(card: Card, inputs: Sequence[InputTensor], allowed: Collection[str]) -> dict[str, InputTensor]:
     tensors = {tensor.name: tensor for tensor in inputs}
-    if len(tensors) < len(inputs):
-        shown = ", ".join([tensor.name for tensor in inputs])[: 2 * SHOWN_CHARACTERS]
-        raise ConflictingFields("holds a tensor twice", field=("inputs",), allowed=shown, remedy="send each once")
+    _check_distinct("inputs", [tensor.name for tensor in inputs])
     if unknown := [name for name in tensors if name not in allowed]:
         raise UnknownField(f"{card.name} has no input {unknown[0][:80]!r}", allowed=f"allowed: {', '.join(allowed)}")
     if others := tensors.keys() - {"text", "text_pair"} if "text" in tensors else ():

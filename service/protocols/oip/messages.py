@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from service.embedding.pooling import POOLINGS
 from service.embedding.quantization import PRECISIONS
 from service.embedding.requests import DTYPES, Int64s
-from service.embedding.tokenize.prompts import SPELLINGS
 from service.errors import BadRequest, OutOfRange, TooLarge, Unsupported, WrongShape, WrongType
 from service.http.validation_errors import validated
-from service.protocols.inlay.options import INPUT_TYPES, POOLING_NAMES, SIDES, OptionFields
+from service.protocols.inlay.options import OptionFields
 
 VERSION = "1"  # of every model
 TRUNCATED = "truncated_inputs"  # the parameter of an answer that lists the sequences that were cut
@@ -80,14 +78,6 @@ DtypeName = Annotated[str, Field(pattern=f"^({'|'.join(DTYPE_NAMES)})$"), AfterV
 class InferParameters(OptionFields):
     """The parameters of a request; others are ignored."""
 
-    truncate: bool | None = Field(None, description="true or false")
-    truncation_direction: SIDES | None = Field(None, description="right or left")
-    normalize: bool | None = Field(None, description="true or false")
-    dimensions: int | None = Field(None, ge=1, description="a whole number from 1")
-    pooling: POOLING_NAMES | None = Field(None, description=", ".join(POOLINGS))
-    input_type: INPUT_TYPES | None = Field(None, description=", ".join(SPELLINGS))
-    max_active_dims: int | None = Field(None, ge=1, description="a whole number from 1")
-    instruction: str | None = Field(None, description="what the inputs are queries for")
     dtype: DtypeName = Field("float32", description=", ".join(DTYPE_NAMES))
     priority: int = Field(0, ge=0, description="a whole number from 0; 2 and more: bulk, which gives way to others")
     timeout: int = Field(0, ge=0, description="microseconds, a whole number from 0, which is no limit")
@@ -102,25 +92,20 @@ def parameters_of(sent: Any) -> InferParameters:
     return validated(InferParameters, {} if sent is None else sent, ("parameters",))
 
 
-class OutputForm(NamedTuple):
-    """A requested output, and whether it is sent as raw bytes."""
-
-    name: str
-    binary: bool = True
-
-
 class Inference(NamedTuple):
     """An inference request.
 
     Args:
-        outputs: empty: the model's default output.
+        outputs: names; empty: the model's default output.
         id: id that the answer repeats; None: there is none.
+        binary: over REST: whether an output is sent as raw bytes, of those whose `parameters` say it.
     """
 
     inputs: Sequence[InputTensor]
-    outputs: Sequence[OutputForm]
+    outputs: Sequence[str]
     parameters: InferParameters
     id: str | None
+    binary: Mapping[str, bool] = {}
 
 
 class Answer(NamedTuple):

@@ -42,9 +42,7 @@ def routes(plane: DataPlane) -> RouteGroup:
 def _descriptions(plane: DataPlane) -> list[Route]:
     def get(method: str, *paths: str, probe: bool = False) -> list[Route]:
         async def handler(request: Request) -> Response:
-            document = plane.describe(method, *_named(request))
-            error = await plane.why_not_ready() if method.endswith("Ready") else None
-            return render_error(error) if error else json_response(document)  # a probe's error is not counted as one
+            return json_response(await plane.describe(method, **request.parameters))
 
         return [Route("GET", path, handler, admitted=False, probe=probe, needs_key=not probe) for path in paths]
 
@@ -61,11 +59,11 @@ def _descriptions(plane: DataPlane) -> list[Route]:
 
 def _inference(plane: DataPlane) -> list[Route]:
     async def answer(request: Request) -> Response:
-        name, version = _named(request)
-        plane.model(name, version)
-        inference = await bodies.read(request.body, request.head.headers)
+        plane.model(**request.parameters)
+        header = request.head.headers.get(bodies.JSON_BYTES_HEADER)
+        inference = await inline_or_in_thread(len(request.body), bodies.read, request.body, header)
         reserve = partial(plane.context.budget.reserve, context=request.context)
-        return await bodies.respond(await plane.infer(name, version, inference, request.context), reserve)
+        return await bodies.respond(await plane.infer(inference, request.context, **request.parameters), reserve)
 
     return [Route("POST", f"{path}/infer", answer, bodies=(InferRequest,), vectors=True) for path in (MODEL, VERSION)]
 
@@ -85,11 +83,6 @@ def _repository(plane: DataPlane) -> list[Route]:
 
     listing = Route("POST", f"{REPOSITORY}/index", index, bodies=(IndexRequest,), admitted=False, management=True)
     return [listing, change("load"), change("unload")]
-
-
-def _named(request: Request) -> tuple[str, str]:
-    """Return the model's name and version in a path; empty if the path has none."""
-    return request.parameters.get("name", ""), request.parameters.get("version", "")
 
 
 async def _optional(model: type[Body], request: Request) -> Body:

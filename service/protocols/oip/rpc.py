@@ -13,7 +13,7 @@ from service.protocols.inlay.rpc_messages import varint
 from service.protocols.oip import messages
 from service.protocols.oip.data_plane import DataPlane, Document, Verb
 from service.protocols.oip.errors import grpc_status, message_of
-from service.protocols.oip.messages import VERSION, Answer, Inference, InputTensor, OutputForm
+from service.protocols.oip.messages import VERSION, Answer, Inference, InputTensor
 from service.request_context import RequestContext
 
 RAW, STREAMED = b"\x32", b"\x12"  # field 6 of a response, 2 of a stream's
@@ -24,7 +24,7 @@ def service(plane: DataPlane) -> Service:
     """Return inference.GRPCInferenceService."""
 
     async def infer(request: pb.ModelInferRequest, call: RequestContext) -> Answer:
-        return await plane.infer(request.model_name, request.model_version, inference_of(request), call)
+        return await plane.infer(inference_of(request), call, request.model_name, request.model_version)
 
     inferring: Document = {"request": pb.ModelInferRequest, "handler": infer, "admitted": True}
     streaming: Document = {"kind": "bidirectional", "serialize": stream_response, "error_answer": _stream_error}
@@ -59,13 +59,11 @@ def _descriptions(plane: DataPlane) -> list[Method]:
     def describing(method: str) -> Method:
         async def handler(request: Any) -> Document:
             try:
-                document = plane.describe(method, getattr(request, "name", ""), getattr(request, "version", ""))
+                document = await plane.describe(method, getattr(request, "name", ""), getattr(request, "version", ""))
             except InlayError:
-                if method != "ModelReady":
+                if not method.endswith("Ready"):
                     raise
-                return {"ready": False}  # as Triton says of a model that is not loaded
-            if method.endswith("Ready"):
-                document["ready"] = await plane.why_not_ready() is None
+                return {"ready": False}  # as Triton says of a model that is not loaded, too
             return {"config": document} if method == "ModelConfig" else document
 
         return _method(method, handler, probe=method in PROBES)
@@ -111,9 +109,8 @@ def inference_of(message: pb.ModelInferRequest) -> Inference:
     inputs = [_input(tensor, raws[index] if raws else None) for index, tensor in enumerate(message.inputs)]
     for output in message.outputs:
         messages.check_supported(values_of(output.parameters), "outputs", output.name)
-    outputs = [OutputForm(output.name) for output in message.outputs]
     parameters = messages.parameters_of(values_of(message.parameters))
-    return Inference(inputs, outputs, parameters, message.id or None)
+    return Inference(inputs, [output.name for output in message.outputs], parameters, message.id or None)
 
 
 def _input(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> InputTensor:

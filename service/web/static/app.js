@@ -16,11 +16,10 @@ const THEMES = ["auto", "light", "dark"];
 const GUIDES = document.querySelector('meta[name="documentation"]')?.content; // of INLAY_DOCS_URL
 
 function ThemeButton() {
-  const [theme, setTheme] = useState(document.documentElement.dataset.theme ?? "auto");
+  const [theme, setTheme] = useState(document.documentElement.dataset.choice);
   const choose = () => {
     const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
-    if (next === "auto") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = next;
+    document.documentElement.dataset.choice = next;
     try {
       localStorage.setItem("inlay-theme", next);
     } catch {

@@ -1,10 +1,17 @@
-// Sets the chosen theme before the first paint. "auto" follows the system.
+// Sets the theme before the first paint, and when the choice or the system's theme changes. "auto" follows the system.
 (() => {
-  let chosen = "auto";
+  const root = document.documentElement.dataset;
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const show = () => {
+    root.theme = root.choice === "auto" ? (dark.matches ? "dark" : "light") : root.choice;
+  };
+  root.choice = "auto";
   try {
-    chosen = localStorage.getItem("inlay-theme") || "auto";
+    root.choice = localStorage.getItem("inlay-theme") || "auto";
   } catch {
     // storage is switched off: follow the system
   }
-  if (chosen !== "auto") document.documentElement.dataset.theme = chosen;
+  show();
+  dark.addEventListener("change", show);
+  addEventListener("themechange", show);
 })();

@@ -131,9 +131,9 @@ ROWS: Mapping[str, tuple[Spoil, str, str]] = {  # by what is wrong: how, the pla
         "x/tokenizer_config.json cuts texts at 'middle'",
         "write right or left",
     ),
-    "a listwise reranker": (
-        config(architectures=["JinaForRanking"]),
-        r"published as JinaForRanking \(.*x/config.json:\d+\)",
+    "a reranker that is not known": (
+        config(architectures=["JinaVLForRanking"]),
+        r"published as JinaVLForRanking \(.*x/config.json:\d+\)",
         "--pooling none exports it without them",
     ),
     "a class without its head": (
@@ -163,7 +163,7 @@ ROWS: Mapping[str, tuple[Spoil, str, str]] = {  # by what is wrong: how, the pla
     ),
 }
 # of bare checkpoints: these are published for scores
-NO_VECTORS = ("a listwise reranker", "a class without its head", "a class that is not known")
+NO_VECTORS = ("a reranker that is not known", "a class without its head", "a class that is not known")
 
 
 @pytest.mark.parametrize("what", ROWS)

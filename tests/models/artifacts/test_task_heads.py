@@ -84,7 +84,7 @@ def test_a_family_without_a_known_head_exports_its_rows(tmp_path: Path) -> None:
     ("model_type", "name", "reason"),
     [
         ("mbart", "MBartForSequenceClassification", "how model_type 'mbart' classifies texts is not known"),
-        ("qwen3", "JinaForRanking", "JinaForRanking reads all documents in one text"),
+        ("qwen3", "JinaVLForRanking", "how JinaVLForRanking ranks is not known"),
     ],
 )
 def test_checkpoints_for_scores_alone_are_not_exported_without(

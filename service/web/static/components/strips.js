@@ -24,7 +24,7 @@ export function Strips({ rows, names, title, nameOf, scale, beside = false, cell
   const columns = rows[0]?.length ?? 0;
   const chosen = cellOf && cellOf[0] < rows.length && cellOf[1] < columns ? cellOf : null;
   const range = scale ?? rangeOf(rows.flat());
-  const theme = document.documentElement.dataset.theme ?? matchMedia("(prefers-color-scheme: dark)").matches;
+  const theme = document.documentElement.dataset.theme;
   const paint = usePaint(range, theme);
   const pointed = (event) => {
     const strip = event.target.closest(".strip");

@@ -102,7 +102,7 @@ function Row({ model, tokens, allowed, again, open, onOpen }) {
         ${canRun(model) && html`<a href=${writeLink({ view: "try", state: { model: model.name } })} aria-label=${`Try it: ${model.name}`}>Try it</a>`}
       </span>
       <span>${gives(model)}, ${count(model.default_width)} wide <small class="note">${model.family}${model.adopted ? ", adopted ONNX" : ""}${readsOf(model)}</small></span>
-      <span class="number" data-label="longest input">${count(model.max_tokens)} tokens</span>
+      <span class="number" data-label="longest input">${model.max_tokens ? `${count(model.max_tokens)} tokens` : "–"}</span>
       <span class="number" data-label="parameters" title=${count(model.parameters)}>${short(model.parameters)} <small class="note">${model.dtype}${model.quantized ? ", quantised" : ""}</small></span>
       <span class="number" data-label="memory" title=${`${count(model.bytes)} bytes of weights`}>${bytes(model.memory?.mapped ?? model.bytes)} <small class="note">${model.memory ? `${bytes(model.memory.resident)} in RAM` : ""}</small></span>
       <span class="number" data-label=${`work for ${count(tokens)} tokens`} title=${`Computation for a text of ${count(tokens)} tokens`}>${flops(flopsOfText(model, tokens))} <small class="note">${model.engine}, ${model.precision}, ${model.device}</small></span>

@@ -1,5 +1,5 @@
 // What the server did in the last hour and does now, from GET /metrics/history: the server keeps the figures, so the view opens full.
-import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
+import { html, useLayoutEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { RequestError, ask } from "../lib/api.js";
 import { Chart, clock } from "../components/chart.js";
 import { Downloads, csvBlob, npyBlob } from "../components/downloads.js";
@@ -51,7 +51,7 @@ function useHistory({ paused, onAnswer, onError }) {
   const handlers = useRef({});
   handlers.current = { onAnswer, onError };
   const look = useRef(() => {});
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (paused) return undefined;
     const controller = new AbortController();
     let timer;

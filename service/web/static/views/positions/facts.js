@@ -52,7 +52,7 @@ export function Files({ rows, requests, shown, figure, axis, chosen, maxSubjects
   const output = outputOf(shapes, figure);
   const table = tableRequest(scheme, encoding, output);
   const picture = (suffix) => async () => {
-    const request = pictureRequest(pictured, figure, axis, suffix, { dark: isDark(), width: WIDTH });
+    const request = pictureRequest(pictured, figure, axis, suffix, { dark: document.documentElement.dataset.theme === "dark", width: WIDTH });
     const { body } = await ask(request);
     return new Blob([body], { type: request.accept });
   };
@@ -83,9 +83,4 @@ function outputOf(shapes, figure) {
 function fileName(encoding, output) {
   const name = nameOf(encoding).normalize("NFKD").replace(/[^A-Za-z0-9.]+/g, "-").replace(/^-|-$/g, "");
   return [name || encoding.s, output].filter(Boolean).join("-");
-}
-
-function isDark() {
-  const theme = document.documentElement.dataset.theme;
-  return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }

@@ -66,7 +66,7 @@ export function Compare({ collection, runs, state, change, focus, setFocus, near
       </select></label>`}
     </div>
     <div class="compare-parts">
-    ${!ready && html`<p class="note" role="status">${collection.texts.length <= K ? `It takes more than ${K} texts.` : "The neighbours are sought once both models have embedded all…"}</p>`}
+    ${!ready && html`<p class="note" role="status">${collection.texts.length <= K ? `It takes more than ${K} texts.` : found.some(Boolean) ? `Seeking the neighbours: ${Math.round(50 * found.reduce((sum, each) => sum + (each?.progress ?? 0), 0))} %` : "The neighbours are sought once both models have embedded all…"}</p>`}
     ${ready && !column && html`<p class="note">Bring a table with a column of topics, and it is measured which model separates them better.</p>`}
     ${score && html`<${Verdict} ...${{ score, names, column }} />`}
     ${common &&

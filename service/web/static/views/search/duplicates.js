@@ -18,6 +18,7 @@ export function Duplicates({ collection, run, state, change, onPick, setOver }) 
   const wanted = opened && isWhole(run, collection) && run.done > 1;
   const result = useWorker("map_worker.js", wanted ? { job: "duplicates", vectors: run.vectors, width: run.width, threshold, most: MOST } : null, [wanted, run.vectors, threshold]);
   const pairs = result?.data?.pairs;
+  const running = result?.progress < 1 && !result.stopped;
   const csv = () => csvBlob([["score", "row", "text", "row of the other", "the other"], ...pairs.map(({ a, b, score }) => [score, a, texts[a], b, texts[b]])]);
   const shown = (index) => html`<button type="button" class="text-link" onMouseEnter=${() => setOver(index)} onMouseLeave=${() => setOver(null)} onClick=${() => onPick(index)}>${pictures && html`<img src=${addressOf(pictures[index])} alt="" loading="lazy" />`}${texts[index]}</button>`;
   return html`<details class="panel duplicates" open=${opened} onToggle=${(event) => setOpened(event.target.open)}>
@@ -26,7 +27,8 @@ export function Duplicates({ collection, run, state, change, onPick, setOver }) 
       <input type="range" min=${LEAST} max="1" step="0.01" value=${threshold} onChange=${(event) => change({ alike: event.target.valueAsNumber })} />
     </label>
     ${opened && !pairs && html`<p class="note" role="status">${result?.error ? `It failed: ${result.error.message}.` : wanted ? "Comparing…" : "They are sought once all is embedded."}</p>`}
-    ${pairs && html`<p role="status">${result.data.more ? `More than ${count(MOST)} pairs: raise the threshold.` : `${count(pairs.length)} ${pairs.length === 1 ? "pair" : "pairs"}.`}</p>`}
+    ${running && html`<div class="row progress"><progress max="1" value=${result.progress} aria-label="Compared"></progress><button type="button" class="quiet" onClick=${result.stop}>Stop</button></div>`}
+    ${pairs && html`<p role=${running ? undefined : "status"}>${result.data.more ? `More than ${count(MOST)} pairs: raise the threshold.` : `${count(pairs.length)} ${pairs.length === 1 ? "pair" : "pairs"}${running ? " so far" : result.stopped ? ", stopped before all were compared" : ""}.`}</p>`}
     ${pairs?.length > 0 &&
     html`<ol class="listed pairs" tabindex="0" aria-label="Pairs that are nearly the same">
         ${pairs.slice(0, LISTED).map(({ a, b, score }) => html`<li key=${`${a}-${b}`}><span class="number">${score.toFixed(3)}</span> <div>${shown(a)}${shown(b)}</div></li>`)}

@@ -10,8 +10,11 @@ const THUMBNAIL = 96;
 const MOST_PICTURES = 500;
 const STEPS = { ArrowLeft: [40, 0], ArrowRight: [-40, 0], ArrowUp: [0, 40], ArrowDown: [0, -40] };
 const NEARER = 1.4;
+export const LASSO = "Lasso";
+export const ZOOM = "Zoom";
 
-// What a worker makes of a message, null until it has; a new message ends the work on the one before. null: nothing to do.
+// {data, progress, stop} of a worker's last answer, or {error}; null until there is one. A new message ends the work on the one before, and
+// so does stop(); a null message is nothing to do.
 export function useWorker(file, message, inputs) {
   const [result, setResult] = useState(null);
   useEffect(() => {
@@ -19,7 +22,8 @@ export function useWorker(file, message, inputs) {
     if (!message) return undefined;
     const module = file !== "layout_worker.js";
     const worker = new Worker(new URL(file, import.meta.url), module ? { type: "module" } : {});
-    worker.onmessage = ({ data }) => setResult({ data });
+    const stop = () => (worker.terminate(), setResult((before) => ({ ...before, stopped: true })));
+    worker.onmessage = ({ data }) => setResult({ ...data, stop });
     worker.onerror = (event) => setResult({ error: new Error(event.message || "it stopped") });
     worker.postMessage(message);
     return () => worker.terminate();
@@ -59,12 +63,12 @@ function starOf(points, hits) {
 }
 
 // Args: name: of the map; points; look, captions: of looksOf; lit: Uint8Array or null; hits: [{index, score}] that lines lead to; links: [[from, to]];
-// over, setOver: the point that is pointed at; lasso: whether dragging draws one; onLasso(indices); onPick(index).
-export function TextMap({ name, collection, result, look, captions, lit, hits, links, over, setOver, lasso, onLasso, onPick }) {
+// over, setOver: the point that is pointed at; tool: what dragging does, LASSO, ZOOM or null; onLasso(indices); onPick(index).
+export function TextMap({ name, collection, result, look, captions, lit, hits, links, over, setOver, tool, onLasso, onPick }) {
   const canvas = useRef(null);
   const scene = useRef(null);
   const fingers = useRef(new Map()); // pointers that are down: {x, y}
-  const pressed = useRef(null); // {far, polygon}
+  const pressed = useRef(null); // {far, tool, outline}
   const [tip, setTip] = useState(null);
   const theme = useTheme();
   const thumbnails = useThumbnails(collection.pictures);
@@ -94,21 +98,21 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
   }, [points, ready, look, captions]);
   const star = useMemo(() => (ready && hits.length ? starOf(points, hits) : null), [ready, points, hits]);
   useEffect(() => {
-    Object.assign(scene.current, { lit, links, over: over !== null && points && over < points.length / 2 ? over : null, star, hits: hits.map(({ index }) => index), pictures: thumbnails }).request();
+    Object.assign(scene.current, { lit, links, over: over !== null && points && over < points.length / 2 ? over : null, star, hits: hits.map(({ index }) => index), texts: collection.texts, pictures: thumbnails }).request();
   }, [lit, links, over, star, hits, thumbnails, theme, ready]);
 
   const turn = (act) => {
     if (!ready) return;
     act(scene.current);
-    canvas.current.style.touchAction = lasso || scene.current.view.zoom > 1 ? "none" : "pan-y";
+    canvas.current.style.touchAction = tool || scene.current.view.zoom > 1 ? "none" : "pan-y";
     setTip(null);
     scene.current.request();
   };
-  useEffect(() => turn(() => {}), [lasso]);
+  useEffect(() => turn(() => {}), [tool]);
   const down = (event) => {
     canvas.current.setPointerCapture(event.pointerId);
     fingers.current.set(event.pointerId, { x: event.offsetX, y: event.offsetY });
-    pressed.current = { far: 0, polygon: lasso || event.shiftKey ? [[event.offsetX, event.offsetY]] : null };
+    pressed.current = { far: 0, tool: event.shiftKey ? LASSO : event.altKey ? ZOOM : tool, outline: [[event.offsetX, event.offsetY]] };
   };
   const move = (event) => {
     if (!ready) return;
@@ -122,13 +126,15 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
     const other = [...fingers.current].find(([id]) => id !== event.pointerId)?.[1];
     fingers.current.set(event.pointerId, { x, y });
     pressed.current.far += Math.abs(x - before.x) + Math.abs(y - before.y);
-    const { polygon } = pressed.current;
+    const { tool: held, outline } = pressed.current;
     if (other) {
       const apart = (point) => Math.hypot(point.x - other.x, point.y - other.y) || 1;
       turn((own) => own.zoom(apart({ x, y }) / apart(before), other.x, other.y));
-    } else if (polygon) {
-      polygon.push([x, y]);
-      turn((own) => Object.assign(own, { lasso: polygon }));
+    } else if (held) {
+      const [left, top] = outline[0];
+      if (held === ZOOM) outline.splice(1, 3, [x, top], [x, y], [left, y]);
+      else outline.push([x, y]);
+      turn((own) => Object.assign(own, { outline }));
     } else turn((own) => own.move(x - before.x, y - before.y));
   };
   const up = (event) => {
@@ -136,8 +142,8 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
     const was = pressed.current;
     if (!ready || !was || fingers.current.size) return;
     pressed.current = null;
-    if (was.polygon && was.far >= 5) onLasso(scene.current.inside(was.polygon));
-    turn((own) => Object.assign(own, { lasso: null }));
+    if (was.far >= 5 && was.tool === LASSO) onLasso(scene.current.inside(was.outline));
+    turn((own) => (Object.assign(own, { outline: null }), was.far >= 5 && was.tool === ZOOM && was.outline[2] && own.enlarge(was.outline.slice(0, 3))));
     const found = was.far < 5 && event.type === "pointerup" ? scene.current.find(event.offsetX, event.offsetY) : null;
     if (found !== null) onPick(found);
   };
@@ -161,7 +167,7 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
       tabindex="0"
       role="img"
       aria-label=${`Map of ${collection.texts.length} texts by ${name}${hits.length ? `, lines to ${hits.length} hits` : ""}: arrows move it, plus and minus zoom, 0 shows all`}
-      class=${lasso ? "lassoing" : ""}
+      class=${tool ? "drawing" : ""}
       data-drawn=${ready && look ? look.length : 0}
       onPointerDown=${down}
       onPointerMove=${move}
@@ -176,7 +182,7 @@ export function TextMap({ name, collection, result, look, captions, lit, hits, l
       <button type="button" class="quiet" aria-label=${`Zoom out, ${name}`} onClick=${() => turn((own) => own.zoom(1 / NEARER))}>−</button>
       <button type="button" class="quiet" aria-label=${`Whole map, ${name}`} onClick=${() => turn((own) => own.home())}>⤢</button>
     </div>
-    ${!ready && html`<p class="note map-wait" role="status">${result?.error ? `The map could not be made: ${result.error.message}.` : collection.running || !collection.error ? "The map is drawn once all is embedded…" : "The map needs all vectors."}</p>`}
+    ${!ready && html`<p class="note map-wait" role="status">${result?.error ? `The map could not be made: ${result.error.message}.` : result ? `Placing the points: ${Math.round(100 * result.progress)} %` : collection.running || !collection.error ? "The map is drawn once all is embedded…" : "The map needs all vectors."}</p>`}
     ${tip && html`<${Tip} ...${tip} collection=${collection} room=${canvas.current} />`}
   </div>`;
 }

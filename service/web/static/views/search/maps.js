@@ -4,7 +4,7 @@ import { Downloads } from "../../components/downloads.js";
 import { count } from "../models/units.js";
 import { isWhole } from "./collection.js";
 import { colorName, looksOf, shapeName } from "./looks.js";
-import { UMAP_POINTS, TextMap, useLayout, useWorker } from "./map.js";
+import { LASSO, UMAP_POINTS, TextMap, ZOOM, useLayout, useWorker } from "./map.js";
 import { rowsCsv } from "./results.js";
 import { addressOf } from "./roles.js";
 
@@ -30,7 +30,7 @@ function useLooks(collection, color, groups) {
 // Args: shown: [{run, hits}] of one or two runs; wanted: filter of hits.js or null; focus: a text whose neighbours are drawn, links of it a map; over,
 // setOver; chosen: {name, indices} or null, setChosen; only, setOnly: whether the search is among the chosen alone.
 export function Maps({ collection, shown, wanted, state, change, links, over, setOver, chosen, setChosen, only, setOnly, onPick }) {
-  const [lasso, setLasso] = useState(false);
+  const [tool, setTool] = useState(null);
   const groups = Number.isInteger(state.groups) ? Math.min(MOST_GROUPS, Math.max(2, state.groups)) : GROUPS;
   const [least, most] = UMAP_POINTS;
   const small = collection.texts.length >= least && collection.texts.length <= most;
@@ -59,7 +59,9 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
           <option value="neighbours" disabled=${!small} selected=${layout === "neighbours"}>UMAP${small ? "" : ` (${least} to ${count(most)})`}</option>
           <option value="components" selected=${layout === "components"}>PCA</option>
         </select></label>
-        <button type="button" class="tab" aria-pressed=${lasso} onClick=${() => setLasso(!lasso)}>Lasso</button>
+        <div class="row">
+          ${[LASSO, ZOOM].map((each) => html`<button type="button" class="tab" aria-pressed=${tool === each} onClick=${() => setTool(tool === each ? null : each)}>${each}</button>`)}
+        </div>
       </div>
     </div>
     <div class=${shown.length > 1 ? "maps two" : "maps"}>
@@ -67,16 +69,16 @@ export function Maps({ collection, shown, wanted, state, change, links, over, se
         ${shown.length > 1 && html`<h3>${run.model}</h3>`}
         <${TextMap}
           name=${run.model}
-          ...${{ collection, lit, hits, over, setOver, lasso, onPick }}
+          ...${{ collection, lit, hits, over, setOver, tool, onPick }}
           result=${layouts[place]}
           look=${looks?.look}
           captions=${looks?.captions}
           links=${links[place]}
-          onLasso=${(indices) => (choose("lasso", indices), setLasso(false))}
+          onLasso=${(indices) => (choose("lasso", indices), setTool(null))}
         />
       </div>`)}
     </div>
-    <p class="note">Point at one to read it, press it to search for its like. Drag to move, Lasso (or Shift) to draw around some. The star is the query.</p>
+    <p class="note">Point at one to read it, press it to search for its like. Drag to move, with Lasso (or Shift) to draw around some, with Zoom (or Alt) to enlarge a part. The star is the query.</p>
     <ul class="legend" aria-label="Groups on the map">
       ${looks?.legend.map(({ name, size, look }) => html`<li>
         <button type="button" class="quiet" aria-pressed=${chosen?.name === name} onClick=${() => ofLook(name, look)}><span class=${`mark ${shapeName(look)}`} style=${{ background: `var(${colorName(look)})` }}></span>${name || "(empty)"} <small>${size}</small></button>

@@ -73,7 +73,7 @@ export function Results({ title = "Results", id = "found", collection, run, rows
       </table>
     </div>`}
     <div class="row">
-      ${rows.length > 0 && html`<${Downloads} name=${id === "found" ? "results" : "others"} files=${{ csv }} />`}
+      ${rows.length > 0 && html`<${Downloads} name=${id === "found" ? "results" : "others"} what="these results" files=${{ csv }} />`}
       ${run.done > 0 && html`<${Downloads} name=${id === "found" ? "vectors" : "other-vectors"} what=${run.output === WORDS ? "all rows, and sketches of their sparse vectors" : "all rows and vectors"} files=${{ csv: all, npy }} />`}
     </div>
   </section>`;

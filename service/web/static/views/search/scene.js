@@ -1,4 +1,5 @@
 // Points on a canvas: all of them written into one picture a frame, marks drawn over it; a grid finds the point under the pointer.
+import { shortened } from "../../components/heatmap.js";
 import { gridOf, isInside } from "./grid.js";
 import { COLORS, OTHER, SHAPES, colorName } from "./looks.js";
 import { press, rgbOf, stampOf, wordOf } from "./stamps.js";
@@ -8,13 +9,15 @@ const REACH = 14; // CSS pixels from the pointer to the point that it means
 const MOST_ZOOM = 200;
 const STRETCH = 1.7;
 const FAINT = 0.22; // how much of its colour a point keeps that is not asked for
+const MOST_TOLD = 60; // points in sight whose texts are written beside them
+const TOLD = 32; // characters of each
 const FONT = "system-ui, sans-serif";
 
 export class Scene {
   // Fields that others set before draw(): lit (Uint8Array or null: which points are asked for), hits, links ([[from, to]]), over, star ([x, y] in
-  // the plane), lasso ([[x, y]] in CSS pixels), captions ([{text, look}]), pictures ([ImageBitmap] or null).
+  // the plane), outline ([[x, y]] in CSS pixels), captions ([{text, look}]), texts, pictures ([ImageBitmap] or null).
   constructor(canvas) {
-    Object.assign(this, { canvas, width: 0, height: 0, ratio: 1, lit: null, hits: [], links: [], over: null, star: null, lasso: null, captions: [], pictures: null, frame: 0 });
+    Object.assign(this, { canvas, width: 0, height: 0, ratio: 1, lit: null, hits: [], links: [], over: null, star: null, outline: null, captions: [], texts: [], pictures: null, frame: 0 });
     this.home();
   }
 
@@ -46,6 +49,12 @@ export class Scene {
     const own = next / view.zoom;
     const [fromX, fromY] = [x - this.width / 2, y - this.height / 2];
     this.view = { zoom: next, x: fromX - (fromX - view.x) * own, y: fromY - (fromY - view.y) * own };
+  }
+
+  // Shows what a rectangle between two corners of the canvas holds.
+  enlarge([[left, top], , [right, bottom]]) {
+    this.move((this.width - left - right) / 2, (this.height - top - bottom) / 2);
+    this.zoom(Math.min(this.width / Math.abs(right - left), this.height / Math.abs(bottom - top)));
   }
 
   move(dx, dy) {
@@ -190,12 +199,12 @@ export class Scene {
       context.stroke();
     }
     if (star) drawStar(context, ...star, ink, panel);
-    if (this.lasso?.length > 1) {
+    if (this.outline?.length > 1) {
       context.setLineDash([5, 4]);
       context.lineWidth = 2;
       context.strokeStyle = tone("--accent");
       context.beginPath();
-      for (const point of this.lasso) context.lineTo(...point);
+      for (const point of this.outline) context.lineTo(...point);
       context.closePath();
       context.stroke();
       context.setLineDash([]);
@@ -208,28 +217,33 @@ export class Scene {
     return [kept(x * across + left, this.width), kept(y * down + top, this.height)];
   }
 
-  // A group's name at the middle of its points, unless it would lie over another name.
+  // A group's name at the middle of its points, and the texts of points where few are in sight; none over another or the star.
   drawCaptions(context, place, tone) {
-    const taken = [];
+    const star = this.star && this.shown(this.star, place);
+    const taken = star ? [{ x: star[0], y: star[1], half: 12 }] : [];
     const size = parseFloat(getComputedStyle(this.canvas).fontSize) * 0.8;
-    context.font = `600 ${size}px ${FONT}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
     context.lineJoin = "round";
-    for (const { text, look } of this.captions) {
-      const middle = this.middles?.[look];
-      if (!middle) continue;
-      const [x, y] = [middle[0] * place.across + place.left, middle[1] * place.down + place.top];
+    context.lineWidth = 4;
+    context.strokeStyle = tone("--panel");
+    const write = (text, [x, y], weight, color, tries) => {
+      context.font = `${weight} ${size}px ${FONT}`;
       const half = context.measureText(text).width / 2 + 2;
-      if (x < half || y < size || x > this.width - half || y > this.height - size) continue;
-      if (taken.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - y) < 1.3 * size)) continue;
-      taken.push({ x, y, half });
-      context.lineWidth = 4;
-      context.strokeStyle = tone("--panel");
-      context.strokeText(text, x, y);
-      context.fillStyle = tone("--ink");
-      context.fillText(text, x, y);
-    }
+      const free = (at) => x >= half && at >= size && x <= this.width - half && at <= this.height - size && !taken.some((other) => Math.abs(other.x - x) < other.half + half && Math.abs(other.y - at) < 1.3 * size);
+      const own = tries.map((lines) => y + lines * size).find(free);
+      if (own === undefined) return;
+      taken.push({ x, y: own, half });
+      context.strokeText(text, x, own);
+      context.fillStyle = tone(color);
+      context.fillText(text, x, own);
+    };
+    const placed = ([x, y]) => [x * place.across + place.left, y * place.down + place.top];
+    for (const { text, look } of this.captions) if (this.middles?.[look]) write(text, placed(this.middles[look]), 600, "--ink", [0, 1.5, -1.5]);
+    if (this.view.zoom === 1 || this.pictures) return;
+    const seen = this.inside([[0, 0], [this.width, 0], [this.width, this.height], [0, this.height]]);
+    if (seen.length > MOST_TOLD) return;
+    for (const index of seen) write(shortened(this.texts[index], TOLD), this.at(index, place), 400, "--soft-ink", [1.2, -1.2]);
   }
 
   // Captions [{text, look}] at the median places of the points of that look.

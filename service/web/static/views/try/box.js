@@ -50,11 +50,13 @@ export function TextBox({ state, change }) {
       <textarea rows="9" maxlength=${MOST_CHARACTERS} spellcheck="false" value=${draft} onInput=${(event) => setDraft(event.target.value)} aria-describedby="texts-count"></textarea>
     </label>
     <p class="note" id="texts-count">${typed} ${typed === 1 ? "text" : "texts"}${typed > MOST_TEXTS ? `: the first ${MOST_TEXTS} are sent` : ""}. ${NOTE}</p>
-    <div class="row">
-      <label>Example ${" "}<select onChange=${load}>
+    <label class="field"><span>Example</span>
+      <select onChange=${load}>
         <option value="">choose…</option>
         ${Object.entries(EXAMPLES).map(([name, example]) => html`<option value=${name}>${example.title}</option>`)}
-      </select></label>
+      </select>
+    </label>
+    <div class="row">
       <button type="button" class="quiet" onClick=${clear}>Clear</button>
       <${CopyButton} text=${() => location.href} label="Copy link" />
     </div>
