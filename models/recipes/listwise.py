@@ -33,8 +33,9 @@ class Listwise:
     ids: tuple[int, ...]
 
     def unmarked(self, text: str) -> str:
-        """Return a text without the marks."""
-        return text.replace(self.query, "").replace(self.document, "")
+        """Return a text without the marks; those that come of what is left around others become blanks."""
+        text = text.replace(self.query, "").replace(self.document, "")
+        return text.replace(self.query, " ").replace(self.document, " ")
 
     def text(self, query: str, documents: Sequence[str], instruction: str | None = None) -> str:
         """Return the one text of a query and documents, which hold no marks."""

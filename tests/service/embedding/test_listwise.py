@@ -82,6 +82,15 @@ def test_marks_in_texts_are_left_out(store: Path) -> None:
     assert (ranked(store, "a" + MARKS[1], marked).scores == ranked(store, "a", DOCUMENTS).scores).all()
 
 
+@pytest.mark.parametrize("around", MARKS)
+@pytest.mark.parametrize("within", MARKS)
+def test_marks_within_marks_give_no_further_vector(around: str, within: str, store: Path) -> None:
+    nested = f"a {around[:5]}{within}{around[5:]} b"
+    ranks = ranked(store, nested, [nested, "c"], instruction=nested)
+    assert ranks.scores.shape == (2,)
+    assert ranks.result.outputs[0].lengths == (3,)
+
+
 def test_an_instruction_is_read(store: Path) -> None:
     plain, told = (ranked(store, "a", DOCUMENTS, instruction=each).scores for each in (None, "judge"))
     assert np.abs(plain - told).max() > 1e-4
