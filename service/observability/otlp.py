@@ -9,7 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ def resource(worker: str = "") -> "Resource":
 async def exporting(settings: Settings, metrics: Metrics) -> AsyncIterator[None]:
     """Send what the settings say to the collector that they name, while the block lasts."""
     signals = settings.signals if settings.otlp_endpoint else ()
-    with _sending_logs(settings, metrics.store.name) if "logs" in signals else _nothing():
+    with _sending_logs(settings, metrics.store.name) if "logs" in signals else nullcontext():
         if "metrics" not in signals:
             yield
             return
@@ -55,11 +55,6 @@ async def exporting(settings: Settings, metrics: Metrics) -> AsyncIterator[None]
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 async def _send_metrics(settings: Settings, metrics: Metrics) -> None:
