@@ -209,7 +209,7 @@ def test_rejects_unfitting_checkpoint_and_leaves_no_files(name: str, tmp_path: P
 
 AXIAL_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a theta in words": ({"rope_theta": "100"}, "rope_theta"),
-    "heads that do not divide": ({"num_attention_heads": 5}, "5 attention heads"),
+    "heads that do not divide": ({"num_attention_heads": 5}, "num_attention_heads 5"),
     "an odd head": ({"num_attention_heads": 12}, "must be a multiple of 4"),
 }
 
