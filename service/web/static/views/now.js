@@ -137,7 +137,7 @@ function Totals({ samples, last }) {
     ["p50, latest", latest ? milliseconds(latest.p50) : "–"],
     ["p99, latest", latest ? milliseconds(latest.p99) : "–"],
     ["tokens/s, mean", short(tokens / seconds)],
-    ["refused or failed", requests ? `${short(refused)} (${short((100 * refused) / Math.max(requests, refused))} %)` : short(refused)],
+    ["refused or failed", requests >= refused && requests ? `${short(refused)} (${short((100 * refused) / requests)} %)` : short(refused)],
     ["waiting tokens now", short(last.queue_tokens)],
     ["memory now", `${short(last.worker_private_bytes / 2 ** 20)} MiB`],
     ["workers ready", `${last.workers_ready} of ${last.workers}`],
