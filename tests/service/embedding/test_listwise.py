@@ -82,6 +82,13 @@ def test_marks_in_texts_are_left_out(store: Path) -> None:
     assert (ranked(store, "a" + MARKS[1], marked).scores == ranked(store, "a", DOCUMENTS).scores).all()
 
 
+@pytest.mark.parametrize("inside", [(0, 1), (1, 0)])
+def test_a_mark_inside_a_mark_is_no_mark(inside: tuple[int, int], store: Path) -> None:
+    outer, inner = (MARKS[number] for number in inside)
+    hidden = f"a {outer[:5]}{inner}{outer[5:]} b"
+    assert ranked(store, hidden, [hidden, "c"], instruction=hidden + inner).scores.shape == (2,)
+
+
 def test_an_instruction_is_read(store: Path) -> None:
     plain, told = (ranked(store, "a", DOCUMENTS, instruction=each).scores for each in (None, "judge"))
     assert np.abs(plain - told).max() > 1e-4
