@@ -33,11 +33,9 @@ class Listwise:
     ids: tuple[int, ...]
 
     def unmarked(self, text: str) -> str:
-        """Return a text without the marks; a mark that appears when one inside it is gone gets a blank."""
-        for instead in ("", " "):
-            for mark in (self.query, self.document):
-                text = text.replace(mark, instead and f"{mark[0]}{instead}{mark[1:]}")
-        return text
+        """Return a text without the marks; those that come of what is left around others become blanks."""
+        text = text.replace(self.query, "").replace(self.document, "")
+        return text.replace(self.query, " ").replace(self.document, " ")
 
     def text(self, query: str, documents: Sequence[str], instruction: str | None = None) -> str:
         """Return the one text of a query and documents, which hold no marks."""

@@ -64,8 +64,7 @@ def lists_of(
         TooLong: a query or document is too long and may not be cut, or the query leaves no room.
         LongText: a text has more characters than `limit`.
     """
-    listwise = reads.listwise
-    instruction = reads.instruction and listwise.unmarked(reads.instruction)
+    listwise, instruction = reads.listwise, reads.instruction and reads.listwise.unmarked(reads.instruction)
     unmarked = [listwise.unmarked(text) for text in (query, *documents)]
     (read,) = tokenizer.places(unmarked[:1], QUERY_TOKENS, limit)
     prompt, longer = (len(tokenizer.pieces(listwise.text("", [""] * count, instruction))) for count in (1, 101))

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -397,6 +398,7 @@ def open_registry(settings: Settings, metrics: Metrics) -> ModelRegistry:
     load: Callable[[Path], Model] = partial(load_model, settings=settings, threads=threads, metrics=metrics)
     residencies = None
     if settings.load == "on-demand":
+        import_module("service.runtime.onnx")  # its library takes 0.14 s of the processor: not in the first request
         residencies = Residencies(settings, load)
         residencies.pin(folders)
         load = residencies.load

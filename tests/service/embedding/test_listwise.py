@@ -82,11 +82,13 @@ def test_marks_in_texts_are_left_out(store: Path) -> None:
     assert (ranked(store, "a" + MARKS[1], marked).scores == ranked(store, "a", DOCUMENTS).scores).all()
 
 
-@pytest.mark.parametrize("inside", [(0, 1), (1, 0)])
-def test_a_mark_inside_a_mark_is_no_mark(inside: tuple[int, int], store: Path) -> None:
-    outer, inner = (MARKS[number] for number in inside)
-    hidden = f"a {outer[:5]}{inner}{outer[5:]} b"
-    assert ranked(store, hidden, [hidden, "c"], instruction=hidden + inner).scores.shape == (2,)
+@pytest.mark.parametrize("around", MARKS)
+@pytest.mark.parametrize("within", MARKS)
+def test_marks_within_marks_give_no_further_vector(around: str, within: str, store: Path) -> None:
+    nested = f"a {around[:5]}{within}{around[5:]} b"
+    ranks = ranked(store, nested, [nested, "c"], instruction=nested)
+    assert ranks.scores.shape == (2,)
+    assert ranks.result.outputs[0].lengths == (3,)
 
 
 def test_an_instruction_is_read(store: Path) -> None:
